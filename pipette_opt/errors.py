@@ -1,0 +1,30 @@
+"""What can go wrong for a user, each class with the exit code that the command line gives it."""
+
+
+class PipetteError(Exception):
+    """Base of all errors that a user can cause or fix."""
+
+    exit_code = 2
+
+
+class InputError(PipetteError, ValueError):
+    """
+    A file, field or option is wrong.
+
+    The message names the place, the value found and what would be right.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where = where
+        self.problem = problem
+
+
+class InfeasibleError(PipetteError):
+    """No plan satisfies every constraint; the message says which constraint rules out how many candidates."""
+
+    exit_code = 3
+
+
+class PlanError(PipetteError):
+    """A finished plan breaks a rule; raised by ``verify``."""

@@ -1,0 +1,163 @@
+"""Which GPU each rank gets."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.parallel.config import ParallelConfig
+from pipette_opt.parallel.ranks import RankGrid
+from pipette_opt.types import IntArray, Launcher, RankOrder, read_only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Placement:
+    """
+    A GPU for every rank.
+
+    Parameters
+    ----------
+    order
+        Rank order that the launched job uses.
+    node
+        Index of the host of each rank, shape ``(world_size,)``.
+    local_rank
+        GPU of that host, shape ``(world_size,)``.
+    """
+
+    order: RankOrder
+    node: IntArray
+    local_rank: IntArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "node", read_only(self.node, np.int64))
+        object.__setattr__(self, "local_rank", read_only(self.local_rank, np.int64))
+        if self.node.shape != self.local_rank.shape or self.node.ndim != 1:
+            raise ValueError(
+                f"node and local_rank must be equally long, got shapes {self.node.shape} and {self.local_rank.shape}."
+            )
+
+    @property
+    def nodes_used(self) -> IntArray:
+        """Indices of hosts with at least one rank, ascending."""
+        return np.unique(self.node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBlock:
+    """
+    What one host holds: a rectangle of the (stage, replica) grid, or a part of one tensor-parallel group.
+
+    Parameters
+    ----------
+    stages
+        Consecutive pipeline stages on the host.
+    replicas
+        Consecutive data-parallel replicas on the host.
+    nodes_per_slot
+        Hosts that one tensor-parallel group spans; above 1 only if ``stages == replicas == 1``.
+    order
+        Rank order under which the map is launched.
+    contiguous
+        Whether each host's ranks are consecutive in that order, as torchrun needs.
+    """
+
+    stages: int
+    replicas: int
+    nodes_per_slot: int
+    order: RankOrder
+    contiguous: bool
+
+    def node_grid(self, config: ParallelConfig) -> tuple[int, int, int]:
+        """Shape of the grid of hosts: (pipeline, data, tensor)."""
+        return (
+            config.pipeline_model_parallel_size // self.stages,
+            config.data_parallel_size // self.replicas,
+            self.nodes_per_slot,
+        )
+
+
+def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) -> Iterator[NodeBlock]:
+    """
+    Every way to pack whole hosts with equal rectangles of the (stage, replica) grid.
+
+    Yields nothing if the world does not fill whole hosts (except a world smaller than one host), or if no
+    packing can be expressed by the launcher. Equal tilings always exist for whole hosts when the
+    tensor-parallel size divides the host: each prime factor of the slots divides ``pp * dp``.
+    """
+    slot = config.tensor_model_parallel_size * config.context_parallel_size
+    pp, dp = config.pipeline_model_parallel_size, config.data_parallel_size
+    order: RankOrder
+    if slot > gpus_per_node:
+        if slot % gpus_per_node == 0:
+            yield NodeBlock(
+                stages=1,
+                replicas=1,
+                nodes_per_slot=slot // gpus_per_node,
+                order="tp-cp-ep-dp-pp",
+                contiguous=True,
+            )
+        return
+    if gpus_per_node % slot and config.world_size > slot:
+        return
+    slots = min(gpus_per_node // slot, pp * dp)
+    for stages in range(1, slots + 1):
+        if slots % stages or pp % stages or dp % (slots // stages):
+            continue
+        replicas = slots // stages
+        dp_first = stages == 1 or replicas == dp
+        pp_first = replicas == 1 or stages == pp
+        order = "tp-cp-ep-dp-pp" if dp_first or not pp_first else "tp-cp-ep-pp-dp"
+        contiguous = dp_first or pp_first
+        if contiguous or launcher != "torchrun":
+            yield NodeBlock(
+                stages=stages,
+                replicas=replicas,
+                nodes_per_slot=1,
+                order=order,
+                contiguous=contiguous,
+            )
+
+
+def block_placement(config: ParallelConfig, block: NodeBlock, nodes: IntArray) -> Placement:
+    """
+    Ranks on GPUs, from hosts in a grid.
+
+    Parameters
+    ----------
+    nodes
+        Host index of each cell of the node grid, shape ``block.node_grid(config)``.
+
+    Returns
+    -------
+    Placement
+        Inside a host, GPUs are numbered in rank order.
+    """
+    if nodes.shape != block.node_grid(config):
+        raise ValueError(f"nodes must have shape {block.node_grid(config)}, got {nodes.shape}.")
+    grid = RankGrid.of(config, block.order)
+    ranks = grid.ranks()
+    pp, dp, cp, tp = np.indices(ranks.shape)
+    within_slot = cp * grid.tp + tp
+    node_of = np.empty(grid.world_size, dtype=np.int64)
+    per_node = grid.tp * grid.cp // block.nodes_per_slot
+    node_of[ranks.ravel()] = nodes[pp // block.stages, dp // block.replicas, within_slot // per_node].ravel()
+    return Placement(order=block.order, node=node_of, local_rank=_number_within_node(node_of))
+
+
+def identity_placement(config: ParallelConfig, gpus_per_node: int, nodes: IntArray, order: RankOrder) -> Placement:
+    """Ranks 0, 1, 2, ... fill the given hosts one after the other; the order of a launch without a rank map."""
+    needed = -(-config.world_size // gpus_per_node)
+    if len(nodes) < needed:
+        raise ValueError(f"{config.world_size} ranks need {needed} hosts of {gpus_per_node} GPUs, got {len(nodes)}.")
+    node_of = np.asarray(nodes, dtype=np.int64)[np.arange(config.world_size) // gpus_per_node]
+    return Placement(order=order, node=node_of, local_rank=_number_within_node(node_of))
+
+
+def _number_within_node(node_of: IntArray) -> IntArray:
+    """Position of each rank among the ranks of its host, in rank order."""
+    local = np.empty_like(node_of)
+    for node in np.unique(node_of):
+        members = np.flatnonzero(node_of == node)
+        local[members] = np.arange(len(members))
+    return local

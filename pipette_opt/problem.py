@@ -1,0 +1,267 @@
+"""
+The same problem in integers.
+
+Everything the solver and the baselines need, and nothing else: candidates with their costs in ticks, hosts with
+their capacities. Times are rounded up to ticks, so the integer objective is never below the closed form; by how
+much it can be above is ``CandidateData.rounding_ticks``, which every certificate subtracts from its bound.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.types import BoolArray, IntArray, P2PMode, read_only
+
+UNUSABLE_TICKS = 1 << 50
+"""Cost of a link that may not be used; any real objective is far below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CandidateData:
+    """
+    One configuration with one packing of the hosts; its placement is a host for each cell of ``grid``.
+
+    Let ``P, D, K = grid`` (pipeline, data, tensor), ``a = block.stages``; pipeline stage ``s`` lives in grid row
+    ``s // a``; all arrays are read-only int64 ticks.
+
+    Parameters
+    ----------
+    exact
+        True if the objective is the exact closed form of the schedule (1F1B without interleaving); False if only
+        the lower form is proven (interleaved): then the objective to minimise is that lower bound.
+    num_microbatches
+        ``m``, per replica.
+    forward_ticks, backward_ticks
+        One micro-batch on one stage (all its chunks together) on each kind of GPU, with tensor communication
+        inside a host, shape ``(num_kinds, pp)``.
+    first_forward_ticks, first_backward_ticks
+        The same for the first chunk only, rounded down, shape ``(num_kinds, pp)``: used by the lower form.
+    intra_p2p_ticks
+        Transfer between two stages of one host, one direction.
+    p2p_ticks
+        Transfer of one micro-batch between adjacent stages on host i and host j, directed, sharing the link with
+        the flows that run at once, shape ``(num_nodes, num_nodes)``; ``UNUSABLE_TICKS`` where there is no link.
+    ring_class
+        Which row of ``ring_ticks`` each stage uses, shape ``(pp,)``.
+    ring_ticks
+        Gradient reduction (with the parameter gather of the distributed optimizer) of a stage of that class if
+        its slowest hop between hosts is the directed pair (i, j), shape ``(num_classes, num_nodes, num_nodes)``.
+    ring_floor_ticks
+        Gradient reduction of each stage if all its hops stay inside hosts, shape ``(pp,)``; zero if dp is 1.
+        A stage's reduction takes the larger of this and of its hops between hosts.
+    tensor_forward_ticks, tensor_backward_ticks
+        Only if ``K > 1``: tensor communication of one micro-batch and one transformer layer if the slowest hop of
+        the group's ring between hosts is (i, j), shape ``(num_nodes, num_nodes)``; else empty ``(0, 0)``. A
+        stage's time grows by ``layers_per_stage[s]`` times the largest over the ring of its K hosts in order.
+    optimizer_ticks
+        Optimizer step of the slowest stage.
+    memory_need_mib
+        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
+    rounding_ticks
+        The integer objective exceeds the real closed form by at most this.
+    """
+
+    config: ParallelConfig
+    block: NodeBlock
+    grid: tuple[int, int, int]
+    exact: bool
+    num_microbatches: int
+    forward_ticks: IntArray
+    backward_ticks: IntArray
+    first_forward_ticks: IntArray
+    first_backward_ticks: IntArray
+    intra_p2p_ticks: int
+    p2p_ticks: IntArray
+    ring_class: IntArray
+    ring_ticks: IntArray
+    ring_floor_ticks: IntArray
+    tensor_forward_ticks: IntArray
+    tensor_backward_ticks: IntArray
+    optimizer_ticks: int
+    memory_need_mib: IntArray
+    rounding_ticks: int
+
+    def __post_init__(self) -> None:
+        for name in (
+            "forward_ticks",
+            "backward_ticks",
+            "first_forward_ticks",
+            "first_backward_ticks",
+            "p2p_ticks",
+            "ring_class",
+            "ring_ticks",
+            "ring_floor_ticks",
+            "tensor_forward_ticks",
+            "tensor_backward_ticks",
+            "memory_need_mib",
+        ):
+            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages."""
+        return self.config.pipeline_model_parallel_size
+
+    @property
+    def num_cells(self) -> int:
+        """Hosts used."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def row_need_mib(self) -> IntArray:
+        """Memory that a host of each grid row must have per GPU, shape ``(P,)``."""
+        return self.memory_need_mib.reshape(self.grid[0], self.block.stages).max(axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProblemData:
+    """
+    The joint problem: choose one candidate and a distinct allowed host for each cell of its grid.
+
+    Parameters
+    ----------
+    tick_s
+        Seconds of one tick.
+    kind_of_node
+        Kind of GPU of each host, shape ``(num_nodes,)``.
+    capacity_mib
+        Memory of one GPU of each host that a stage may use, shape ``(num_nodes,)``.
+    """
+
+    candidates: tuple[CandidateData, ...]
+    p2p: P2PMode
+    tick_s: float
+    kind_of_node: IntArray
+    capacity_mib: IntArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind_of_node", read_only(self.kind_of_node, np.int64))
+        object.__setattr__(self, "capacity_mib", read_only(self.capacity_mib, np.int64))
+
+    @property
+    def num_nodes(self) -> int:
+        """Hosts listed."""
+        return len(self.kind_of_node)
+
+    def allowed(self, candidate: CandidateData) -> BoolArray:
+        """Whether every stage of a grid row fits on a host, shape ``(P, num_nodes)``."""
+        return candidate.row_need_mib[:, None] <= self.capacity_mib[None, :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedTicks:
+    """
+    Times of a candidate on given hosts; ``pp`` stages, ``D`` columns of hosts (each holding equal replicas).
+
+    Parameters
+    ----------
+    forward, backward
+        One micro-batch on one stage, tensor communication included, shape ``(pp, D)``.
+    first_forward, first_backward
+        The same for the first chunk, at least, shape ``(pp, D)``.
+    send_forward, send_backward
+        Transfer from stage s to s+1 and from s+1 to s, shape ``(pp - 1, D)``.
+    ring
+        Gradient reduction of each stage, shape ``(pp,)``.
+    """
+
+    forward: IntArray
+    backward: IntArray
+    first_forward: IntArray
+    first_backward: IntArray
+    send_forward: IntArray
+    send_backward: IntArray
+    ring: IntArray
+
+
+def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> PlacedTicks:
+    """Look up what a candidate costs on the hosts ``nodes``, shape ``candidate.grid``."""
+    stages, layers = candidate.block.stages, np.array(candidate.config.layers_per_stage, dtype=np.int64)
+    pp = candidate.num_stages
+    stage = np.arange(pp)
+    hosts = nodes[stage // stages]  # (pp, D, K)
+    kinds = data.kind_of_node[hosts]
+    forward = candidate.forward_ticks[kinds, stage[:, None, None]].max(axis=2)
+    backward = candidate.backward_ticks[kinds, stage[:, None, None]].max(axis=2)
+    if candidate.grid[2] > 1:
+        following = np.roll(hosts, -1, axis=2)
+        forward = forward + layers[:, None] * candidate.tensor_forward_ticks[hosts, following].max(axis=2)
+        backward = backward + layers[:, None] * candidate.tensor_backward_ticks[hosts, following].max(axis=2)
+    inside = (stage[:-1] // stages == stage[1:] // stages)[:, None]
+    here, there = hosts[:-1], hosts[1:]
+    send_forward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[here, there].max(axis=2))
+    send_backward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[there, here].max(axis=2))
+    ring = candidate.ring_floor_ticks
+    if candidate.grid[1] > 1:
+        hops = candidate.ring_ticks[candidate.ring_class[:, None, None], hosts, np.roll(hosts, -1, axis=1)]
+        ring = np.maximum(ring, hops.max(axis=(1, 2)))
+    return PlacedTicks(
+        forward=forward,
+        backward=backward,
+        first_forward=candidate.first_forward_ticks[kinds, stage[:, None, None]].max(axis=2),
+        first_backward=candidate.first_backward_ticks[kinds, stage[:, None, None]].max(axis=2),
+        send_forward=send_forward,
+        send_backward=send_backward,
+        ring=ring,
+    )
+
+
+def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> int:
+    """
+    The integer objective, in plain terms; solvers and baselines are checked against it.
+
+    For an exact candidate the upper closed form: round trip plus ``m - 1`` periods of each column, minus what the
+    stages before still have to do when a stage is finished, plus that stage's reduction; the largest over stages
+    and columns. For the others the lower form. The hosts must be distinct; usable links are the caller's concern:
+    a link that is not gives a value of at least ``UNUSABLE_TICKS``.
+    """
+    placed = place(data, candidate, nodes)
+    finish = _finish_exact(data, candidate, placed) if candidate.exact else _finish_lower(candidate, placed)
+    return int((finish.max(axis=1) + placed.ring).max()) + candidate.optimizer_ticks
+
+
+def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
+    """Period of each column, rounded up to ticks, shape ``(D,)``; the forms of the two send modes."""
+    cost = placed.forward + placed.backward
+    if p2p == "blocking":
+        wait = np.zeros((len(cost) + 1, cost.shape[1]), dtype=np.int64)
+        wait[1:-1] = np.maximum(placed.send_forward, placed.send_backward)
+        return (cost + wait[:-1] + wait[1:]).max(axis=0)
+    best = np.zeros(cost.shape[1], dtype=np.int64)
+    transfer = placed.send_forward + placed.send_backward
+    for first in range(len(cost)):
+        total = np.cumsum(cost[first:], axis=0)
+        total[1:] += np.cumsum(transfer[first:], axis=0)
+        lengths = np.arange(1, len(total) + 1)[:, None]
+        best = np.maximum(best, (-(-total // lengths)).max(axis=0))
+    return best
+
+
+def _finish_exact(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
+    """When each stage has finished its last backward, at the latest, shape ``(pp, D)``."""
+    round_trip = (placed.forward + placed.backward).sum(axis=0)
+    round_trip = round_trip + (placed.send_forward + placed.send_backward).sum(axis=0)
+    total = round_trip + (candidate.num_microbatches - 1) * period_ticks(placed, data.p2p)
+    return total[None, :] - _before(placed.backward, placed.send_backward)
+
+
+def _finish_lower(candidate: CandidateData, placed: PlacedTicks) -> IntArray:
+    """
+    When each stage can have finished its last backward at the earliest, shape ``(pp, D)``.
+
+    A stage starts after the first chunk's forward has passed the stages before, works on ``m`` micro-batches, and
+    its last backward, always one of the first chunk, still has to pass the stages before.
+    """
+    work = candidate.num_microbatches * (placed.forward + placed.backward)
+    finish = _before(placed.first_forward, placed.send_forward) + work
+    back_at_first = finish + _before(placed.first_backward, placed.send_backward)
+    finish[0] = back_at_first.max(axis=0)
+    return finish
+
+
+def _before(work: IntArray, transfer: IntArray) -> IntArray:
+    """Sum of work and transfer over the stages before each stage, shape ``(pp, D)``."""
+    before = np.zeros_like(work)
+    before[1:] = np.cumsum(work[:-1] + transfer, axis=0)
+    return before

@@ -1,0 +1,16 @@
+"""What we are given: the model, the cluster, the training job."""
+
+from pipette_opt.specs.cluster import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
+from pipette_opt.specs.instance import Instance
+from pipette_opt.specs.model import ModelSpec
+from pipette_opt.specs.training import TrainingSpec
+
+__all__ = [
+    "ClusterSpec",
+    "GpuSpec",
+    "Instance",
+    "LinkMatrix",
+    "ModelSpec",
+    "NodeSpec",
+    "TrainingSpec",
+]

@@ -1,0 +1,229 @@
+"""The machines and the links between them, as measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """
+    One kind of GPU.
+
+    Parameters
+    ----------
+    memory_bytes
+        Device memory as the driver reports it.
+    peak_flops
+        Dense peak per precision, FLOP/s, keys as in :data:`~pipette_opt.types.Precision`.
+    memory_bytes_per_s
+        Bandwidth of device memory.
+    source
+        Where the figures come from.
+    """
+
+    name: str
+    memory_bytes: int
+    peak_flops: Mapping[str, float]
+    memory_bytes_per_s: float
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes <= 0:
+            raise ValueError(f"memory_bytes must be > 0, got {self.memory_bytes}.")
+        if self.memory_bytes_per_s <= 0:
+            raise ValueError(f"memory_bytes_per_s must be > 0, got {self.memory_bytes_per_s}.")
+        for precision, flops in self.peak_flops.items():
+            if flops <= 0:
+                raise ValueError(f"peak_flops[{precision}] must be > 0, got {flops}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """One host: its name, its kind of GPU and how many it has."""
+
+    host: str
+    gpu: GpuSpec
+    num_gpus: int
+
+    def __post_init__(self) -> None:
+        if self.num_gpus < 1:
+            raise ValueError(f"num_gpus of host {self.host} must be >= 1, got {self.num_gpus}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinkMatrix:
+    """
+    What ``concurrent_flows`` GPU-to-GPU flows from host i to host j attain in sum.
+
+    Parameters
+    ----------
+    bytes_per_s
+        Directed, shape ``(num_nodes, num_nodes)``; NaN on the diagonal and where nothing was measured.
+    """
+
+    concurrent_flows: int
+    bytes_per_s: FloatArray
+
+    def __post_init__(self) -> None:
+        if self.concurrent_flows < 1:
+            raise ValueError(f"concurrent_flows must be >= 1, got {self.concurrent_flows}.")
+        array = np.array(self.bytes_per_s, dtype=np.float64)
+        if array.ndim != 2 or array.shape[0] != array.shape[1]:
+            raise ValueError(f"a link matrix must be square, got shape {array.shape}.")
+        np.fill_diagonal(array, np.nan)
+        bad = np.argwhere(~np.isnan(array) & ~((array > 0) & np.isfinite(array)))
+        if len(bad):
+            i, j = bad[0]
+            raise ValueError(f"bandwidth from host {i} to host {j} must be > 0 and finite, got {array[i, j]}.")
+        object.__setattr__(self, "bytes_per_s", read_only(array))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClusterSpec:
+    """
+    Hosts, and the links inside and between them.
+
+    Parameters
+    ----------
+    nodes
+        In the user's order, which is the identity order of the baselines. All have equally many GPUs.
+    intra_node_bytes_per_s
+        What one GPU sends to another of its host.
+    intra_node_latency_s, inter_node_latency_s
+        Fixed cost of one message.
+    nics_per_node
+        Flows of one host pair that do not share a NIC; used where fewer flows than needed were measured.
+    link_matrices
+        At least one unless there is a single host; sorted here by ``concurrent_flows``, which are distinct.
+    node_bytes_per_s
+        Cap on everything entering, and on everything leaving, one host; ``None`` for no cap.
+    """
+
+    name: str
+    nodes: tuple[NodeSpec, ...]
+    intra_node_bytes_per_s: float
+    intra_node_latency_s: float = 0.0
+    inter_node_latency_s: float = 0.0
+    nics_per_node: int = 1
+    link_matrices: tuple[LinkMatrix, ...] = ()
+    node_bytes_per_s: float | None = None
+    _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise ValueError("nodes must not be empty.")
+        hosts = [node.host for node in self.nodes]
+        duplicates = sorted({host for host in hosts if hosts.count(host) > 1})
+        if duplicates:
+            raise ValueError(f"hosts must be distinct, got {', '.join(duplicates)} more than once.")
+        counts = {node.num_gpus for node in self.nodes}
+        if len(counts) > 1:
+            raise ValueError(f"all hosts must have equally many GPUs, got {sorted(counts)}.")
+        if not self.intra_node_bytes_per_s > 0:
+            raise ValueError(f"intra_node bandwidth must be > 0, got {self.intra_node_bytes_per_s}.")
+        for name in ("intra_node_latency_s", "inter_node_latency_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        if self.nics_per_node < 1:
+            raise ValueError(f"nics_per_node must be >= 1, got {self.nics_per_node}.")
+        if self.node_bytes_per_s is not None and not self.node_bytes_per_s > 0:
+            raise ValueError(f"node bandwidth must be > 0, got {self.node_bytes_per_s}.")
+        if len(self.nodes) > 1 and not self.link_matrices:
+            raise ValueError(f"a cluster of {len(self.nodes)} hosts needs a link matrix.")
+        for matrix in self.link_matrices:
+            if matrix.bytes_per_s.shape[0] != len(self.nodes):
+                raise ValueError(
+                    f"the link matrix of {matrix.concurrent_flows} flows has {matrix.bytes_per_s.shape[0]} hosts, "
+                    f"the cluster has {len(self.nodes)}."
+                )
+        flows = [matrix.concurrent_flows for matrix in self.link_matrices]
+        if len(set(flows)) < len(flows):
+            raise ValueError(f"link matrices must have distinct concurrent_flows, got {flows}.")
+        ordered = tuple(sorted(self.link_matrices, key=lambda matrix: matrix.concurrent_flows))
+        object.__setattr__(self, "link_matrices", ordered)
+
+    @property
+    def num_nodes(self) -> int:
+        """Hosts listed."""
+        return len(self.nodes)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of every host."""
+        return self.nodes[0].num_gpus
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Host names in the user's order."""
+        return tuple(node.host for node in self.nodes)
+
+    @property
+    def gpu_kinds(self) -> tuple[GpuSpec, ...]:
+        """The distinct kinds of GPU, in order of first appearance."""
+        kinds: dict[str, GpuSpec] = {}
+        for node in self.nodes:
+            kinds.setdefault(node.gpu.name, node.gpu)
+        return tuple(kinds.values())
+
+    @property
+    def kind_of_node(self) -> IntArray:
+        """Index into ``gpu_kinds`` of each node, shape ``(num_nodes,)``."""
+        names = [gpu.name for gpu in self.gpu_kinds]
+        return np.array([names.index(node.gpu.name) for node in self.nodes], dtype=np.int64)
+
+    def pair_bytes_per_s(self, num_flows: int) -> FloatArray:
+        """
+        What ``num_flows`` concurrent flows attain in sum from host i to host j, shape ``(num_nodes, num_nodes)``.
+
+        Measured counts are used as they are, counts between two measured ones are interpolated linearly, counts
+        above the largest measured one get its sum. With a single measured count ``k`` the sum grows in
+        proportion, up to ``max(k, nics_per_node)`` flows. A pair is missing (NaN) where no matrix has it; where
+        some have it, those decide. The host cap applies last.
+        """
+        cached = self._pair_cache.get(num_flows)
+        if cached is None:
+            cached = self._pair_cache[num_flows] = read_only(self._pair_bytes_per_s(num_flows))
+        return cached
+
+    def _pair_bytes_per_s(self, num_flows: int) -> FloatArray:
+        if num_flows < 1:
+            raise ValueError(f"num_flows must be >= 1, got {num_flows}.")
+        total = np.full((self.num_nodes, self.num_nodes), np.nan)
+        lower, lower_flows = total, np.zeros_like(total)  # the largest measured count <= num_flows, per pair
+        upper, upper_flows = total.copy(), np.zeros_like(total)  # the smallest measured count >= num_flows, per pair
+        lower = lower.copy()
+        for matrix in self.link_matrices:
+            known = ~np.isnan(matrix.bytes_per_s)
+            if matrix.concurrent_flows <= num_flows:
+                lower[known] = matrix.bytes_per_s[known]
+                lower_flows[known] = matrix.concurrent_flows
+            if matrix.concurrent_flows >= num_flows:
+                first = known & np.isnan(upper)
+                upper[first] = matrix.bytes_per_s[first]
+                upper_flows[first] = matrix.concurrent_flows
+        both = ~np.isnan(lower) & ~np.isnan(upper)
+        span = np.maximum(upper_flows - lower_flows, 1)
+        total[both] = (lower + (upper - lower) * (num_flows - lower_flows) / span)[both]
+        only_upper = np.isnan(lower) & ~np.isnan(upper)
+        total[only_upper] = (upper * num_flows / np.maximum(upper_flows, 1))[only_upper]
+        only_lower = ~np.isnan(lower) & np.isnan(upper)
+        if len(self.link_matrices) == 1:
+            measured = self.link_matrices[0].concurrent_flows
+            total[only_lower] = lower[only_lower] * min(num_flows, max(measured, self.nics_per_node)) / measured
+        else:
+            total[only_lower] = lower[only_lower]
+        if self.node_bytes_per_s is not None:
+            total = np.minimum(total, self.node_bytes_per_s)
+        return total
+
+    @property
+    def usable_links(self) -> BoolArray:
+        """Directed host pairs with a measurement, shape ``(num_nodes, num_nodes)``; the diagonal is False."""
+        known = np.zeros((self.num_nodes, self.num_nodes), dtype=np.bool_)
+        for matrix in self.link_matrices:
+            known |= ~np.isnan(matrix.bytes_per_s)
+        return known

@@ -1,0 +1,28 @@
+"""Everything given, together."""
+
+from dataclasses import dataclass
+
+from pipette_opt.specs.cluster import ClusterSpec
+from pipette_opt.specs.model import ModelSpec
+from pipette_opt.specs.training import TrainingSpec
+from pipette_opt.types import Launcher, P2PMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Instance:
+    """
+    The model, the cluster and the job, and how they will be launched.
+
+    Parameters
+    ----------
+    p2p
+        Whether stages wait for their sends.
+    launcher
+        Bounds the placement to what it can express.
+    """
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    p2p: P2PMode = "blocking"
+    launcher: Launcher = "slurm"

@@ -1,0 +1,30 @@
+"""Array types and the words that several parts share."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+P2PMode = Literal["blocking", "async"]
+"""Whether a stage waits for its sends (Megatron-Core's 1F1B without interleaving) or hides them."""
+
+RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
+"""Megatron-Core's two rank orders, fastest dimension first; the second is ``--use-tp-pp-dp-mapping``."""
+
+Launcher = Literal["torchrun", "slurm", "mpi"]
+"""What starts the processes: ``torchrun`` gives each node contiguous ranks, the others any rank map."""
+
+Precision = Literal["fp32", "fp16", "bf16"]
+
+RecomputeGranularity = Literal["selective", "full"]
+
+
+def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.ndarray:  # type: ignore[type-arg]
+    """Return a C-contiguous read-only copy of ``array``."""
+    copy = np.array(array, dtype=dtype, order="C", copy=True)
+    copy.setflags(write=False)
+    return copy
