@@ -111,7 +111,8 @@ class CandidateData:
     @property
     def row_need_mib(self) -> IntArray:
         """Memory that a host of each grid row must have per GPU, shape ``(P,)``."""
-        return self.memory_need_mib.reshape(self.grid[0], self.block.stages).max(axis=1)
+        needs: IntArray = self.memory_need_mib.reshape(self.grid[0], self.block.stages).max(axis=1)
+        return needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -243,7 +244,8 @@ def _finish_exact(data: ProblemData, candidate: CandidateData, placed: PlacedTic
     round_trip = (placed.forward + placed.backward).sum(axis=0)
     round_trip = round_trip + (placed.send_forward + placed.send_backward).sum(axis=0)
     total = round_trip + (candidate.num_microbatches - 1) * period_ticks(placed, data.p2p)
-    return total[None, :] - _before(placed.backward, placed.send_backward)
+    finish: IntArray = total[None, :] - _before(placed.backward, placed.send_backward)
+    return finish
 
 
 def _finish_lower(candidate: CandidateData, placed: PlacedTicks) -> IntArray:
@@ -254,7 +256,7 @@ def _finish_lower(candidate: CandidateData, placed: PlacedTicks) -> IntArray:
     its last backward, always one of the first chunk, still has to pass the stages before.
     """
     work = candidate.num_microbatches * (placed.forward + placed.backward)
-    finish = _before(placed.first_forward, placed.send_forward) + work
+    finish: IntArray = _before(placed.first_forward, placed.send_forward) + work
     back_at_first = finish + _before(placed.first_backward, placed.send_backward)
     finish[0] = back_at_first.max(axis=0)
     return finish

@@ -23,7 +23,7 @@ Precision = Literal["fp32", "fp16", "bf16"]
 RecomputeGranularity = Literal["selective", "full"]
 
 
-def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.ndarray:  # type: ignore[type-arg]
+def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.ndarray:
     """Return a C-contiguous read-only copy of ``array``."""
     copy = np.array(array, dtype=dtype, order="C", copy=True)
     copy.setflags(write=False)
