@@ -1,0 +1,141 @@
+"""A finished plan: what to run where, how long it takes, whether it fits, and what is proven."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.types import Launcher, P2PMode
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationTime:
+    """
+    The judge's answer for one placed configuration.
+
+    Parameters
+    ----------
+    iteration_time_s
+        One training iteration.
+    mfu
+        Model FLOPs (no recomputation) over the peak of the GPUs used, in [0, 1].
+    breakdown
+        Seconds by cause, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``, ``bubble``,
+        ``pipeline_parallel``, ``data_parallel``, ``optimizer``; of the stage that is finished last.
+    """
+
+    iteration_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    breakdown: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Peak memory of one GPU of a stage; ``upper_bytes`` is exceeded with at most the accepted risk."""
+
+    stage: int
+    predicted_bytes: int
+    upper_bytes: int
+    capacity_bytes: int
+    oom_probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """
+    What is proven about the plan.
+
+    Parameters
+    ----------
+    status
+        ``OPTIMAL``: no plan of the searched space has a smaller closed form. ``FEASIBLE``: the gap stays open.
+    objective_s
+        Closed form of the plan, or the judge's time where the schedule has none (``scope`` says which).
+    lower_bound_s
+        No plan of the searched space has a smaller objective.
+    gap
+        ``(objective_s - lower_bound_s) / objective_s``.
+    placement_dependent_s
+        The objective minus the same configuration's objective with all transfers between hosts free.
+    placement_gap
+        ``(objective_s - lower_bound_s) / placement_dependent_s``; zero if nothing depends on the placement.
+    judge_lower_bound_s
+        No plan of the searched space can be faster than this by the judge.
+    """
+
+    status: str
+    objective_s: float
+    lower_bound_s: float
+    gap: float
+    placement_dependent_s: float
+    placement_gap: float
+    judge_lower_bound_s: float
+    scope: str
+    wall_time_s: float
+    num_candidates: int
+    num_pruned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost."""
+
+    config: ParallelConfig
+    hosts: tuple[str, ...]
+    objective_s: float | None
+    iteration_time_s: float | None
+    oom_probability: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What another method would have chosen on the same instance, judged by the same estimator."""
+
+    name: str
+    config: ParallelConfig
+    iteration_time_s: float
+    objective_s: float
+    wall_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """
+    Everything a launch needs and a reader wants to know.
+
+    Parameters
+    ----------
+    hosts
+        Host names of the cluster; ``placement.node`` indexes them.
+    unused_hosts
+        Hosts without a rank, each with the reason where one is known.
+    inputs
+        What was solved, by name: ``{"path": ..., "sha256": ...}`` for files, plain values for options.
+    notes
+        What the reader should know: assumptions, extrapolation, missing links.
+    """
+
+    config: ParallelConfig
+    placement: Placement
+    hosts: tuple[str, ...]
+    gpus_per_node: int
+    global_batch_size: int
+    launcher: Launcher
+    p2p: P2PMode
+    certificate: Certificate
+    estimate: IterationTime
+    memory: tuple[StageMemory, ...]
+    unused_hosts: Mapping[str, str] = field(default_factory=dict)
+    alternatives: tuple[Alternative, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    nccl_algorithm: str = "ring"
+    seed: int = 0
+    created: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
