@@ -218,6 +218,18 @@ def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray
     a link that is not gives a value of at least ``UNUSABLE_TICKS``.
     """
     placed = place(data, candidate, nodes)
+    slowest = [placed.forward, placed.backward, placed.send_forward, placed.send_backward, placed.ring]
+    if max(int(ticks.max(initial=0)) for ticks in slowest) >= UNUSABLE_TICKS:
+        return UNUSABLE_TICKS  # products with the number of micro-batches would leave 64 bits
+    return placed_objective_ticks(data, candidate, placed)
+
+
+def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> int:
+    """
+    The integer objective from what each stage costs; it never falls when one of these times grows.
+
+    The number of columns is that of the arrays, so minima over hosts, as one column, give a lower bound.
+    """
     finish = _finish_exact(data, candidate, placed) if candidate.exact else _finish_lower(candidate, placed)
     return int((finish.max(axis=1) + placed.ring).max()) + candidate.optimizer_ticks
 
@@ -264,6 +276,6 @@ def _finish_lower(candidate: CandidateData, placed: PlacedTicks) -> IntArray:
 
 def _before(work: IntArray, transfer: IntArray) -> IntArray:
     """Sum of work and transfer over the stages before each stage, shape ``(pp, D)``."""
-    before = np.zeros_like(work)
+    before: IntArray = np.zeros_like(work)
     before[1:] = np.cumsum(work[:-1] + transfer, axis=0)
     return before

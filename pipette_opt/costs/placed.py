@@ -4,7 +4,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.types import FloatArray, read_only
+from pipette_opt.costs.collectives import (
+    RingTraffic,
+    gradient_traffic,
+    inter_node_ring_s,
+    intra_node_ring_s,
+    tensor_traffic,
+)
+from pipette_opt.costs.compute import stage_compute
+from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.errors import InputError
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.types import FloatArray, IntArray, read_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,3 +62,144 @@ class PlacedTimes:
             "reduction_s",
         ):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
+
+
+def placed_times(instance: Instance, config: ParallelConfig, placement: Placement) -> PlacedTimes:
+    """
+    Times of any placement, regular or not.
+
+    Flows that run at once and share a host pair: the messages of one stage boundary in one direction; the
+    gradient rings of all stages; the tensor-parallel rings of all stages. Raises ``InputError`` if the
+    placement uses a link that was not measured.
+    """
+    ranks = RankGrid.of(config, placement.order).ranks()
+    pp, dp = ranks.shape[:2]
+    hosts = placement.node[ranks].reshape(pp, dp, -1)  # (pp, dp, slot)
+    compute = stage_compute(instance, config)
+    kinds = instance.cluster.kind_of_node[hosts]
+    stage = np.arange(pp)[:, None, None]
+    forward = compute.forward_s[kinds, :, stage].max(axis=2).transpose(2, 0, 1)  # (chunks, pp, dp)
+    backward = compute.backward_s[kinds, :, stage].max(axis=2).transpose(2, 0, 1)
+    tensor_forward, tensor_backward = _tensor_times(instance, config, hosts)
+    send_forward, send_backward = _send_times(instance, config, hosts)
+    return PlacedTimes(
+        forward_s=forward + tensor_forward,
+        backward_s=backward + tensor_backward,
+        tensor_forward_s=tensor_forward,
+        tensor_backward_s=tensor_backward,
+        send_forward_s=send_forward,
+        send_backward_s=send_backward,
+        reduction_s=_reduction_times(instance, config, hosts),
+        optimizer_s=compute.optimizer_s,
+    )
+
+
+def _send_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Transfers of every boundary, forward and backward, the one from the last to the first stage included."""
+    if len(hosts) == 1:
+        nothing = np.zeros((1, hosts.shape[1]))
+        return nothing, nothing
+    size = p2p_bytes(instance.model, instance.training, config)
+    forward, backward = np.zeros(hosts.shape[:2]), np.zeros(hosts.shape[:2])
+    used = len(hosts) if config.num_chunks > 1 else len(hosts) - 1
+    for stage in range(used):
+        here, there = hosts[stage], hosts[(stage + 1) % len(hosts)]
+        forward[stage] = _message_times(instance.cluster, size, here, there)
+        backward[stage] = _message_times(instance.cluster, size, there, here)
+    return forward, backward
+
+
+def _message_times(cluster: ClusterSpec, size: float, here: IntArray, there: IntArray) -> FloatArray:
+    """Messages from ``here`` to ``there``, all at once, shape ``(dp, slot)``; the slowest of each replica."""
+    pairs, which, flows = np.unique(here * cluster.num_nodes + there, return_inverse=True, return_counts=True)
+    times = np.empty(len(pairs))
+    for index, (pair, num_flows) in enumerate(zip(pairs, flows, strict=True)):
+        source, target = divmod(int(pair), cluster.num_nodes)
+        if source == target:
+            times[index] = intra_node_message_s(cluster, size)
+        else:
+            times[index] = inter_node_message_s(cluster, size, int(num_flows))[source, target]
+            _check_measured(cluster, times[index], source, target, "the pipeline")
+    slowest: FloatArray = times[which.reshape(here.shape)].max(axis=1)
+    return slowest
+
+
+def _tensor_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Tensor-parallel communication of every chunk, shape ``(num_chunks, pp, dp)`` each, forward and backward."""
+    pp, dp, _ = hosts.shape
+    layers = np.repeat(np.array(config.layers_per_stage)[None, :] / config.num_chunks, config.num_chunks, axis=0)
+    if config.tensor_model_parallel_size == 1:
+        nothing = np.zeros((*layers.shape, dp))
+        return nothing, nothing
+    groups = hosts.reshape(pp * dp * config.context_parallel_size, config.tensor_model_parallel_size)
+    passes = []
+    for traffic in tensor_traffic(instance.model, instance.training, config):
+        times = _ring_times(instance.cluster, groups, [traffic] * len(groups), "a tensor-parallel group")
+        per_layer = times.reshape(pp, dp, -1).max(axis=2)
+        passes.append(layers[:, :, None] * per_layer[None])
+    return passes[0], passes[1]
+
+
+def _reduction_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -> FloatArray:
+    """Gradient reduction of each stage: the slowest of its rings, shape ``(pp,)``."""
+    pp, dp, slot = hosts.shape
+    tp = config.tensor_model_parallel_size
+    if dp * config.context_parallel_size == 1:
+        return np.zeros(pp)
+    by_rank = hosts.reshape(pp, dp, slot // tp, tp)
+    groups = by_rank.transpose(0, 3, 1, 2).reshape(pp * tp, -1)
+    traffic = [one for one in gradient_traffic(instance.model, instance.training, config) for _ in range(tp)]
+    times = _ring_times(instance.cluster, groups, traffic, "a data-parallel group")
+    slowest: FloatArray = times.reshape(pp, tp).max(axis=1)
+    return slowest
+
+
+def _ring_times(cluster: ClusterSpec, groups: IntArray, traffic: list[RingTraffic], who: str) -> FloatArray:
+    """Rings that run at once, one per row of ``groups`` (hosts of the members in rank order), in seconds."""
+    rings = [_ring_of(row) for row in groups]
+    flows: dict[tuple[int, int], int] = {}
+    for hops, members in rings:
+        for hop in hops:
+            flows[hop] = flows.get(hop, 0) + members
+    known: dict[tuple[object, ...], float] = {}
+    times = np.empty(len(rings))
+    for index, ((hops, members), moved) in enumerate(zip(rings, traffic, strict=True)):
+        key = (hops, members, moved)
+        if key not in known:
+            known[key] = _ring_time(cluster, hops, members, moved, flows, who)
+        times[index] = known[key]
+    return times
+
+
+def _ring_of(members: IntArray) -> tuple[tuple[tuple[int, int], ...], int]:
+    """Hops between hosts, in order of first appearance, and how many flows the group opens on each."""
+    hosts, first, counts = np.unique(members, return_index=True, return_counts=True)
+    order = hosts[np.argsort(first)].tolist()
+    if len(order) == 1:
+        return (), int(counts[0])
+    return tuple(zip(order, [*order[1:], order[0]], strict=True)), int(counts.min())
+
+
+def _ring_time(
+    cluster: ClusterSpec,
+    hops: tuple[tuple[int, int], ...],
+    members: int,
+    traffic: RingTraffic,
+    flows: dict[tuple[int, int], int],
+    who: str,
+) -> float:
+    time = intra_node_ring_s(cluster, traffic) if members > 1 else 0.0
+    for source, target in hops:
+        hop = inter_node_ring_s(cluster, traffic, group_flows=members, num_flows=flows[source, target])[source, target]
+        _check_measured(cluster, float(hop), source, target, who)
+        time = max(time, float(hop))
+    return time
+
+
+def _check_measured(cluster: ClusterSpec, time: float, source: int, target: int, who: str) -> None:
+    if np.isnan(time):
+        raise InputError(
+            f"cluster {cluster.name}",
+            f"{who} uses the link from {cluster.hosts[source]} to {cluster.hosts[target]}, which was not measured; "
+            "choose other hosts, or import the links again with a fill value.",
+        )

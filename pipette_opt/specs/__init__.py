@@ -3,14 +3,17 @@
 from pipette_opt.specs.cluster import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.instance import Instance
 from pipette_opt.specs.model import ModelSpec
+from pipette_opt.specs.profile import ComputeProfile, ProfileKey
 from pipette_opt.specs.training import TrainingSpec
 
 __all__ = [
     "ClusterSpec",
+    "ComputeProfile",
     "GpuSpec",
     "Instance",
     "LinkMatrix",
     "ModelSpec",
     "NodeSpec",
+    "ProfileKey",
     "TrainingSpec",
 ]

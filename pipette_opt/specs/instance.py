@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from pipette_opt.specs.cluster import ClusterSpec
 from pipette_opt.specs.model import ModelSpec
+from pipette_opt.specs.profile import ComputeProfile
 from pipette_opt.specs.training import TrainingSpec
 from pipette_opt.types import Launcher, P2PMode
 
@@ -19,6 +20,8 @@ class Instance:
         Whether stages wait for their sends.
     launcher
         Bounds the placement to what it can express.
+    profile
+        Measured layer times; used where they have the kind of GPU and the sizes.
     """
 
     model: ModelSpec
@@ -26,3 +29,4 @@ class Instance:
     training: TrainingSpec
     p2p: P2PMode = "blocking"
     launcher: Launcher = "slurm"
+    profile: ComputeProfile | None = None

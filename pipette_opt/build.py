@@ -1,0 +1,194 @@
+"""The integer problem of an instance: every candidate with every packing of the hosts, in ticks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.costs.collectives import (
+    RingTraffic,
+    gradient_traffic,
+    inter_node_ring_s,
+    intra_node_ring_s,
+    tensor_traffic,
+)
+from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.types import FloatArray, IntArray
+from pipette_opt.units import MIB
+
+TICKS_PER_ROUND_TRIP = 10_000_000
+"""Ticks of the shortest stage round trip of all candidates."""
+
+NO_TICKS = np.zeros((0, 0), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittingCandidate:
+    """
+    A configuration that fits somewhere.
+
+    Parameters
+    ----------
+    need_bytes
+        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
+    """
+
+    config: ParallelConfig
+    need_bytes: IntArray
+
+
+def build_problem_data(
+    instance: Instance, fitting: Sequence[FittingCandidate], capacity_bytes: IntArray
+) -> ProblemData:
+    """
+    Turn seconds into ticks and bytes into MiB.
+
+    Parameters
+    ----------
+    capacity_bytes
+        Memory of one GPU of each host that a stage may use, shape ``(num_nodes,)``.
+
+    Returns
+    -------
+    ProblemData
+        One candidate per configuration and packing; configurations without a packing are left out.
+    """
+    compute = [stage_compute(instance, candidate.config) for candidate in fitting]
+    shortest = min(
+        (float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute), default=1.0
+    )
+    tick_s = shortest / TICKS_PER_ROUND_TRIP
+    candidates = [
+        _candidate(instance, candidate, times, block, tick_s)
+        for candidate, times in zip(fitting, compute, strict=True)
+        for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
+    ]
+    return ProblemData(
+        candidates=tuple(candidates),
+        p2p=instance.p2p,
+        tick_s=tick_s,
+        kind_of_node=instance.cluster.kind_of_node,
+        capacity_mib=np.asarray(capacity_bytes) // MIB,
+    )
+
+
+def _candidate(
+    instance: Instance, fitting: FittingCandidate, compute: StageCompute, block: NodeBlock, tick_s: float
+) -> CandidateData:
+    config, cluster = fitting.config, instance.cluster
+    gpus, members = _gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    message = p2p_bytes(instance.model, instance.training, config)
+    gradient = gradient_traffic(instance.model, instance.training, config)
+    distinct = sorted(set(gradient))
+    num_microbatches = config.num_microbatches(instance.training.global_batch_size)
+    forward, backward, first_forward, first_backward = _stage_ticks(instance, config, compute, block, tick_s)
+    tensor_forward, tensor_backward = _tensor_ticks(instance, config, block, tick_s)
+    several_hosts = config.data_parallel_size > block.replicas
+    return CandidateData(
+        config=config,
+        block=block,
+        grid=block.node_grid(config),
+        exact=config.num_chunks == 1,
+        num_microbatches=num_microbatches,
+        forward_ticks=forward,
+        backward_ticks=backward,
+        first_forward_ticks=first_forward,
+        first_backward_ticks=first_backward,
+        intra_p2p_ticks=int(_up(intra_node_message_s(cluster, message), tick_s)),
+        p2p_ticks=_link_ticks(inter_node_message_s(cluster, message, gpus // block.stages), tick_s),
+        ring_class=np.array([distinct.index(traffic) for traffic in gradient]),
+        ring_ticks=np.array([_ring_ticks(cluster, traffic, members, gpus, tick_s) for traffic in distinct])
+        if several_hosts
+        else np.zeros((len(distinct), 0, 0), dtype=np.int64),
+        ring_floor_ticks=np.array([_ring_floor(cluster, traffic, members, tick_s) for traffic in gradient]),
+        tensor_forward_ticks=tensor_forward,
+        tensor_backward_ticks=tensor_backward,
+        optimizer_ticks=int(_up(compute.optimizer_s, tick_s)),
+        memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
+        rounding_ticks=_rounding_ticks(config, block, num_microbatches),
+    )
+
+
+def _gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
+    """GPUs used on each host."""
+    slot = config.tensor_model_parallel_size * config.context_parallel_size // block.nodes_per_slot
+    return slot * block.stages * block.replicas
+
+
+def _stage_ticks(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock, tick_s: float
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Forward, backward, first chunk's forward and backward, tensor communication inside a host included."""
+    layers = np.array(config.layers_per_stage, dtype=np.float64)
+    tensor_forward = tensor_backward = np.zeros_like(layers)
+    if config.tensor_model_parallel_size > 1 and block.nodes_per_slot == 1:
+        forward, backward = tensor_traffic(instance.model, instance.training, config)
+        tensor_forward = layers * intra_node_ring_s(instance.cluster, forward)
+        tensor_backward = layers * intra_node_ring_s(instance.cluster, backward)
+    chunks = config.num_chunks
+    return (
+        _up(compute.forward_s.sum(axis=1) + tensor_forward, tick_s),
+        _up(compute.backward_s.sum(axis=1) + tensor_backward, tick_s),
+        _down(compute.forward_s[:, 0] + tensor_forward / chunks, tick_s),
+        _down(compute.backward_s[:, 0] + tensor_backward / chunks, tick_s),
+    )
+
+
+def _tensor_ticks(
+    instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float
+) -> tuple[IntArray, IntArray]:
+    """Tensor communication of one layer by slowest hop, for groups that span hosts."""
+    if block.nodes_per_slot == 1:
+        return NO_TICKS, NO_TICKS
+    members = config.tensor_model_parallel_size // block.nodes_per_slot
+    ticks = [
+        _link_ticks(
+            inter_node_ring_s(instance.cluster, traffic, group_flows=members, num_flows=members),
+            tick_s,
+        )
+        for traffic in tensor_traffic(instance.model, instance.training, config)
+    ]
+    return ticks[0], ticks[1]
+
+
+def _ring_ticks(cluster: ClusterSpec, traffic: RingTraffic, members: int, gpus: int, tick_s: float) -> IntArray:
+    return _link_ticks(inter_node_ring_s(cluster, traffic, group_flows=members, num_flows=gpus), tick_s)
+
+
+def _ring_floor(cluster: ClusterSpec, traffic: RingTraffic, members: int, tick_s: float) -> int:
+    return int(_up(intra_node_ring_s(cluster, traffic), tick_s)) if members > 1 else 0
+
+
+def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:
+    """
+    Largest excess of the integer objective over the real one.
+
+    Every rounded term adds less than one tick. Round trip: four terms per stage. A period: at most four terms per
+    stage it averages over, and its own rounding. Tensor rings over hosts add two terms per layer. One each for the
+    reduction and the optimizer.
+    """
+    stages, layers = config.pipeline_model_parallel_size, config.layers_per_stage
+    tensor = 2 if block.nodes_per_slot > 1 else 0
+    round_trip = 4 * stages + tensor * sum(layers)
+    period = 5 + tensor * max(layers)
+    return round_trip + num_microbatches * period + 2
+
+
+def _up(seconds: FloatArray | float, tick_s: float) -> IntArray:
+    return np.ceil(np.asarray(seconds) / tick_s).astype(np.int64)
+
+
+def _down(seconds: FloatArray, tick_s: float) -> IntArray:
+    return np.floor(seconds / tick_s).astype(np.int64)
+
+
+def _link_ticks(seconds: FloatArray, tick_s: float) -> IntArray:
+    """Ticks of a link matrix; no measurement and no link to itself are ``UNUSABLE_TICKS``."""
+    ticks = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
+    known = ~np.isnan(seconds)
+    ticks[known] = _up(seconds[known], tick_s)
+    return ticks

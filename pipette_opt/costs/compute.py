@@ -1,0 +1,262 @@
+"""
+Compute: a roofline over the matrix products of a layer, with an efficiency that depends on their shapes.
+
+A product of (m, k) by (k, n) takes the longer of its FLOPs at the attainable rate and its operands' bytes at the
+memory's. The attainable rate is the dense peak times a fixed best share, times what is lost to tiles that stick
+out of the matrix, to a last wave of tiles that does not fill the chip, and to short inner products. A measured
+profile replaces the layer's time where it has one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import GpuSpec, Instance, ModelSpec, ProfileKey, TrainingSpec
+from pipette_opt.types import FloatArray, read_only
+from pipette_opt.units import ceil_div
+
+FORWARD, BACKWARD = 1.0, 2.0
+"""Matrix-product work of the two passes: the backward pass has one product for inputs and one for weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """
+    What a kernel attains of the hardware.
+
+    Parameters
+    ----------
+    best_matmul
+        Share of the dense peak that a large product attains.
+    best_attention_forward, best_attention_backward
+        The same for fused attention, which also does the softmax.
+    memory
+        Share of the memory bandwidth that streaming kernels attain.
+    tile, smallest_tile
+        Rows and columns of one tile; products with few rows use flatter ones, down to the smallest.
+    num_tiles_at_once
+        Tiles that run together on the chip (about one per multiprocessor).
+    inner_half
+        Inner size at which half of the rate is reached.
+    kernel_s
+        Start-up of one kernel.
+    """
+
+    best_matmul: float = 0.80
+    best_attention_forward: float = 0.55
+    best_attention_backward: float = 0.45
+    memory: float = 0.80
+    tile: int = 128
+    smallest_tile: int = 16
+    num_tiles_at_once: int = 128
+    inner_half: int = 160
+    kernel_s: float = 4e-6
+
+
+DEFAULT_EFFICIENCY = Efficiency()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageCompute:
+    """
+    Compute time of one micro-batch, without communication, recomputation included.
+
+    Parameters
+    ----------
+    forward_s, backward_s
+        By kind of GPU, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
+    optimizer_s
+        Optimizer step of the slowest stage on the slowest kind.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    optimizer_s: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "forward_s", read_only(self.forward_s, np.float64))
+        object.__setattr__(self, "backward_s", read_only(self.backward_s, np.float64))
+
+
+def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:
+    """Dense peak in the training's precision; 16-bit formats stand in for each other, FLOP/s."""
+    for precision in (training.precision, "fp16" if training.precision == "bf16" else "bf16"):
+        if precision in gpu.peak_flops:
+            return gpu.peak_flops[precision]
+    return gpu.peak_flops["fp32"]
+
+
+def matmul_time_s(m: int, n: int, k: int, *, peak: float, gpu: GpuSpec, element_bytes: int, rates: Efficiency) -> float:
+    """One product of shapes (m, k) and (k, n), in seconds."""
+    height = min(rates.tile, max(rates.smallest_tile, 1 << (m - 1).bit_length()))
+    tiles = ceil_div(m, height) * ceil_div(n, rates.tile)
+    inside = m * n / (tiles * height * rates.tile)
+    wave = tiles / (ceil_div(tiles, rates.num_tiles_at_once) * rates.num_tiles_at_once)
+    inner = k / (k + rates.inner_half)
+    compute = 2.0 * m * n * k / (peak * rates.best_matmul * inside * wave * inner)
+    memory = element_bytes * (m * k + k * n + m * n) / (gpu.memory_bytes_per_s * rates.memory)
+    return max(compute, memory) + rates.kernel_s
+
+
+def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
+    """Parameters of one tensor rank of each stage, shape ``(pp,)``; the vocabulary is padded as Megatron does."""
+    tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
+    layer = model.sharded_layer_parameters / tp + model.replicated_layer_parameters
+    parameters = layer * np.array(config.layers_per_stage, dtype=np.float64)
+    vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
+    parameters[0] += vocabulary
+    if model.position_embedding_type == "learned_absolute":
+        parameters[0] += model.max_position_embeddings * model.hidden_size
+    parameters[-1] += model.norm_parameters
+    if model.untie_embeddings_and_output_weights or pp > 1:
+        parameters[-1] += vocabulary
+    return parameters
+
+
+def stage_compute(
+    instance: Instance,
+    config: ParallelConfig,
+    rates: Efficiency = DEFAULT_EFFICIENCY,
+) -> StageCompute:
+    """Compute times of every stage on every kind of GPU of the cluster."""
+    kinds = instance.cluster.gpu_kinds
+    shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
+    forward, backward = np.empty(shape), np.empty(shape)
+    layers = np.array(config.layers_per_stage) / config.num_chunks
+    for kind, gpu in enumerate(kinds):
+        layer = layer_times_s(instance, config, gpu, rates)
+        forward[kind], backward[kind] = layers * layer[0], layers * layer[1]
+        head = head_times_s(instance.model, instance.training, config, gpu, rates)
+        look_up = _embedding_time_s(instance.model, instance.training, config, gpu, rates)
+        forward[kind, 0, 0] += look_up
+        backward[kind, 0, 0] += look_up
+        forward[kind, -1, -1] += head[0]
+        backward[kind, -1, -1] += head[1]
+    return StageCompute(
+        forward_s=forward,
+        backward_s=backward,
+        optimizer_s=max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds),
+    )
+
+
+def layer_times_s(
+    instance: Instance,
+    config: ParallelConfig,
+    gpu: GpuSpec,
+    rates: Efficiency = DEFAULT_EFFICIENCY,
+) -> tuple[float, float]:
+    """Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds."""
+    core = _attention_times_s(instance.model, instance.training, config, gpu, rates)
+    measured = _measured_layer(instance, config, gpu)
+    if measured is None:
+        outside = _outside_attention_times_s(instance.model, instance.training, config, gpu, rates)
+        measured = (core[0] + outside[0], core[1] + outside[1])
+    forward, backward = measured
+    if config.recompute_granularity == "full":
+        backward += forward
+    elif config.recompute_granularity == "selective":
+        backward += core[0]
+    return forward, backward
+
+
+def head_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency
+) -> tuple[float, float]:
+    """Output head and loss of one micro-batch: forward and backward, seconds."""
+    tokens = _tokens(training, config)
+    vocabulary = model.padded_vocab_size(config.tensor_model_parallel_size) // config.tensor_model_parallel_size
+    product = matmul_time_s(
+        tokens,
+        vocabulary,
+        model.hidden_size,
+        peak=peak_flops(gpu, training),
+        gpu=gpu,
+        element_bytes=training.parameter_bytes,
+        rates=rates,
+    )
+    # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
+    streaming = tokens * vocabulary * 4.0 / (gpu.memory_bytes_per_s * rates.memory)
+    return FORWARD * product + 4 * streaming, BACKWARD * product + 2 * streaming
+
+
+def optimizer_time_s(
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency = DEFAULT_EFFICIENCY
+) -> float:
+    """Adam on the largest stage: gradient, master copy and two moments are read, all but the gradient written."""
+    parameters = stage_parameters(instance.model, config).max()
+    if config.use_distributed_optimizer:
+        parameters /= config.data_parallel_size * config.context_parallel_size
+    training = instance.training
+    moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
+    return float(parameters * moved / (gpu.memory_bytes_per_s * rates.memory))
+
+
+def _tokens(training: TrainingSpec, config: ParallelConfig) -> int:
+    return config.micro_batch_size * training.seq_length // config.context_parallel_size
+
+
+def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[float, float] | None:
+    if instance.profile is None:
+        return None
+    return instance.profile.layers.get(
+        ProfileKey(
+            gpu=gpu.name,
+            tensor_model_parallel_size=config.tensor_model_parallel_size,
+            micro_batch_size=config.micro_batch_size,
+            seq_length=instance.training.seq_length,
+        )
+    )
+
+
+def _attention_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency
+) -> tuple[float, float]:
+    """Scores, softmax and the product with the values."""
+    tokens, tp = _tokens(training, config), config.tensor_model_parallel_size
+    peak = peak_flops(gpu, training)
+    flops = 4.0 * tokens * training.seq_length * model.query_projection_size / tp
+    if training.attention_kernel == "flash":
+        # The fused kernel skips the masked half; its backward has five products for the forward's two.
+        causal = flops / 2
+        return (
+            causal / (peak * rates.best_attention_forward) + rates.kernel_s,
+            2.5 * causal / (peak * rates.best_attention_backward) + 2 * rates.kernel_s,
+        )
+    heads = model.num_attention_heads / tp
+    scores = tokens * training.seq_length * heads * training.parameter_bytes
+    # Scale, mask, softmax and dropout stream the scores about four times each way.
+    streaming = 8.0 * scores / (gpu.memory_bytes_per_s * rates.memory)
+    product = flops / (peak * rates.best_matmul * model.kv_channels / (model.kv_channels + rates.inner_half))
+    return FORWARD * product + streaming + 6 * rates.kernel_s, BACKWARD * product + streaming + 8 * rates.kernel_s
+
+
+def _outside_attention_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency
+) -> tuple[float, float]:
+    """The four projections and everything that streams: norms, residuals, activation, rotary embedding, dropout."""
+    tokens, tp, h = _tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
+    query, kv, ffn = model.query_projection_size, model.kv_projection_size, model.ffn_hidden_size
+    up = 2 * ffn if model.gated_linear_unit else ffn
+    peak, element = peak_flops(gpu, training), training.parameter_bytes
+    shapes = [
+        ((query + 2 * kv) // tp, h),
+        (h, query // tp),
+        (up // tp, h),
+        (h, ffn // tp),
+    ]
+    products = sum(
+        matmul_time_s(tokens, n, k, peak=peak, gpu=gpu, element_bytes=element, rates=rates) for n, k in shapes
+    )
+    whole = 10.0 * h / (tp if config.sequence_parallel else 1)  # norms and residuals read and write about ten times
+    split = (2.0 * up + ffn + 3.0 * query) / tp
+    streaming = tokens * (whole + split) * element / (gpu.memory_bytes_per_s * rates.memory)
+    overhead = 8 * rates.kernel_s
+    return FORWARD * products + streaming + overhead, BACKWARD * products + 1.5 * streaming + overhead
+
+
+def _embedding_time_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency
+) -> float:
+    moved = 4.0 * _tokens(training, config) * model.hidden_size * training.parameter_bytes
+    return moved / (gpu.memory_bytes_per_s * rates.memory) + rates.kernel_s

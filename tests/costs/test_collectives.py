@@ -1,0 +1,78 @@
+"""Collectives against hand counts."""
+
+import numpy as np
+import pytest
+from specs_for_tests import TINY, cluster, config, instance, matrix
+
+from pipette_opt.costs.collectives import (
+    all_reduce_traffic,
+    gather_traffic,
+    gradient_traffic,
+    inter_node_ring_s,
+    intra_node_ring_s,
+    tensor_traffic,
+)
+from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.units import GB
+
+
+def test_ring_traffic() -> None:
+    """Four ranks: an all-reduce moves 6/4 of the buffer over each hop, a gather 3/4; one rank moves nothing."""
+    assert all_reduce_traffic(100.0, 4) == (150.0, 6)
+    assert gather_traffic(100.0, 4) == (75.0, 3)
+    assert all_reduce_traffic(100.0, 1) == (0.0, 0)
+
+
+def test_gradient_traffic() -> None:
+    """All-reduce of fp32 gradients, or reduce-scatter of them and gather of bf16 parameters."""
+    job = instance(cluster(2))
+    plain, sharded = config(pp=2, dp=8), config(pp=2, dp=8, use_distributed_optimizer=True)
+    first = stage_parameters(TINY, plain)[0]
+    assert gradient_traffic(TINY, job.training, plain)[0].hop_bytes == pytest.approx(2 * 7 / 8 * first * 4)
+    assert gradient_traffic(TINY, job.training, sharded)[0].hop_bytes == pytest.approx(7 / 8 * first * (4 + 2))
+
+
+def test_stage_parameters() -> None:
+    """Two stages of a tied model: both hold the vocabulary, the first the positions, the last the final norm."""
+    h, vocabulary = 1024, 50304
+    layer = 12 * h * h + 13 * h
+    first, last = stage_parameters(TINY, config(pp=2))
+    assert first == 4 * layer + vocabulary * h + 2048 * h
+    assert last == 4 * layer + vocabulary * h + 2 * h
+    assert stage_parameters(TINY, config())[0] == 8 * layer + vocabulary * h + 2048 * h + 2 * h
+
+
+def test_tensor_traffic() -> None:
+    """Two all-reduces of s b h each way, and the forward's again under full recomputation."""
+    job = instance(cluster(1), seq_length=1024)
+    one = 2 * 3 / 4 * 1024 * 1024 * 2
+    forward, backward = tensor_traffic(TINY, job.training, config(tp=4))
+    assert forward.hop_bytes == backward.hop_bytes == 2 * one
+    again = tensor_traffic(TINY, job.training, config(tp=4, recompute_granularity="full"))[1]
+    assert again.hop_bytes == 4 * one
+
+
+def test_rings_share_a_host_pair() -> None:
+    """Eight rings of one flow each get an eighth; one ring with eight members on the host gets it all."""
+    spec = cluster(2, link_matrices=(matrix(10.0, 2, 1), matrix(80.0, 2, 8)))
+    traffic = all_reduce_traffic(1e9, 2)
+    assert inter_node_ring_s(spec, traffic, group_flows=1, num_flows=8)[0, 1] == pytest.approx(1e9 / (10 * GB))
+    assert inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8)[0, 1] == pytest.approx(1e9 / (80 * GB))
+
+
+def test_a_ring_with_several_members_is_bound_by_the_fabric_too() -> None:
+    """A fast network does not make the hops inside a host faster."""
+    spec = cluster(2, 500.0)
+    traffic = all_reduce_traffic(1e9, 16)
+    assert inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8)[0, 1] == pytest.approx(
+        intra_node_ring_s(spec, traffic)
+    )
+
+
+def test_missing_links_stay_missing() -> None:
+    """No measurement, no time."""
+    values = np.full((3, 3), 10.0)
+    values[0, 2] = np.nan
+    times = inter_node_ring_s(cluster(3, values), all_reduce_traffic(1.0, 3), group_flows=1, num_flows=1)
+    assert np.isnan(times[0, 2])
+    assert not np.isnan(times[2, 0])

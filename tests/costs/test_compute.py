@@ -1,0 +1,97 @@
+"""The roofline: limits, monotony, and what recomputation adds."""
+
+import numpy as np
+import pytest
+from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+
+from pipette_opt.costs.compute import (
+    DEFAULT_EFFICIENCY,
+    head_times_s,
+    layer_times_s,
+    matmul_time_s,
+    optimizer_time_s,
+    stage_compute,
+)
+from pipette_opt.specs import ComputeProfile, ProfileKey
+from pipette_opt.units import TFLOP
+
+PEAK = 312 * TFLOP
+
+
+def product(m: int, n: int, k: int) -> float:
+    """One bf16 product on an A100."""
+    return matmul_time_s(m, n, k, peak=PEAK, gpu=A100_80, element_bytes=2, rates=DEFAULT_EFFICIENCY)
+
+
+def test_a_large_product_is_bound_by_compute() -> None:
+    """A product of 8192 cubed attains the best share, within a few percent for its inner size."""
+    ideal = 2 * 8192**3 / (PEAK * DEFAULT_EFFICIENCY.best_matmul)
+    assert ideal < product(8192, 8192, 8192) < 1.05 * ideal
+
+
+def test_a_thin_product_is_bound_by_memory() -> None:
+    """One row reads the whole matrix."""
+    weights = 2 * 8192 * 8192 / (A100_80.memory_bytes_per_s * DEFAULT_EFFICIENCY.memory)
+    assert product(1, 8192, 8192) == pytest.approx(weights, rel=0.2)
+
+
+def test_tiles_that_stick_out_cost_as_much_as_full_ones() -> None:
+    """129 rows need as many tiles as 256."""
+    assert product(129, 8192, 8192) == pytest.approx(product(256, 8192, 8192), rel=0.01)
+
+
+def test_never_above_the_peak() -> None:
+    """No shape beats the dense peak."""
+    rng = np.random.default_rng(0)
+    for m, n, k in rng.integers(1, 20000, (500, 3)).tolist():
+        assert product(m, n, k) > 2 * m * n * k / PEAK
+
+
+def test_full_recomputation_adds_a_forward() -> None:
+    """Backward grows by exactly the forward."""
+    job = instance(cluster(1))
+    forward, backward = layer_times_s(job, config(), A100_80)
+    again = layer_times_s(job, config(recompute_granularity="full"), A100_80)
+    assert again == (forward, pytest.approx(forward + backward))
+
+
+def test_tensor_parallelism_splits_the_work_imperfectly() -> None:
+    """Eight ranks are more than four and at most eight times as fast."""
+    job = instance(cluster(1), LLAMA_8B, seq_length=4096)
+    one = sum(layer_times_s(job, config(num_layers=32), A100_80))
+    eight = sum(layer_times_s(job, config(tp=8, num_layers=32, sequence_parallel=True), A100_80))
+    assert one / 8 < eight < one / 4
+
+
+def test_head_and_embedding_make_stages_unequal() -> None:
+    """The last stage has the head, the first only the look-up; the middle ones are equal."""
+    job = instance(cluster(1), LLAMA_8B, seq_length=4096)
+    times = stage_compute(job, config(pp=4, num_layers=32))
+    forward = times.forward_s[0, 0]
+    head = head_times_s(LLAMA_8B, job.training, config(pp=4, num_layers=32), A100_80, DEFAULT_EFFICIENCY)[0]
+    assert forward[1] == forward[2] < forward[0] < forward[3]
+    assert forward[3] - forward[1] == pytest.approx(head)
+
+
+def test_chunks_add_up_to_the_stage() -> None:
+    """Interleaving moves work between chunks, not away."""
+    job = instance(cluster(1))
+    whole = stage_compute(job, config(pp=2)).forward_s.sum(axis=1)
+    chunked = stage_compute(job, config(pp=2, virtual_pipeline_model_parallel_size=2)).forward_s.sum(axis=1)
+    np.testing.assert_allclose(whole, chunked)
+
+
+def test_a_profile_replaces_the_roofline() -> None:
+    """Measured times are used for their sizes, and for no others."""
+    key = ProfileKey(gpu="a100-80gb", tensor_model_parallel_size=1, micro_batch_size=1, seq_length=1024)
+    job = instance(cluster(1), profile=ComputeProfile(layers={key: (0.5, 1.25)}))
+    assert layer_times_s(job, config(), A100_80) == (0.5, 1.25)
+    assert layer_times_s(job, config(recompute_granularity="full"), A100_80) == (0.5, 1.75)
+    assert layer_times_s(job, config(mbs=2), A100_80)[0] < 0.5
+
+
+def test_the_distributed_optimizer_splits_the_step() -> None:
+    """Eight replicas do an eighth each."""
+    job = instance(cluster(1))
+    whole = optimizer_time_s(job, config(dp=8), A100_80)
+    assert optimizer_time_s(job, config(dp=8, use_distributed_optimizer=True), A100_80) == pytest.approx(whole / 8)
