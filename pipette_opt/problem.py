@@ -240,7 +240,8 @@ def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
     if p2p == "blocking":
         wait = np.zeros((len(cost) + 1, cost.shape[1]), dtype=np.int64)
         wait[1:-1] = np.maximum(placed.send_forward, placed.send_backward)
-        return (cost + wait[:-1] + wait[1:]).max(axis=0)
+        period: IntArray = (cost + wait[:-1] + wait[1:]).max(axis=0)
+        return period
     best = np.zeros(cost.shape[1], dtype=np.int64)
     transfer = placed.send_forward + placed.send_backward
     for first in range(len(cost)):

@@ -1,0 +1,202 @@
+"""Random problems in integers, small enough to enumerate, shared by the tests of solvers and baselines."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.types import FloatArray, IntArray, P2PMode
+
+SMALL_SHAPES = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (3, 1, 1), (1, 3, 1), (2, 2, 1), (4, 1, 1), (1, 4, 1), (1, 1, 2), (2, 1, 2))
+SMALL_SHAPES += ((1, 2, 2), (1, 1, 3), (5, 1, 1), (1, 5, 1))
+"""Grids of at most five hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What a random problem looks like."""
+
+    p2p: P2PMode = "blocking"
+    directed: bool = True
+    missing_share: float = 0.0
+    num_kinds: int = 1
+    num_capacities: int = 1
+    exact_share: float = 1.0
+    levels: int = 0
+    scale: int = 100
+
+
+def random_problem(
+    rng: np.random.Generator,
+    shapes: list[tuple[int, int, int]],
+    num_nodes: int,
+    variant: Variant,
+    *,
+    max_block: int = 2,
+) -> ProblemData:
+    """A problem with one candidate per shape, all on the same hosts and links."""
+    slowness = rng.random((num_nodes, num_nodes))
+    if variant.levels:
+        slowness = np.ceil(slowness * variant.levels) / variant.levels
+    if not variant.directed:
+        slowness = np.maximum(slowness, slowness.T)
+    missing = rng.random((num_nodes, num_nodes)) < variant.missing_share
+    if not variant.directed:
+        missing |= missing.T
+    candidates = tuple(random_candidate(rng, shape, slowness, missing, variant, max_block) for shape in shapes)
+    return ProblemData(
+        candidates=candidates,
+        p2p=variant.p2p,
+        tick_s=1e-6,
+        kind_of_node=rng.integers(variant.num_kinds, size=num_nodes),
+        capacity_mib=40 * (1 + rng.integers(variant.num_capacities, size=num_nodes)),
+    )
+
+
+def random_candidate(
+    rng: np.random.Generator,
+    grid: tuple[int, int, int],
+    slowness: FloatArray,
+    missing: np.ndarray,
+    variant: Variant,
+    max_block: int,
+) -> CandidateData:
+    """One candidate whose transfer times follow the links' slowness."""
+    P, D, K = grid
+    stages = int(rng.integers(1, max_block + 1)) if K == 1 else 1
+    replicas = int(rng.integers(1, max_block + 1)) if K == 1 else 1
+    pp, dp = P * stages, D * replicas
+    kinds, num_classes = variant.num_kinds, 1 + int(rng.integers(2))
+    config = ParallelConfig(
+        tensor_model_parallel_size=8 * K if K > 1 else max(1, 8 // (stages * replicas)),
+        pipeline_model_parallel_size=pp,
+        data_parallel_size=dp,
+        micro_batch_size=1,
+        layers_per_stage=tuple(int(n) for n in rng.integers(1, 4, size=pp)),
+    )
+    forward = rng.integers(1, variant.scale, size=(kinds, pp))
+    backward = rng.integers(1, variant.scale, size=(kinds, pp))
+    return CandidateData(
+        config=config,
+        block=NodeBlock(stages=stages, replicas=replicas, nodes_per_slot=K, order="tp-cp-ep-dp-pp", contiguous=True),
+        grid=grid,
+        exact=bool(rng.random() < variant.exact_share),
+        num_microbatches=int(rng.integers(1, 9)),
+        forward_ticks=forward,
+        backward_ticks=backward,
+        first_forward_ticks=forward // 2,
+        first_backward_ticks=backward // 2,
+        intra_p2p_ticks=int(rng.integers(0, variant.scale // 10)),
+        p2p_ticks=_link_ticks(rng, slowness, missing, variant.scale),
+        ring_class=rng.integers(num_classes, size=pp),
+        ring_ticks=np.stack(
+            [_link_ticks(rng, slowness, missing, 4 * variant.scale) for _ in range(num_classes)]
+        ),
+        ring_floor_ticks=rng.integers(0, variant.scale, size=pp) if dp > 1 else np.zeros(pp),
+        tensor_forward_ticks=_link_ticks(rng, slowness, missing, variant.scale // 4) if K > 1 else np.zeros((0, 0)),
+        tensor_backward_ticks=_link_ticks(rng, slowness, missing, variant.scale // 4) if K > 1 else np.zeros((0, 0)),
+        optimizer_ticks=int(rng.integers(0, variant.scale)),
+        memory_need_mib=rng.integers(1, 41 + 40 * (variant.num_capacities - 1), size=pp),
+        rounding_ticks=0,
+    )
+
+
+def _link_ticks(rng: np.random.Generator, slowness: FloatArray, missing: np.ndarray, scale: int) -> IntArray:
+    ticks = np.ceil(slowness * rng.integers(1, scale + 1)).astype(np.int64)
+    ticks[missing] = UNUSABLE_TICKS
+    np.fill_diagonal(ticks, UNUSABLE_TICKS)
+    return ticks
+
+
+def placements(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
+    """Every way to put the candidate on distinct allowed hosts, usable links or not."""
+    allowed = data.allowed(candidate)
+    row = np.repeat(np.arange(candidate.grid[0]), candidate.grid[1] * candidate.grid[2])
+    for hosts in itertools.permutations(range(data.num_nodes), candidate.num_cells):
+        nodes = np.array(hosts)
+        if allowed[row, nodes].all():
+            yield nodes.reshape(candidate.grid)
+
+
+def best_by_enumeration(data: ProblemData, candidate: CandidateData) -> int:
+    """The optimum of one candidate; ``UNUSABLE_TICKS`` if it has no placement."""
+    values = (objective_ticks(data, candidate, nodes) for nodes in placements(data, candidate))
+    return min(values, default=UNUSABLE_TICKS)
+
+
+def one_candidate_cluster(
+    rng: np.random.Generator,
+    kind: str,
+    grid: tuple[int, int, int],
+    *,
+    num_nodes: int | None = None,
+    p2p: P2PMode = "blocking",
+    num_microbatches: int = 16,
+    ring_share: float = 1.0,
+    compute: int = 0,
+) -> ProblemData:
+    """
+    A named kind of cluster (``unif`` or ``tree``) and one candidate whose path and ring terms weigh about the same.
+
+    Parameters
+    ----------
+    ring_share
+        Ring time of a link over the time its transfers take in all periods.
+    """
+    n = num_nodes or grid[0] * grid[1] * grid[2]
+    ticks = np.round(1e6 / cluster_bandwidth(rng, kind, n)).astype(np.int64)
+    P, D, _ = grid
+    weight = ring_share * 2 * (num_microbatches - 1 + P - 1)
+    ring = np.round(ticks * weight).astype(np.int64)
+    for matrix in (ticks, ring):
+        np.fill_diagonal(matrix, UNUSABLE_TICKS)
+    work = np.full((1, P), compute)
+    zeros = np.zeros((0, 0))
+    candidate = CandidateData(
+        config=ParallelConfig(
+            tensor_model_parallel_size=8,
+            pipeline_model_parallel_size=P,
+            data_parallel_size=D,
+            micro_batch_size=1,
+            layers_per_stage=(1,) * P,
+        ),
+        block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
+        grid=grid,
+        exact=True,
+        num_microbatches=num_microbatches,
+        forward_ticks=work,
+        backward_ticks=2 * work,
+        first_forward_ticks=work,
+        first_backward_ticks=2 * work,
+        intra_p2p_ticks=0,
+        p2p_ticks=ticks,
+        ring_class=np.zeros(P),
+        ring_ticks=ring[None],
+        ring_floor_ticks=np.zeros(P),
+        tensor_forward_ticks=zeros,
+        tensor_backward_ticks=zeros,
+        optimizer_ticks=0,
+        memory_need_mib=np.ones(P),
+        rounding_ticks=0,
+    )
+    return ProblemData(
+        candidates=(candidate,), p2p=p2p, tick_s=1e-6, kind_of_node=np.zeros(n), capacity_mib=np.full(n, 2)
+    )
+
+
+def cluster_bandwidth(rng: np.random.Generator, kind: str, num_nodes: int) -> FloatArray:
+    """GB/s between hosts: ``unif`` without structure, ``tree`` with four racks and a few slow hosts; symmetric."""
+    noise = np.triu(rng.random((num_nodes, num_nodes)), 1)
+    noise = noise + noise.T
+    if kind == "unif":
+        return 25.0 * (1 - 0.4 * noise)
+    rack = np.arange(num_nodes) * 4 // num_nodes
+    rate = np.where(rack[:, None] == rack[None, :], 24.0, 20.0) * (1 - 0.04 * noise)
+    slow = rng.permutation(num_nodes)[: max(1, num_nodes // 8)]
+    rate[slow] *= 0.6
+    rate[:, slow] *= 0.6
+    order = rng.permutation(num_nodes)
+    return rate[np.ix_(order, order)]
