@@ -1,0 +1,24 @@
+"""Every configuration that Megatron-Core would accept on this cluster."""
+
+from pipette_opt.candidates.enumeration import (
+    Enumeration,
+    choose_num_gpus,
+    enumerate_candidates,
+    enumerate_with_reasons,
+)
+from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
+from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
+
+__all__ = [
+    "Enumeration",
+    "LEGALITY_RULES",
+    "SearchSpace",
+    "broken_rules",
+    "check_legal",
+    "choose_num_gpus",
+    "enumerate_candidates",
+    "enumerate_with_reasons",
+    "layer_splits",
+    "pipeline_split_options",
+]

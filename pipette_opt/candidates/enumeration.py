@@ -1,0 +1,290 @@
+"""From a search space to every legal configuration, and why the others are not."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from pipette_opt.candidates.legality import broken_rules
+from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.candidates.splits import LayerSplit, layer_splits
+from pipette_opt.errors import InfeasibleError, InputError
+from pipette_opt.parallel import ParallelConfig, node_blocks
+from pipette_opt.specs import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enumeration:
+    """
+    What a search space holds.
+
+    Parameters
+    ----------
+    num_gpus
+        World size of every candidate.
+    candidates
+        Every legal configuration that packs onto the hosts.
+    num_combinations
+        Combinations looked at, the candidates among them.
+    rejected
+        Combinations that each rule rules out, most first; one that breaks several rules counts for each.
+    examples
+        For each of these rules, the reason why it ruled out the first combination, with the numbers.
+    """
+
+    num_gpus: int
+    candidates: tuple[ParallelConfig, ...]
+    num_combinations: int
+    rejected: Mapping[str, int]
+    examples: Mapping[str, str]
+
+    def explain(self) -> str:
+        """Which rule rules out how many combinations, one line each."""
+        head = f"{len(self.candidates)} of {self.num_combinations} combinations are legal on {self.num_gpus} GPUs"
+        lines = [f"{rule} rules out {count}, e.g. {self.examples[rule]}" for rule, count in self.rejected.items()]
+        return "\n  ".join([f"{head}{':' if lines else '.'}", *lines])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Degrees:
+    """How the GPUs are split, or why they are not."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    refusal: str | None = None
+
+
+def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[ParallelConfig]:
+    """
+    Every legal configuration, smaller degrees first; the order depends on nothing but the arguments.
+
+    Raises
+    ------
+    InfeasibleError
+        If there is none; the message says which rule rules out how many combinations.
+    """
+    found = enumerate_with_reasons(instance, space)
+    if not found.candidates:
+        raise InfeasibleError(found.explain())
+    return list(found.candidates)
+
+
+def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeration:
+    """Every legal configuration, and how many combinations each rule rules out."""
+    num_gpus = choose_num_gpus(instance, space)
+    candidates: list[ParallelConfig] = []
+    rejected: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    num_combinations = 0
+    for config, broken in _combinations(instance, space, num_gpus):
+        num_combinations += 1
+        rejected.update(broken.keys())
+        for rule, reason in broken.items():
+            examples.setdefault(rule, reason)
+        if config is not None and not broken:
+            candidates.append(config)
+    return Enumeration(
+        num_gpus=num_gpus,
+        candidates=tuple(candidates),
+        num_combinations=num_combinations,
+        rejected=dict(rejected.most_common()),
+        examples=examples,
+    )
+
+
+def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
+    """
+    World size of the search: ``space.num_gpus``, or else the whole hosts that keep most GPUs busy.
+
+    More hosts are not worth crooked stages or a deep pipeline. For each number of hosts the best legal candidate
+    counts, by the GPUs that its layers and micro-batches keep busy: ``num_gpus * num_layers / (pp * largest stage)
+    * m / (m + pp - 1)``; of equal counts the fewer hosts. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs
+    leave only pipelines of 17, 34 or 68 uneven stages, so 16 hosts are used. Neither links nor memory count here:
+    whoever knows better gives ``space.num_gpus``. Parts of one host are used only if no whole host is legal. If
+    nothing is, all GPUs, so that the reasons refer to the whole cluster.
+
+    Raises
+    ------
+    InputError
+        If ``space.num_gpus`` is more than there are, or neither whole hosts nor a part of one.
+    """
+    per_host, num_nodes = instance.cluster.gpus_per_node, instance.cluster.num_nodes
+    if space.num_gpus is not None:
+        _check_num_gpus(space.num_gpus, per_host, num_nodes)
+        return space.num_gpus
+    probe = _smallest(space)
+    for counts in (range(per_host * num_nodes, 0, -per_host), range(per_host - 1, 0, -1)):
+        most_busy, chosen = 0.0, None
+        for num_gpus in counts:
+            if most_busy > num_gpus:
+                break
+            busy = _busy_gpus(instance, probe, num_gpus)
+            if busy > 0.0 and busy >= most_busy:
+                most_busy, chosen = busy, num_gpus
+        if chosen is not None:
+            return chosen
+    return per_host * num_nodes
+
+
+def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
+    """GPUs that the best legal candidate keeps busy, as :func:`choose_num_gpus` counts; 0 if nothing is legal."""
+    busiest = 0.0
+    for config, broken in _combinations(instance, space, num_gpus):
+        if config is None or broken:
+            continue
+        pp, m = config.pipeline_model_parallel_size, config.num_microbatches(instance.training.global_batch_size)
+        evenness = instance.model.num_layers / (pp * max(config.layers_per_stage))
+        busiest = max(busiest, num_gpus * evenness * m / (m + pp - 1))
+    return busiest
+
+
+def _check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
+    available = per_host * num_nodes
+    if num_gpus > available:
+        raise InputError(
+            "--num-gpus", f"must be at most the {num_nodes} x {per_host} = {available} GPUs listed, got {num_gpus}."
+        )
+    if num_gpus > per_host and num_gpus % per_host:
+        below = num_gpus - num_gpus % per_host
+        raise InputError(
+            "--num-gpus",
+            f"must fill whole hosts of {per_host} GPUs (or part of one), got {num_gpus}; "
+            f"{below} or {below + per_host} would.",
+        )
+
+
+def _smallest(space: SearchSpace) -> SearchSpace:
+    """
+    The space without what cannot decide whether a split of the GPUs is legal.
+
+    Free choices take their least demanding value: a legal candidate stays legal if it gives up interleaving or
+    makes its micro-batches smaller.
+    """
+    return replace(
+        space,
+        recompute=space.recompute[:1],
+        use_distributed_optimizer=(False,),
+        virtual_pipeline=space.virtual_pipeline or (1,),
+        max_micro_batch_size=1,
+    )
+
+
+def _combinations(
+    instance: Instance, space: SearchSpace, num_gpus: int
+) -> Iterator[tuple[ParallelConfig | None, dict[str, str]]]:
+    """Every combination with the rules that it breaks; no configuration where it cannot even be written down."""
+    for degrees in _degrees(space, num_gpus):
+        packing = None
+        for mbs, chunks, recompute in product(
+            _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), space.recompute
+        ):
+            if degrees.refusal is not None:
+                yield None, {"world size": degrees.refusal}
+                continue
+            refusal = _chunk_refusal(chunks, degrees.pp)
+            if refusal is not None:
+                yield None, {"interleaving": refusal}
+                continue
+            splits = _splits(instance, space, degrees.pp, chunks)
+            if not splits:
+                yield None, {"layers": _no_split(instance, space, degrees.pp, chunks)}
+            for split, sequence_parallel, distributed_optimizer in product(
+                splits, _sequence_parallel(instance, space, degrees), _distributed_optimizer(space, degrees)
+            ):
+                config = ParallelConfig(
+                    tensor_model_parallel_size=degrees.tp,
+                    context_parallel_size=degrees.cp,
+                    pipeline_model_parallel_size=degrees.pp,
+                    data_parallel_size=degrees.dp,
+                    micro_batch_size=mbs,
+                    virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+                    layers_per_stage=split,
+                    sequence_parallel=sequence_parallel,
+                    use_distributed_optimizer=distributed_optimizer,
+                    recompute_granularity=recompute,
+                )
+                broken = broken_rules(instance.model, instance.training, config)
+                if packing is None:
+                    packing = _packing(instance, config)
+                yield config, broken | packing
+
+
+def _degrees(space: SearchSpace, num_gpus: int) -> Iterator[_Degrees]:
+    """Splits of the GPUs, in ascending order; pinned degrees that do not fit come with the refusal."""
+    for tp, cp in product(space.tensor_parallel or _divisors(num_gpus), space.context_parallel):
+        if num_gpus % (tp * cp):
+            reason = f"tp * cp = {tp} * {cp} does not divide {num_gpus} GPUs"
+            yield _Degrees(tp=tp, cp=cp, pp=1, dp=1, refusal=reason)
+            continue
+        left = num_gpus // (tp * cp)
+        for pp in space.pipeline_parallel or _divisors(left):
+            dp, rest = divmod(left, pp)
+            refusal = None
+            if rest:
+                refusal = f"tp * cp * pp = {tp} * {cp} * {pp} does not divide {num_gpus} GPUs"
+            elif space.data_parallel is not None and dp not in space.data_parallel:
+                allowed = ", ".join(map(str, space.data_parallel))
+                refusal = f"tp * cp * pp = {tp} * {cp} * {pp} leaves dp={dp} of {num_gpus} GPUs, not {allowed}"
+            yield _Degrees(tp=tp, cp=cp, pp=pp, dp=max(dp, 1), refusal=refusal)
+
+
+def _micro_batch_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
+    if space.micro_batch_size is not None:
+        return space.micro_batch_size
+    batch = instance.training.global_batch_size
+    return tuple(size for size in range(1, min(batch, space.max_micro_batch_size) + 1) if batch % size == 0)
+
+
+def _chunk_counts(space: SearchSpace, pp: int) -> tuple[int, ...]:
+    if space.virtual_pipeline is not None:
+        return space.virtual_pipeline
+    return tuple(range(1, space.max_virtual_pipeline + 1)) if pp > 1 else (1,)
+
+
+def _chunk_refusal(chunks: int, pp: int) -> str | None:
+    """Interleaving needs a pipeline (``initialize_model_parallel``)."""
+    if chunks > 1 and pp == 1:
+        return f"virtual_pipeline_model_parallel_size={chunks} needs pipeline_model_parallel_size >= 2, got 1"
+    return None
+
+
+def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[LayerSplit]:
+    if space.layers_per_stage is None:
+        return layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
+    return [split for split in space.layers_per_stage if len(split) == pp and all(part % chunks == 0 for part in split)]
+
+
+def _no_split(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> str:
+    num_layers = instance.model.num_layers
+    into = f"{pp} stages" + (f" of {chunks} chunks" if chunks > 1 else "")
+    if space.layers_per_stage is not None:
+        return f"none of the given layers_per_stage is for {into}"
+    return f"num_layers={num_layers} cannot be split into {into}" + ("" if space.uneven_layers else " of equal size")
+
+
+def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees) -> tuple[bool, ...]:
+    if space.sequence_parallel is not None:
+        return space.sequence_parallel
+    return (degrees.tp > 1 and instance.training.seq_length // degrees.cp % degrees.tp == 0,)
+
+
+def _distributed_optimizer(space: SearchSpace, degrees: _Degrees) -> tuple[bool, ...]:
+    if space.use_distributed_optimizer is not None:
+        return space.use_distributed_optimizer
+    return (degrees.dp * degrees.cp > 1,)
+
+
+def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
+    """The grid of stages and replicas is tiled by hosts in a way that the launcher can express."""
+    gpus_per_node = instance.cluster.gpus_per_node
+    if any(True for _ in node_blocks(config, gpus_per_node, instance.launcher)):
+        return {}
+    slot = config.tensor_model_parallel_size * config.context_parallel_size
+    grid = f"{config.pipeline_model_parallel_size} x {config.data_parallel_size} groups of {slot} GPUs"
+    return {"packing": f"{grid} do not pack onto hosts of {gpus_per_node} GPUs with launcher {instance.launcher}"}
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(part for part in range(1, number + 1) if number % part == 0)

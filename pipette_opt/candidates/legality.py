@@ -1,0 +1,173 @@
+"""
+What megatron-core 0.16.1 accepts, one function per rule.
+
+The rules are those of its own checks: ``TransformerConfig``, the modules it builds (attention, MLP), the
+micro-batch calculator, ``initialize_model_parallel``, the interleaved schedule; and, for what only the launcher's
+arguments check, Megatron-LM's ``megatron/training/arguments.py``. The vocabulary needs no rule: it is padded to a
+multiple of ``make_vocab_size_divisible_by * tp`` first, so every tensor rank gets an equal part.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from pipette_opt.candidates.splits import is_megatron_split
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
+"""Says why a configuration is illegal, with the numbers; ``None`` if this rule has no objection."""
+
+
+def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Every tensor rank has equally many attention heads (``TransformerConfig``)."""
+    heads, tp = model.num_attention_heads, config.tensor_model_parallel_size
+    if heads % tp:
+        return f"num_attention_heads={heads} is no multiple of tensor_model_parallel_size={tp}"
+    return None
+
+
+def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Query groups are split evenly, or each is repeated on equally many ranks (``TransformerConfig``)."""
+    groups, tp = model.num_query_groups, config.tensor_model_parallel_size
+    if groups % tp and tp % groups:
+        return f"num_query_groups={groups} is neither a multiple nor a divisor of tensor_model_parallel_size={tp}"
+    return None
+
+
+def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """The fused query-key-value projection is split evenly (``SelfAttention.linear_qkv``)."""
+    width, tp = model.query_projection_size + 2 * model.kv_projection_size, config.tensor_model_parallel_size
+    if width % tp:
+        return f"query-key-value width {width} is no multiple of tensor_model_parallel_size={tp}"
+    return None
+
+
+def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """The MLP is split evenly (``MLP.linear_fc1``, ``linear_fc2``)."""
+    width, tp = model.ffn_hidden_size, config.tensor_model_parallel_size
+    if width % tp:
+        return f"ffn_hidden_size={width} is no multiple of tensor_model_parallel_size={tp}"
+    return None
+
+
+def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Sequence parallelism needs tensor parallelism (``ModelParallelConfig``)."""
+    if config.sequence_parallel and config.tensor_model_parallel_size == 1:
+        return "sequence_parallel needs tensor_model_parallel_size >= 2, got 1"
+    return None
+
+
+def sequence_length(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """
+    Every rank has an equal part of the sequence.
+
+    Context parallelism gives each rank two chunks (arguments); sequence parallelism splits what is left over the
+    tensor ranks (``tensor_parallel.mappings``).
+    """
+    length, cp, tp = training.seq_length, config.context_parallel_size, config.tensor_model_parallel_size
+    if cp > 1 and length % (2 * cp):
+        return f"seq_length={length} is no multiple of 2 * context_parallel_size={2 * cp}"
+    if config.sequence_parallel and (length // cp) % tp:
+        return f"seq_length / context_parallel_size = {length // cp} is no multiple of tensor_model_parallel_size={tp}"
+    return None
+
+
+def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Context parallelism needs a fused attention kernel (``DotProductAttention``)."""
+    if config.context_parallel_size > 1 and training.attention_kernel == "unfused":
+        return f"context_parallel_size={config.context_parallel_size} needs a fused attention kernel, got unfused"
+    return None
+
+
+def position_embeddings(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """
+    Learned positions cover the sequence (arguments).
+
+    With rotary positions the same argument shapes nothing and is raised to the sequence length by whoever launches.
+    """
+    known = model.max_position_embeddings
+    if model.position_embedding_type == "learned_absolute" and known < training.seq_length:
+        return f"seq_length={training.seq_length} is above max_position_embeddings={known}"
+    return None
+
+
+def experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """A dense model has no experts to spread (``TransformerConfig``)."""
+    if config.expert_model_parallel_size > 1:
+        return f"expert_model_parallel_size={config.expert_model_parallel_size} needs experts; the model has none"
+    return None
+
+
+def layers(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """
+    The stages hold the model's layers, all of them equally many except perhaps the first and the last.
+
+    That is what ``num_layers_in_first_pipeline_stage`` and ``num_layers_in_last_pipeline_stage`` can express
+    (``TransformerConfig``).
+    """
+    if is_megatron_split(model.num_layers, config.layers_per_stage):
+        return None
+    return (
+        f"layers_per_stage={config.layers_per_stage} does not split {model.num_layers} layers into stages of >= 1 "
+        "layers, equal except the first and the last"
+    )
+
+
+def batch(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Every replica has the same whole number of micro-batches (``num_microbatches_calculator``)."""
+    size, dp, mbs = training.global_batch_size, config.data_parallel_size, config.micro_batch_size
+    if size % (dp * mbs):
+        return f"global_batch_size={size} is no multiple of data_parallel_size * micro_batch_size = {dp} * {mbs}"
+    return None
+
+
+def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """
+    The interleaved schedule takes micro-batches in whole groups of one per stage.
+
+    ``forward_backward_pipelining_with_interleaving`` with its default ``microbatch_group_size_per_vp_stage``, the
+    pipeline size: no fewer micro-batches than that, and no last group that is smaller.
+    """
+    if config.virtual_pipeline_model_parallel_size is None:
+        return None
+    pp, per_step = config.pipeline_model_parallel_size, config.data_parallel_size * config.micro_batch_size
+    if training.global_batch_size % per_step:
+        return None  # the batch rule says so
+    num_microbatches = training.global_batch_size // per_step
+    if num_microbatches % pp:
+        return f"interleaving needs num_microbatches={num_microbatches} in whole groups of pp={pp}"
+    return None
+
+
+LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "position embeddings": position_embeddings,
+        "experts": experts,
+        "attention heads": attention_heads,
+        "query groups": query_groups,
+        "query-key-value width": qkv_width,
+        "ffn width": ffn_width,
+        "sequence parallel": sequence_parallel,
+        "sequence length": sequence_length,
+        "context parallel": context_parallel,
+        "layers": layers,
+        "batch": batch,
+        "interleaving": interleaving,
+    }
+)
+"""All rules, by the name under which rejections are counted."""
+
+
+def broken_rules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> dict[str, str]:
+    """Names of the rules that a configuration breaks, each with its reason."""
+    broken = {}
+    for name, rule in LEGALITY_RULES.items():
+        reason = rule(model, training, config)
+        if reason is not None:
+            broken[name] = reason
+    return broken
+
+
+def check_legal(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> list[str]:
+    """Reasons why Megatron-Core would refuse a configuration; empty if it is legal."""
+    return list(broken_rules(model, training, config).values())

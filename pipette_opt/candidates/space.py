@@ -1,0 +1,97 @@
+"""Which configurations to look at."""
+
+from dataclasses import dataclass, fields
+
+from pipette_opt.errors import InputError
+from pipette_opt.types import RecomputeGranularity
+
+OPTION_OF_FIELD = {
+    "num_gpus": "--num-gpus",
+    "tensor_parallel": "--tensor-parallel",
+    "pipeline_parallel": "--pipeline-parallel",
+    "data_parallel": "--data-parallel",
+    "context_parallel": "--context-parallel",
+    "virtual_pipeline": "--virtual-pipeline",
+    "micro_batch_size": "--micro-batch-size",
+    "max_micro_batch_size": "--max-micro-batch-size",
+    "max_virtual_pipeline": "--max-virtual-pipeline",
+    "sequence_parallel": "--sequence-parallel",
+    "use_distributed_optimizer": "--use-distributed-optimizer",
+    "recompute": "--recompute",
+    "layers_per_stage": "--layers-per-stage",
+}
+"""The command-line option that errors name for each field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """
+    Bounds of the search; what is not given is free.
+
+    With the defaults every tensor x pipeline x data split of the GPUs is tried, tensor groups across hosts and
+    pipelines inside a host included. On 128 to 1024 GPUs that leaves a few thousand legal candidates.
+
+    Parameters
+    ----------
+    num_gpus
+        GPUs to use; ``None`` lets :func:`~pipette_opt.candidates.choose_num_gpus` say.
+    tensor_parallel, pipeline_parallel, data_parallel
+        Allowed degrees; ``None`` for every divisor of the GPUs.
+    context_parallel
+        Allowed degrees.
+    virtual_pipeline
+        Allowed model chunks per stage, 1 for no interleaving; ``None`` for 1 up to ``max_virtual_pipeline``.
+    micro_batch_size
+        Allowed sizes; ``None`` for the divisors of the global batch up to ``max_micro_batch_size``.
+    sequence_parallel
+        Choices; ``None`` for on wherever it is legal, that is if the tensor ranks split the sequence evenly.
+    use_distributed_optimizer
+        Choices; ``None`` for on wherever there is more than one data-parallel rank (context ranks count).
+    recompute
+        Choices, ``None`` among them for no recomputation.
+    uneven_layers
+        Whether splits with a lighter first or last stage are tried beside the even one, as
+        :func:`~pipette_opt.candidates.layer_splits` says.
+    layers_per_stage
+        Allowed splits, in place of those; each is used with pipelines of its length.
+    """
+
+    num_gpus: int | None = None
+    tensor_parallel: tuple[int, ...] | None = None
+    pipeline_parallel: tuple[int, ...] | None = None
+    data_parallel: tuple[int, ...] | None = None
+    context_parallel: tuple[int, ...] = (1,)
+    virtual_pipeline: tuple[int, ...] | None = None
+    micro_batch_size: tuple[int, ...] | None = None
+    max_micro_batch_size: int = 8
+    max_virtual_pipeline: int = 5
+    sequence_parallel: tuple[bool, ...] | None = None
+    use_distributed_optimizer: tuple[bool, ...] | None = None
+    recompute: tuple[RecomputeGranularity | None, ...] = (None, "selective", "full")
+    uneven_layers: bool = True
+    layers_per_stage: tuple[tuple[int, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, option = getattr(self, field.name), OPTION_OF_FIELD.get(field.name, "")
+            if field.name in ("num_gpus", "max_micro_batch_size", "max_virtual_pipeline") and value is not None:
+                _check_count(option, value)
+            elif isinstance(value, tuple):
+                if not value:
+                    raise InputError(option, "must list at least one value, got none.")
+                if field.name not in ("recompute", "sequence_parallel", "use_distributed_optimizer"):
+                    for entry in value:
+                        for count in entry if isinstance(entry, tuple) else (entry,):
+                            _check_count(option, count)
+                    value = tuple(sorted(value))
+                object.__setattr__(self, field.name, tuple(dict.fromkeys(value)))
+        for granularity in self.recompute:
+            if granularity not in (None, "selective", "full"):
+                raise InputError("--recompute", f"must be none, selective or full, got {granularity!r}.")
+        if () in (self.layers_per_stage or ()):
+            raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
+
+
+def _check_count(option: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(option, f"must be whole numbers >= 1, got {value!r}.")

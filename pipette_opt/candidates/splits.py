@@ -1,0 +1,87 @@
+"""How many layers each pipeline stage holds."""
+
+from collections.abc import Sequence
+
+from pipette_opt.units import ceil_div
+
+LayerSplit = tuple[int, ...]
+"""Layers of each pipeline stage."""
+
+
+def is_megatron_split(num_layers: int, split: Sequence[int]) -> bool:
+    """Whether ``split`` has the layers and the form that Megatron's first- and last-stage options can express."""
+    return sum(split) == num_layers and min(split) >= 1 and len(set(split[1:-1])) <= 1
+
+
+def pipeline_split_options(layers_per_stage: Sequence[int]) -> tuple[int | None, int | None]:
+    """
+    Values of ``--decoder-first-pipeline-num-layers`` and ``--decoder-last-pipeline-num-layers``.
+
+    Returns
+    -------
+    tuple
+        ``(None, None)`` for an even split, where neither option is given; otherwise only what differs from the
+        middle stages is given, and of two stages only the first.
+    """
+    first, *_, last = layers_per_stage if len(layers_per_stage) > 1 else (*layers_per_stage, *layers_per_stage)
+    if len(set(layers_per_stage)) == 1:
+        return None, None
+    if len(layers_per_stage) == 2:
+        return first, None
+    middle = layers_per_stage[1]
+    return (first if first != middle else None), (last if last != middle else None)
+
+
+def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: bool = True) -> list[LayerSplit]:
+    """
+    Splits worth considering, the even one first; every stage's layers are a multiple of ``num_chunks``.
+
+    Besides the even split: middle stages one chunk-layer above the average and what is left
+
+    - shared by the first and the last stage (room for the embedding and the head), or
+    - all taken from the last stage (the head takes time), or
+    - all taken from the first stage (it holds the most activations),
+
+    the latter two only if the light stage keeps half of a middle stage. If the even split is not possible and the
+    first of these is not either (small stages), the middle stages are made smaller until the ends have a layer.
+
+    Parameters
+    ----------
+    num_chunks
+        Model chunks per stage, 1 without interleaving.
+    uneven
+        If False, only the even split.
+    """
+    if num_layers % num_chunks:
+        return []
+    units = num_layers // num_chunks
+    splits: list[LayerSplit] = []
+    if units % num_stages == 0:
+        splits.append((units // num_stages,) * num_stages)
+    if uneven and 2 <= num_stages <= units:
+        splits += _uneven_splits(units, num_stages, required=not splits)
+    return [tuple(num_chunks * part for part in split) for split in dict.fromkeys(splits)]
+
+
+def _uneven_splits(units: int, num_stages: int, required: bool) -> list[LayerSplit]:
+    """Splits with lighter ends; with ``required`` at least one, if need be with heavier ends."""
+    middle = units // num_stages + 1
+    splits = [
+        (first, *(middle,) * (num_stages - 2), last) for first, last in _ends(units - middle * (num_stages - 2), middle)
+    ]
+    if splits or not required:
+        return splits
+    middle = (units - 2) // (num_stages - 2)
+    left = units - middle * (num_stages - 2)
+    return [(ceil_div(left, 2), *(middle,) * (num_stages - 2), left // 2)]
+
+
+def _ends(left: int, middle: int) -> list[tuple[int, int]]:
+    """Ways to give ``left`` layers to the first and the last stage, neither above ``middle``."""
+    if not 2 <= left <= 2 * middle:
+        return []
+    ends = [(ceil_div(left, 2), left // 2)]
+    light = left - middle
+    if 2 * light >= middle:
+        ends += [(middle, light), (light, middle)]
+    return ends
