@@ -1,0 +1,212 @@
+"""Options that several commands share, and the instance they describe."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from pipette_opt.errors import InputError
+
+if TYPE_CHECKING:
+    from pipette_opt.candidates import SearchSpace
+    from pipette_opt.specs import ClusterSpec, Instance
+
+JOB, SEARCH, RUN = "The job", "The search space", "The run"
+
+Cluster = Annotated[
+    Path | None, typer.Option(help="cluster.yaml, as written by `import links` or by hand.", rich_help_panel=JOB)
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Preset name, Hugging Face config.json, or a file of Megatron arguments.", rich_help_panel=JOB),
+]
+GlobalBatchSize = Annotated[int | None, typer.Option(help="Sequences per iteration.", rich_help_panel=JOB)]
+SeqLength = Annotated[int | None, typer.Option(help="Tokens per sequence.", rich_help_panel=JOB)]
+Example = Annotated[
+    str | None, typer.Option(help="A shipped example instead, e.g. lab-16x8 or lab-2x8.", rich_help_panel=JOB)
+]
+Precision = Annotated[str, typer.Option(help="bf16, fp16 or fp32.", rich_help_panel=JOB)]
+AttentionKernel = Annotated[str, typer.Option(help="flash or unfused.", rich_help_panel=JOB)]
+Profile = Annotated[
+    Path | None, typer.Option(help="CSV of measured layer times, which override the roofline.", rich_help_panel=JOB)
+]
+NumGpus = Annotated[int | None, typer.Option(help="How many GPUs to use; all by default.", rich_help_panel=SEARCH)]
+ExcludeHosts = Annotated[
+    str | None, typer.Option(help="Hosts not to use, e.g. gpu03,gpu[07-09].", rich_help_panel=SEARCH)
+]
+Launcher = Annotated[
+    str, typer.Option(help="torchrun (contiguous ranks per host), slurm or mpi (any map).", rich_help_panel=SEARCH)
+]
+P2P = Annotated[str, typer.Option(help="blocking (Megatron-Core's 1F1B) or async sends.", rich_help_panel=SEARCH)]
+TensorParallel = Annotated[str | None, typer.Option(help="Allowed sizes, e.g. 4,8.", rich_help_panel=SEARCH)]
+PipelineParallel = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
+DataParallel = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
+VirtualPipeline = Annotated[
+    str | None, typer.Option(help="Allowed model chunks per stage; 1 is no interleaving.", rich_help_panel=SEARCH)
+]
+MicroBatchSize = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
+Recompute = Annotated[str | None, typer.Option(help="Allowed: none,selective,full.", rich_help_panel=SEARCH)]
+MaxOomRisk = Annotated[
+    float, typer.Option(help="Accepted probability of running out of memory.", rich_help_panel=SEARCH)
+]
+TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
+GapLimit = Annotated[float, typer.Option(help="Stop at this proven gap, e.g. 0.01.", rich_help_panel=RUN)]
+Workers = Annotated[int | None, typer.Option(help="Threads; all cores by default.", rich_help_panel=RUN)]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """An instance, the number of GPUs that an example fixes, and where everything came from."""
+
+    instance: "Instance"
+    num_gpus: int | None
+    inputs: dict[str, Any]
+
+
+def read_job(
+    *,
+    cluster: Path | None,
+    model: str | None,
+    global_batch_size: int | None,
+    seq_length: int | None,
+    example: str | None,
+    precision: str = "bf16",
+    attention_kernel: str = "flash",
+    profile: Path | None = None,
+    num_gpus: int | None = None,
+    exclude_hosts: str | None = None,
+    launcher: str = "slurm",
+    p2p: str = "blocking",
+) -> Job:
+    """Read what the job options name; an example fills in whatever is not given."""
+    from dataclasses import asdict
+
+    from pipette_opt.read.cluster import expand_hosts, read_cluster, subset_cluster
+    from pipette_opt.read.files import sha256_of
+    from pipette_opt.read.model import read_model
+    from pipette_opt.specs import Instance, TrainingSpec
+
+    one_of("--precision", precision, ("bf16", "fp16", "fp32"))
+    one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
+    one_of("--launcher", launcher, ("torchrun", "slurm", "mpi"))
+    one_of("--p2p", p2p, ("blocking", "async"))
+    shown = None
+    if example is not None:
+        from pipette_opt.read.example import read_example
+
+        shown = read_example(example)
+    cluster_path = cluster if cluster is not None else (shown.cluster_path if shown else None)
+    if cluster_path is None:
+        raise InputError("--cluster", "is needed (or --example NAME); `pipette-opt import links` writes one.")
+    if model is None and shown is None:
+        raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
+    for option, value in (("--global-batch-size", global_batch_size), ("--seq-length", seq_length)):
+        if value is None and shown is None:
+            raise InputError(option, "is needed.")
+        if value is not None and value < 1:
+            raise InputError(option, f"must be >= 1, got {value}.")
+    spec = read_cluster(cluster_path)
+    if exclude_hosts:
+        excluded = expand_hosts(exclude_hosts, "--exclude-hosts")
+        unknown = sorted(set(excluded) - set(spec.hosts))
+        if unknown:
+            raise InputError("--exclude-hosts", f"{', '.join(unknown)} not in cluster {spec.name}.")
+        spec = subset_cluster(spec, [host for host in spec.hosts if host not in set(excluded)])
+    model_spec = read_model(model) if model is not None else shown.model  # type: ignore[union-attr]
+    base = shown.training if shown else None
+    training = TrainingSpec(
+        global_batch_size=global_batch_size or cast("Any", base).global_batch_size,
+        seq_length=seq_length or cast("Any", base).seq_length,
+        precision=precision,  # type: ignore[arg-type]
+        accumulate_allreduce_grads_in_fp32=precision != "fp16",
+        attention_kernel=attention_kernel,  # type: ignore[arg-type]
+    )
+    instance = Instance(
+        model=model_spec,
+        cluster=spec,
+        training=training,
+        p2p=p2p,  # type: ignore[arg-type]
+        launcher=launcher,  # type: ignore[arg-type]
+        profile=_profile(profile),
+    )
+    inputs: dict[str, Any] = {
+        "cluster": {"path": str(cluster_path), "sha256": sha256_of(cluster_path)},
+        "example": example,
+        "exclude_hosts": exclude_hosts,
+        "profile": None if profile is None else {"path": str(profile), "sha256": sha256_of(profile)},
+        "model": asdict(model_spec),
+        "training": asdict(training),
+    }
+    if num_gpus is None and shown is not None:
+        num_gpus = shown.num_gpus
+    return Job(instance=instance, num_gpus=num_gpus, inputs=inputs)
+
+
+def _profile(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from pipette_opt.read.profile import read_profile
+
+    return read_profile(path)
+
+
+def search_space(
+    job: Job,
+    *,
+    tensor_parallel: str | None = None,
+    pipeline_parallel: str | None = None,
+    data_parallel: str | None = None,
+    virtual_pipeline: str | None = None,
+    micro_batch_size: str | None = None,
+    recompute: str | None = None,
+) -> "SearchSpace":
+    """The search space that the options pin down."""
+    from pipette_opt.candidates import SearchSpace
+
+    space = SearchSpace(
+        num_gpus=job.num_gpus,
+        tensor_parallel=sizes("--tensor-parallel", tensor_parallel),
+        pipeline_parallel=sizes("--pipeline-parallel", pipeline_parallel),
+        data_parallel=sizes("--data-parallel", data_parallel),
+        virtual_pipeline=sizes("--virtual-pipeline", virtual_pipeline),
+        micro_batch_size=sizes("--micro-batch-size", micro_batch_size),
+    )
+    if recompute is None:
+        return space
+    names = [name.strip() for name in recompute.split(",")]
+    for name in names:
+        one_of("--recompute", name, ("none", "selective", "full"))
+    return replace(space, recompute=tuple(None if name == "none" else name for name in names))  # type: ignore[arg-type]
+
+
+def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
+    """Parse ``4,8``; raises ``InputError`` naming the option."""
+    if text is None:
+        return None
+    values = []
+    for part in text.split(","):
+        if not part.strip().isdigit() or int(part) < 1:
+            raise InputError(option, f"must be whole numbers >= 1 separated by commas, got {text!r}.")
+        values.append(int(part))
+    return tuple(values)
+
+
+def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise ``InputError`` unless the value is one of the allowed."""
+    if value not in allowed:
+        raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def cores() -> int:
+    """Cores of this machine."""
+    import os
+
+    return os.cpu_count() or 1
+
+
+def used_cluster(job: Job) -> "ClusterSpec":
+    """The cluster of the job."""
+    return job.instance.cluster
