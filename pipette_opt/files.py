@@ -1,0 +1,32 @@
+"""Writing files so that a reader never sees half of one."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """
+    Write ``text`` (UTF-8, newlines as given) to a temporary file beside ``path``, then move it there.
+
+    Raises ``OSError`` as the system gives it; the old file is then untouched.
+    """
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        Path(temporary).chmod(_usual_mode(target))
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _usual_mode(target: Path) -> int:
+    """Permissions of the file that is replaced, or those of a new file under the current mask."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

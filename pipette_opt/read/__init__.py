@@ -1,0 +1,1 @@
+"""What users have, read into specs: clusters, links, models, GPUs, shipped examples."""

@@ -1,0 +1,123 @@
+"""The fields of a mapping that a user wrote, each checked once, with errors that name the place."""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, overload
+
+from pipette_opt.errors import InputError
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Near matches as a phrase that follows a full stop, or nothing."""
+    near = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+class Fields:
+    """
+    Reads fields one by one.
+
+    Parameters
+    ----------
+    where
+        File and place, the start of every error message.
+    data
+        What the file holds there; anything but a mapping is an error.
+    known
+        Every field that may be there; any other is an error with near matches.
+    """
+
+    def __init__(self, where: str, data: object, known: Iterable[str]) -> None:
+        self.where = where
+        known = sorted(known)
+        if not isinstance(data, Mapping):
+            raise InputError(where, f"must be a mapping with the fields {', '.join(known)}, got {shown(data)}.")
+        self.data: Mapping[Any, Any] = data
+        for key in data:
+            if key not in known:
+                hint = did_you_mean(str(key), known) or f" Known fields: {', '.join(known)}."
+                raise InputError(where, f"unknown field {key!r}.{hint}")
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not empty."""
+        return self.data.get(name) is not None
+
+    def any(self, name: str) -> Any:
+        """Value of a required field."""
+        if not self.has(name):
+            raise InputError(self.where, f"the field {name} is missing.")
+        return self.data[name]
+
+    @overload
+    def text(self, name: str) -> str: ...
+    @overload
+    def text(self, name: str, default: str) -> str: ...
+    def text(self, name: str, default: str | None = None) -> str:
+        """Text; a bare number counts as text."""
+        if default is not None and not self.has(name):
+            return default
+        value = self.any(name)
+        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+            raise InputError(self.where, f"{name} must be text, got {shown(value)}.")
+        return str(value).strip()
+
+    def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
+        """One of some words."""
+        choices = list(choices)
+        if default is not None and not self.has(name):
+            return default
+        value = self.any(name)
+        if value not in choices:
+            raise InputError(self.where, f"{name} must be one of {', '.join(choices)}, got {shown(value)}.")
+        return str(value)
+
+    @overload
+    def whole(self, name: str) -> int: ...
+    @overload
+    def whole(self, name: str, default: int) -> int: ...
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A whole number >= 1."""
+        if default is not None and not self.has(name):
+            return default
+        value = self.any(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(self.where, f"{name} must be a whole number >= 1, got {shown(value)}.")
+        return value
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A finite number > 0."""
+        if default is not None and not self.has(name):
+            return default
+        return self._number(name, above_zero=True)
+
+    def not_negative(self, name: str, default: float | None = None) -> float:
+        """A finite number >= 0."""
+        if default is not None and not self.has(name):
+            return default
+        return self._number(name, above_zero=False)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        if not self.has(name):
+            return default
+        value = self.data[name]
+        if not isinstance(value, bool):
+            raise InputError(self.where, f"{name} must be true or false, got {shown(value)}.")
+        return value
+
+    def _number(self, name: str, *, above_zero: bool) -> float:
+        value = self.any(name)
+        wanted = "> 0" if above_zero else ">= 0"
+        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not good or value < 0 or (above_zero and value == 0):
+            raise InputError(self.where, f"{name} must be a number {wanted}, got {shown(value)}.")
+        return float(value)
+
+
+def shown(value: object) -> str:
+    """A value for an error message, short; empty fields are called so."""
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

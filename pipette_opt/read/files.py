@@ -1,0 +1,75 @@
+"""Opening a user's files, with errors that name them."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipette_opt.errors import InputError
+
+
+def read_text(path: str | Path) -> str:
+    """Text of a UTF-8 file; an :class:`InputError` says why it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(str(path), "there is no such file.") from None
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), f"must be a UTF-8 text file ({error.reason} at byte {error.start}).") from None
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Content of a YAML file; keys given twice are refused."""
+    try:
+        return yaml.load(read_text(path), Loader=_UniqueKeyLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise InputError(f"{path}{line}", f"is not valid YAML: {error.problem or error.context}.") from None
+    except yaml.YAMLError as error:
+        raise InputError(str(path), f"is not valid YAML: {str(error).splitlines()[0]}.") from None
+
+
+def read_json(path: str | Path) -> Any:
+    """Content of a JSON file; ``NaN`` and ``Infinity``, which JSON does not have, are refused."""
+    return parse_json(read_text(path), str(path))
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Content of a JSON text."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}, line {error.lineno}", f"is not valid JSON: {error.msg}.") from None
+    except ValueError as error:
+        raise InputError(where, f"is not valid JSON: {error}.") from None
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file, in hexadecimal; ``plan.json`` records it for every input."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number")
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys without a word; this one complains."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)

@@ -1,0 +1,89 @@
+"""Host names: lists, and Slurm's ranges such as ``gpu[01-16,20]``."""
+
+import re
+
+from pipette_opt.errors import InputError
+
+MAX_HOSTS = 100_000
+
+_RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
+_NUMBERED = re.compile(r"^(.*?)(\d+)$")
+_LEGAL = re.compile(r"^[A-Za-z0-9_.-]+$")
+
+
+def expand_hosts(where: str, hosts: object) -> tuple[str, ...]:
+    """Host names of a range, of several separated by commas, or of a list of either, in the order written."""
+    entries = hosts if isinstance(hosts, list) else [hosts]
+    names: list[str] = []
+    for entry in entries:
+        if not isinstance(entry, str | int) or isinstance(entry, bool) or not str(entry).strip():
+            raise InputError(where, f"hosts must be names or ranges such as gpu[01-16], got {entry!r}.")
+        for part in _split(where, str(entry)):
+            names += _expand(where, part)
+            if len(names) > MAX_HOSTS:
+                raise InputError(where, f"hosts {entry!r} are more than {MAX_HOSTS} names.")
+    if not names:
+        raise InputError(where, "hosts must name at least one host.")
+    return tuple(names)
+
+
+def compress_hosts(hosts: tuple[str, ...]) -> str:
+    """
+    Short form of host names, e.g. ``gpu[01-16,20]``; ``expand_hosts`` gives the same names in the same order.
+
+    Runs of one prefix and one width are joined where they follow each other.
+    """
+    groups: list[tuple[str, list[str]]] = []
+    for host in hosts:
+        match = _NUMBERED.match(host)
+        prefix, number = match.groups() if match else (host, "")
+        if number and groups and groups[-1][0] == prefix and groups[-1][1]:
+            groups[-1][1].append(number)
+        else:
+            groups.append((prefix, [number] if number else []))
+    return ",".join(_group_text(prefix, numbers) for prefix, numbers in groups)
+
+
+def _split(where: str, text: str) -> list[str]:
+    """Split at the commas outside brackets."""
+    parts = re.split(r",(?![^\[\]]*\])", text)
+    if text.count("[") != text.count("]"):
+        raise InputError(where, f"hosts {text!r} have an unmatched bracket; a range looks like gpu[01-16].")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _expand(where: str, text: str) -> list[str]:
+    match = re.match(r"^([^\[\]]*)\[([^\[\]]*)\](.*)$", text)
+    if match is None:
+        if not _LEGAL.match(text):
+            raise InputError(where, f"host {text!r} must consist of letters, digits, dots, dashes and underscores.")
+        return [text]
+    prefix, ranges, rest = match.groups()
+    numbers = [number for part in ranges.split(",") for number in _numbers(where, text, part.strip())]
+    return [name for number in numbers for name in _expand(where, f"{prefix}{number}{rest}")]
+
+
+def _numbers(where: str, text: str, part: str) -> list[str]:
+    match = _RANGE.match(part)
+    if match is None:
+        raise InputError(where, f"hosts {text!r}: {part!r} must be a number or a range such as 01-16.")
+    first, last = match.group(1), match.group(2) or match.group(1)
+    if int(last) < int(first):
+        raise InputError(where, f"hosts {text!r}: the range {part} runs backwards.")
+    if int(last) - int(first) >= MAX_HOSTS:
+        raise InputError(where, f"hosts {text!r}: the range {part} is more than {MAX_HOSTS} names.")
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+
+
+def _group_text(prefix: str, numbers: list[str]) -> str:
+    if not numbers:
+        return prefix
+    runs: list[list[str]] = []
+    for number in numbers:
+        follows = runs and int(number) == int(runs[-1][-1]) + 1 and number == str(int(number)).zfill(len(runs[-1][0]))
+        if follows:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"{prefix}{numbers[0]}" if len(numbers) == 1 else f"{prefix}[{','.join(texts)}]"

@@ -1,0 +1,209 @@
+"""Bandwidth matrices: our CSV (GB/s), and Pipette's JSON (MB/s)."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.fields import shown
+from pipette_opt.read.files import read_json, read_text
+from pipette_opt.types import FloatArray, read_only
+from pipette_opt.units import GB
+
+MB = 10**6
+
+_GPU = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostMatrix:
+    """
+    A bandwidth matrix as a file holds it, reduced to hosts.
+
+    Parameters
+    ----------
+    bytes_per_s
+        From the host of the row to the host of the column, shape ``(num_hosts, num_hosts)``; NaN where nothing was
+        measured and on the diagonal.
+    from_gpus
+        Whether the file had a row for each GPU.
+    """
+
+    hosts: tuple[str, ...]
+    bytes_per_s: FloatArray
+    from_gpus: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes_per_s", read_only(self.bytes_per_s, np.float64))
+
+    def ordered(self, where: str, hosts: Sequence[str]) -> FloatArray:
+        """The same matrix with the hosts of a cluster, in its order; hosts the matrix lacks have no measurement."""
+        unknown = [host for host in self.hosts if host not in hosts]
+        if unknown:
+            raise InputError(where, f"host {unknown[0]!r} is not among the nodes of the cluster file.")
+        index = {host: row for row, host in enumerate(self.hosts)}
+        result = np.full((len(hosts), len(hosts)), np.nan)
+        known = [row for row, host in enumerate(hosts) if host in index]
+        rows = [index[hosts[row]] for row in known]
+        result[np.ix_(known, known)] = self.bytes_per_s[np.ix_(rows, rows)]
+        return result
+
+
+def read_matrix(path: str | Path) -> HostMatrix:
+    """Read a matrix by its suffix: ``.json`` is Pipette's, anything else CSV."""
+    return read_pipette_json(path) if Path(path).suffix.lower() == ".json" else read_matrix_csv(path)
+
+
+def read_matrix_csv(path: str | Path) -> HostMatrix:
+    """
+    Read a CSV in GB/s (10^9 bytes/s): hosts in the first row and in the first column, empty where not measured.
+
+    Names of the form ``host:gpu`` make it a matrix of GPUs, see :func:`reduce_to_hosts`.
+    """
+    rows = [row for row in csv.reader(io.StringIO(read_text(path))) if any(cell.strip() for cell in row)]
+    if not rows:
+        raise InputError(str(path), "is empty; the first row must hold the host names.")
+    names = [cell.strip() for cell in rows[0][1:]]
+    while names and not names[-1]:
+        names.pop()
+    _check_names(str(path), "the first row", names)
+    table = rows[1:]
+    if [row[0].strip() for row in table] != names:
+        _explain_row_names(str(path), names, [row[0].strip() for row in table])
+    values = np.full((len(names), len(names)), np.nan)
+    for i, row in enumerate(table):
+        cells = [cell.strip() for cell in row[1:]]
+        if any(cells[len(names) :]) or len(cells) < len(names):
+            raise InputError(str(path), f"row {names[i]} has {len(cells)} values, the first row names {len(names)}.")
+        for j, cell in enumerate(cells[: len(names)]):
+            values[i, j] = _cell(f"{path}, row {names[i]}, column {names[j]}", cell, diagonal=i == j)
+    return reduce_to_hosts(names, values * GB)
+
+
+def read_pipette_json(path: str | Path) -> HostMatrix:
+    """
+    Read ``{"gpus": [...], "bandwidth": [[...]]}`` in MB/s, row sends to column; the diagonal is ignored.
+
+    Several such tables in one file are two sides of one measurement: ``send`` (or ``1``) as the sender of the row
+    saw it, ``recv`` (or ``0``) as the receiver of the row saw it; of the two figures the smaller counts.
+    """
+    data = read_json(path)
+    if isinstance(data, dict) and isinstance(data.get("data"), dict):
+        data = data["data"]
+    if not isinstance(data, dict):
+        raise InputError(str(path), f"must be an object with the fields gpus and bandwidth, got {shown(data)}.")
+    if "gpus" in data or "bandwidth" in data:
+        return reduce_to_hosts(*_pipette_table(str(path), data))
+    send = next((data[key] for key in ("send", "1") if key in data), None)
+    received = next((data[key] for key in ("recv", "0") if key in data), None)
+    if send is None:
+        raise InputError(str(path), "must hold gpus and bandwidth, or a table send (and recv) of these.")
+    names, values = _pipette_table(f"{path}, send", send)
+    if received is not None:
+        other_names, other = _pipette_table(f"{path}, recv", received)
+        if other_names != names:
+            raise InputError(str(path), "the tables send and recv must list the same gpus in the same order.")
+        values = np.fmin(values, other.T)
+    return reduce_to_hosts(names, values)
+
+
+def reduce_to_hosts(names: Sequence[str], bytes_per_s: FloatArray) -> HostMatrix:
+    """
+    Reduce a matrix of GPUs, named ``host:gpu``, to one of hosts; a matrix of hosts stays as it is.
+
+    A pair of hosts gets the **slowest** measured pair of their GPUs: which GPU of a host will use the link is not
+    known here, so nothing faster can be promised to one flow.
+    """
+    matches = [_GPU.match(name) for name in names]
+    if not any(matches):
+        values = np.array(bytes_per_s, dtype=np.float64)
+        np.fill_diagonal(values, np.nan)
+        return HostMatrix(hosts=tuple(names), bytes_per_s=values)
+    owners = [match.group("host") if match else name for match, name in zip(matches, names, strict=True)]
+    hosts = tuple(dict.fromkeys(owners))
+    reduced = np.full((len(hosts), len(hosts)), np.nan)
+    index = {host: row for row, host in enumerate(hosts)}
+    for i, sender in enumerate(owners):
+        for j, receiver in enumerate(owners):
+            if sender != receiver:
+                cell = index[sender], index[receiver]
+                reduced[cell] = np.fmin(reduced[cell], bytes_per_s[i, j])
+    return HostMatrix(hosts=hosts, bytes_per_s=reduced, from_gpus=len(names) > len(hosts))
+
+
+def matrix_csv(hosts: Sequence[str], bytes_per_s: FloatArray) -> str:
+    """A matrix as our CSV, in GB/s to 1 kB/s."""
+    lines = [",".join(["from/to", *hosts])]
+    for host, row in zip(hosts, bytes_per_s, strict=True):
+        lines.append(",".join([host, *("" if np.isnan(value) else gb_text(float(value)) for value in row)]))
+    return "\n".join(lines) + "\n"
+
+
+def gb_text(bytes_per_s: float) -> str:
+    """Bytes/s as GB/s with at most six decimals."""
+    return f"{bytes_per_s / GB:.6f}".rstrip("0").rstrip(".")
+
+
+def _check_names(where: str, place: str, names: list[str]) -> None:
+    if not names:
+        raise InputError(where, f"{place} must hold the host names after an empty (or any) first cell.")
+    for name in names:
+        if not name:
+            raise InputError(where, f"{place} has an empty name between the hosts.")
+        if names.count(name) > 1:
+            raise InputError(where, f"{place} names host {name!r} {names.count(name)} times.")
+
+
+def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
+    """Say how the first column differs from the first row."""
+    if len(rows) != len(columns):
+        raise InputError(where, f"must be square: {len(columns)} hosts in the first row, {len(rows)} rows below it.")
+    for row, column in zip(rows, columns, strict=True):
+        if row != column:
+            raise InputError(where, f"rows must have the order of the columns: row {row!r} where {column!r} is due.")
+
+
+def _cell(where: str, text: str, *, diagonal: bool) -> float:
+    """A cell in GB/s; NaN if empty."""
+    if not text:
+        return float("nan")
+    if diagonal:
+        if text.strip("0.") == "":
+            return float("nan")
+        raise InputError(where, f"the diagonal is no link between hosts and must be empty, got {text!r}.")
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(where, f"must be a bandwidth in GB/s or empty, got {text!r}.") from None
+    if not (value > 0 and np.isfinite(value)):
+        raise InputError(where, f"must be > 0 and finite (GB/s), or empty if not measured, got {text!r}.")
+    return value
+
+
+def _pipette_table(where: str, data: object) -> tuple[list[str], FloatArray]:
+    """Names and bytes/s of one table; the diagonal becomes NaN."""
+    if not isinstance(data, dict) or not isinstance(data.get("gpus"), list):
+        raise InputError(where, "must be an object with the fields gpus (a list of names) and bandwidth.")
+    names = [str(name) for name in data["gpus"]]
+    _check_names(where, "gpus", names)
+    rows = data.get("bandwidth")
+    if not isinstance(rows, list) or len(rows) != len(names):
+        raise InputError(where, f"bandwidth must be a list of {len(names)} rows, one for each of gpus.")
+    values = np.full((len(names), len(names)), np.nan)
+    for i, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) != len(names):
+            raise InputError(where, f"row {names[i]} of bandwidth must be a list of {len(names)} numbers.")
+        for j, value in enumerate(row):
+            if i == j or value is None:
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not np.isfinite(value) or value <= 0:
+                place = f"bandwidth from {names[i]} to {names[j]}"
+                raise InputError(where, f"{place} must be a number > 0 (MB/s), or null if not measured, got {value!r}.")
+            values[i, j] = value * MB
+    return names, values

@@ -1,0 +1,340 @@
+"""Megatron-LM's command-line arguments: the model, and how the user trains it today."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipette_opt.errors import InputError
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec
+from pipette_opt.types import Precision, RankOrder, RecomputeGranularity
+
+_WHOLE = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "vocab_size",
+    "padded_vocab_size",
+    "max_position_embeddings",
+    "make_vocab_size_divisible_by",
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "decoder_first_pipeline_num_layers",
+    "decoder_last_pipeline_num_layers",
+    "recompute_num_layers",
+    "num_experts",
+)
+_NUMBERS = ("hidden_dropout", "attention_dropout")
+_WORDS = ("normalization", "position_embedding_type", "recompute_granularity", "recompute_method")
+_FLAGS = (
+    "group_query_attention",
+    "swiglu",
+    "untie_embeddings_and_output_weights",
+    "disable_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "use_rotary_position_embeddings",
+    "no_position_embedding",
+    "multi_latent_attention",
+    "sequence_parallel",
+    "use_distributed_optimizer",
+    "recompute_activations",
+    "use_tp_pp_dp_mapping",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "bf16",
+    "fp16",
+)
+_KNOWN = (*_WHOLE, *_NUMBERS, *_WORDS, *_FLAGS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronArgs:
+    """
+    What Megatron-LM's arguments say; absent ones have Megatron's defaults.
+
+    Parameters
+    ----------
+    model
+        ``None`` without ``--num-layers``.
+    micro_batch_size, global_batch_size, seq_length, precision
+        ``None`` if not given.
+    recompute_granularity
+        ``--recompute-activations`` is ``selective``.
+    account_for_embedding, account_for_loss
+        Embedding and output head count as a layer when layers are dealt to stages.
+    """
+
+    where: str
+    model: ModelSpec | None
+    tensor_model_parallel_size: int = 1
+    pipeline_model_parallel_size: int = 1
+    context_parallel_size: int = 1
+    expert_model_parallel_size: int = 1
+    num_layers_per_virtual_pipeline_stage: int | None = None
+    num_virtual_stages_per_pipeline_rank: int | None = None
+    decoder_first_pipeline_num_layers: int | None = None
+    decoder_last_pipeline_num_layers: int | None = None
+    account_for_embedding: bool = False
+    account_for_loss: bool = False
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
+    seq_length: int | None = None
+    precision: Precision | None = None
+    sequence_parallel: bool = False
+    use_distributed_optimizer: bool = False
+    recompute_granularity: RecomputeGranularity | None = None
+    rank_order: RankOrder = "tp-cp-ep-dp-pp"
+
+    def parallel_config(self, num_layers: int, num_gpus: int) -> ParallelConfig:
+        """
+        Degrees on ``num_gpus`` GPUs; what they leave is data parallel.
+
+        Megatron's default micro-batch size does not exist: one sequence is assumed if none was given.
+        """
+        pp, ranks = self.pipeline_model_parallel_size, self.context_parallel_size * self.tensor_model_parallel_size
+        if num_gpus % (ranks * pp):
+            problem = f"tensor x context x pipeline = {ranks * pp} must divide the {num_gpus} GPUs."
+            raise InputError(self.where, problem)
+        layers = self.layers_per_stage(num_layers)
+        try:
+            return ParallelConfig(
+                tensor_model_parallel_size=self.tensor_model_parallel_size,
+                pipeline_model_parallel_size=pp,
+                data_parallel_size=num_gpus // (ranks * pp),
+                context_parallel_size=self.context_parallel_size,
+                expert_model_parallel_size=self.expert_model_parallel_size,
+                micro_batch_size=self.micro_batch_size or 1,
+                layers_per_stage=layers,
+                virtual_pipeline_model_parallel_size=self._num_chunks(num_layers),
+                sequence_parallel=self.sequence_parallel and self.tensor_model_parallel_size > 1,
+                recompute_granularity=self.recompute_granularity,
+                use_distributed_optimizer=self.use_distributed_optimizer,
+            )
+        except ValueError as error:
+            raise InputError(self.where, str(error)) from None
+
+    def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
+        """Transformer layers of each pipeline stage, dealt as Megatron-Core deals them."""
+        pp = self.pipeline_model_parallel_size
+        if self.account_for_embedding or self.account_for_loss:
+            extra = int(self.account_for_embedding) + int(self.account_for_loss)
+            layers = [self._share(num_layers + extra, pp)] * pp
+            layers[0] -= int(self.account_for_embedding)
+            layers[-1] -= int(self.account_for_loss)
+            return tuple(layers)
+        first, last = self.decoder_first_pipeline_num_layers, self.decoder_last_pipeline_num_layers
+        rest = num_layers - (first or 0) - (last or 0)
+        middle = pp - (first is not None) - (last is not None)
+        if middle < 0 or rest < 0 or (middle == 0 and rest):
+            problem = (
+                f"first and last stage with {first} and {last} layers do not fit {num_layers} layers on {pp} stages."
+            )
+            raise InputError(self.where, problem)
+        layers = [self._share(rest, middle)] * middle if middle else []
+        if first is not None:
+            layers.insert(0, first)
+        if last is not None:
+            layers.append(last)
+        return tuple(layers)
+
+    def _share(self, num_layers: int, num_stages: int) -> int:
+        if num_layers % num_stages:
+            raise InputError(
+                self.where, f"{num_layers} layers must be a multiple of the {num_stages} stages they go to."
+            )
+        return num_layers // num_stages
+
+    def _num_chunks(self, num_layers: int) -> int | None:
+        """Model chunks per stage, ``None`` without interleaving."""
+        if self.num_virtual_stages_per_pipeline_rank is not None:
+            chunks = self.num_virtual_stages_per_pipeline_rank
+        elif self.num_layers_per_virtual_pipeline_stage is not None:
+            extra = int(self.account_for_embedding) + int(self.account_for_loss)
+            stage = self._share(num_layers + extra, self.pipeline_model_parallel_size)
+            if stage % self.num_layers_per_virtual_pipeline_stage:
+                problem = f"num_layers_per_virtual_pipeline_stage must divide the {stage} layers of a stage"
+                raise InputError(self.where, f"{problem}, got {self.num_layers_per_virtual_pipeline_stage}.")
+            chunks = stage // self.num_layers_per_virtual_pipeline_stage
+        else:
+            return None
+        return chunks if chunks > 1 else None
+
+
+def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str = "megatron") -> MegatronArgs:
+    """
+    Parse arguments as they stand in a command line or a shell script.
+
+    Quotes, parentheses, comments and line continuations of the shell are dropped; options that concern neither the
+    model nor the parallel degrees are ignored, unless they look like one of ours misspelt.
+    """
+    given = _collect(text, where)
+    model = _model(given, where, name) if "num_layers" in given else None
+    simple = {
+        field: given[field]
+        for field in MegatronArgs.__dataclass_fields__
+        if field in given and field not in ("recompute_granularity",)
+    }
+    return MegatronArgs(
+        where=where,
+        model=model,
+        precision="bf16" if given.get("bf16") else "fp16" if given.get("fp16") else None,
+        recompute_granularity=_granularity(given, where),
+        rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
+        account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
+        account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
+        **simple,
+    )
+
+
+def _granularity(given: Mapping[str, Any], where: str) -> RecomputeGranularity | None:
+    word = given.get("recompute_granularity")
+    if word == "full":
+        return "full"
+    if word == "selective" or (word is None and given.get("recompute_activations")):
+        return "selective"
+    if word is None:
+        return None
+    raise InputError(where, f"--recompute-granularity must be selective or full, got {word!r}.")
+
+
+def _collect(text: str, where: str) -> dict[str, Any]:
+    """Values of the known options."""
+    tokens = _tokens(text)
+    given: dict[str, Any] = {}
+    for index, token in enumerate(tokens):
+        if not token.startswith("--") or token == "--":
+            continue
+        option, equals, value = token.partition("=")
+        field = option[2:].replace("-", "_")
+        if field not in _KNOWN:
+            _refuse_misspelt(option, field, where)
+            continue
+        if field in _FLAGS:
+            given[field] = True
+            continue
+        if not equals:
+            value = tokens[index + 1] if index + 1 < len(tokens) else ""
+        if not value or value.startswith("--"):
+            raise InputError(where, f"{option} must be followed by a value.")
+        given[field] = _value(field, option, value, where)
+    return given
+
+
+def _tokens(text: str) -> list[str]:
+    """Words of a command line or script, without the shell's punctuation."""
+    text = re.sub(r"(?m)(^|\s)#.*$", " ", text)
+    text = re.sub(r"\\\s*\n", " ", text)
+    return re.sub(r"[\"'();\\]", " ", text).split()
+
+
+def _value(field: str, option: str, text: str, where: str) -> Any:
+    if text.startswith("$"):
+        raise InputError(where, f"{option} is the shell variable {text}; write its value.")
+    if field in _WORDS:
+        return text
+    wanted = "a whole number >= 1" if field in _WHOLE else "a number"
+    try:
+        value = int(text) if field in _WHOLE else float(text)
+    except ValueError:
+        raise InputError(where, f"{option} must be {wanted}, got {text!r}.") from None
+    if field in _WHOLE and value < 1:
+        raise InputError(where, f"{option} must be {wanted}, got {text}.")
+    return value
+
+
+def _refuse_misspelt(option: str, field: str, where: str) -> None:
+    near = difflib.get_close_matches(field, _KNOWN, n=1, cutoff=0.94)
+    if near:
+        raise InputError(where, f"unknown option {option}. Did you mean --{near[0].replace('_', '-')}?")
+
+
+def _model(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
+    """The model, with the defaults of ``megatron/training/arguments.py``."""
+    if given.get("num_experts"):
+        raise InputError(where, "--num-experts: mixtures of experts are not supported.")
+    if given.get("multi_latent_attention"):
+        raise InputError(where, "--multi-latent-attention is not supported.")
+    hidden, heads = _required(given, "hidden_size", where), _required(given, "num_attention_heads", where)
+    if "kv_channels" not in given and hidden % heads:
+        raise InputError(where, f"--num-attention-heads {heads} must divide --hidden-size {hidden}.")
+    positions = given.get("max_position_embeddings") or given.get("seq_length")
+    if positions is None:
+        raise InputError(where, "--max-position-embeddings is missing.")
+    bias = not given.get("disable_bias_linear", False)
+    padded = given.get("padded_vocab_size")
+    vocab = padded or given.get("vocab_size")
+    if vocab is None:
+        raise InputError(where, "--vocab-size (or --padded-vocab-size) is missing; Megatron asks the tokenizer for it.")
+    try:
+        return ModelSpec(
+            name=name,
+            num_layers=given["num_layers"],
+            hidden_size=hidden,
+            ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
+            num_attention_heads=heads,
+            num_query_groups=given.get("num_query_groups", 1) if given.get("group_query_attention") else heads,
+            kv_channels=given.get("kv_channels") or hidden // heads,
+            vocab_size=vocab,
+            max_position_embeddings=positions,
+            gated_linear_unit=bool(given.get("swiglu")),
+            untie_embeddings_and_output_weights=bool(given.get("untie_embeddings_and_output_weights")),
+            add_bias_linear=bias,
+            add_qkv_bias=bias or bool(given.get("add_qkv_bias")),
+            qk_layernorm=bool(given.get("qk_layernorm")),
+            normalization=_normalization(given, where),
+            position_embedding_type=_positions(given, where),
+            hidden_dropout=given.get("hidden_dropout", 0.1),
+            attention_dropout=given.get("attention_dropout", 0.1),
+            make_vocab_size_divisible_by=1 if padded else given.get("make_vocab_size_divisible_by", 128),
+        )
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(where, str(error)) from None
+
+
+def _required(given: Mapping[str, Any], field: str, where: str) -> int:
+    if field not in given:
+        raise InputError(where, f"--{field.replace('_', '-')} is missing.")
+    return int(given[field])
+
+
+def _default_ffn(hidden: int, swiglu: bool) -> int:
+    """Four times the hidden size; with SwiGLU two thirds of that, rounded down to a multiple of 64."""
+    return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
+
+
+def _normalization(given: Mapping[str, Any], where: str) -> Literal["LayerNorm", "RMSNorm"]:
+    word = given.get("normalization", "LayerNorm")
+    if word == "LayerNorm":
+        return "LayerNorm"
+    if word == "RMSNorm":
+        return "RMSNorm"
+    raise InputError(where, f"--normalization must be LayerNorm or RMSNorm, got {word!r}.")
+
+
+def _positions(given: Mapping[str, Any], where: str) -> Literal["learned_absolute", "rope"]:
+    """Only learned positions have parameters; the other kinds count as rotary."""
+    word = given.get("position_embedding_type", "learned_absolute")
+    if given.get("use_rotary_position_embeddings") or given.get("no_position_embedding"):
+        return "rope"
+    if word == "learned_absolute":
+        return "learned_absolute"
+    if word in ("rope", "mrope", "yarn", "none"):
+        return "rope"
+    raise InputError(
+        where, f"--position-embedding-type must be learned_absolute, rope, mrope, yarn or none, got {word!r}."
+    )

@@ -1,0 +1,106 @@
+"""Models: presets, Hugging Face ``config.json``, Megatron arguments."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.fields import Fields, did_you_mean
+from pipette_opt.read.files import parse_json, read_text, read_yaml
+from pipette_opt.read.hugging_face import model_from_hugging_face
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.shipped import shipped_path
+from pipette_opt.specs import ModelSpec
+
+_WHOLE = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "vocab_size",
+    "max_position_embeddings",
+)
+_FLAGS = (
+    "gated_linear_unit",
+    "untie_embeddings_and_output_weights",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+)
+_WORDS = {
+    "normalization": get_args(ModelSpec.__annotations__["normalization"]),
+    "position_embedding_type": get_args(ModelSpec.__annotations__["position_embedding_type"]),
+}
+_OTHER = ("hidden_dropout", "attention_dropout", "make_vocab_size_divisible_by", "source")
+
+
+def list_models() -> tuple[str, ...]:
+    """Names of the shipped presets."""
+    return tuple(sorted(path.stem for path in shipped_path("data", "architectures").glob("*.yaml")))
+
+
+def read_model(name_or_path: str | Path) -> ModelSpec:
+    """
+    Read a model from whatever the user has.
+
+    A preset name (``llama-3-8b``, any case), Megatron arguments (text that starts with ``--``), or a file: an
+    architecture in our YAML, a Hugging Face ``config.json`` (or the folder that holds it), or Megatron arguments in a
+    text file or shell script.
+    """
+    text = str(name_or_path).strip()
+    if text.lower() in list_models():
+        return read_architecture(shipped_path("data", "architectures", f"{text.lower()}.yaml"))
+    if text.startswith("--"):
+        return _model_of_arguments(text, "Megatron arguments", "megatron")
+    path = Path(text)
+    if path.is_dir() and (path / "config.json").is_file():
+        path = path / "config.json"
+    if not path.is_file():
+        hint = did_you_mean(text, list_models())
+        problem = f"is neither a preset nor a file.{hint} Presets: {', '.join(list_models())}."
+        raise InputError(f"model {text!r}", problem)
+    return _read_model_file(path)
+
+
+def read_architecture(path: str | Path) -> ModelSpec:
+    """Read an architecture in our YAML: the fields of :class:`~pipette_opt.specs.ModelSpec`, and ``source``."""
+    path = Path(path)
+    fields = Fields(str(path), read_yaml(path), ("name", *_WHOLE, *_FLAGS, *_WORDS, *_OTHER))
+    values: dict[str, Any] = {name: fields.whole(name) for name in _WHOLE}
+    values |= {name: fields.flag(name, _default(name)) for name in _FLAGS}
+    values |= {name: fields.choice(name, words, _default(name)) for name, words in _WORDS.items()}
+    values |= {name: fields.not_negative(name, 0.0) for name in ("hidden_dropout", "attention_dropout")}
+    values["make_vocab_size_divisible_by"] = fields.whole("make_vocab_size_divisible_by", 128)
+    return _checked(str(path), {"name": fields.text("name", path.stem), **values})
+
+
+def _read_model_file(path: Path) -> ModelSpec:
+    """Tell by suffix and content what a file is."""
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return read_architecture(path)
+    text = read_text(path)
+    if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
+        name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
+        return model_from_hugging_face(parse_json(text, str(path)), str(path), name)
+    return _model_of_arguments(text, str(path), path.stem)
+
+
+def _model_of_arguments(text: str, where: str, name: str) -> ModelSpec:
+    model = parse_megatron_args(text, where, name).model
+    if model is None:
+        raise InputError(where, "has no --num-layers; a model needs --num-layers, --hidden-size and so on.")
+    return model
+
+
+def _default(field: str) -> Any:
+    """Default of a field of ``ModelSpec``."""
+    return ModelSpec.__dataclass_fields__[field].default
+
+
+def _checked(where: str, values: Mapping[str, Any]) -> ModelSpec:
+    try:
+        return ModelSpec(**values)
+    except ValueError as error:
+        raise InputError(where, str(error)) from None
