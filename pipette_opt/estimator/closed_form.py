@@ -1,0 +1,141 @@
+"""
+Closed forms of the iteration time, in seconds; ``objective_ticks`` of the problem is their twin in integers.
+
+Notation: stage ``s`` of ``pp``, ``m`` micro-batches, ``f_s``, ``b_s``, ``c_s = f_s + b_s`` the work of one
+micro-batch; ``u_s``, ``d_s`` the transfer from ``s`` to ``s + 1`` and back (zero beyond the ends); blocking exchanges
+wait for the slower direction ``p_s = max(u_s, d_s)``, and ``P_s = p_{s-1} + p_s`` is what a stage waits in one period.
+The schedule is a max-plus system: the time of every event is the largest weight of a path through the event graph.
+
+**Period**, the largest cycle mean of that graph. Blocking: the exchange of round ``i`` between ``s`` and ``s + 1``
+follows the one of round ``i - 1`` at the left border by ``f_s`` and the one of round ``i`` at the right border by
+``b_{s+1}``, so a cycle is a closed walk on the line of borders, made of neighbour pairs ``c_s + P_s``, one round each:
+``max_s (c_s + P_s)``. Asynchronous: a cycle leaves the backward of stage ``s``, goes forward to stage ``k`` and back, and
+advances ``k - s + 1`` micro-batches: ``max over s <= k of (sum_{s..k} c + sum_{s..k-1} (u + d)) / (k - s + 1)``.
+
+**Upper form.** A path from the first forward to the last backward goes up to some highest stage ``k`` and back, which
+is the round trip of the stages up to ``k`` (blocking: with ``2 p`` per border), and makes ``m - 1`` further steps of one
+micro-batch, each worth at most one period. Unless ``k`` is the last stage, it turns round where ``w_k = min(pp - 1 -
+k, m - 1)`` forwards are ahead: so many steps of the warm-up count a forward only, and as many of the flush a backward
+only. With ``g`` and ``h`` the most that such steps are worth (``max f`` and ``max b``, blocking ``max (f + P)`` and
+``max (b + P)``, and ``g + h`` at least ``period + max P``)::
+
+    T <= max over k of [ round_trip_k + w_k (g + h) + (m - 1 - w_k) period ]
+
+Ordinarily ``k = pp - 1`` is the largest, and this is ``round_trip + (m - 1) period``: always if ``g + h - period`` is at
+most ``c_j`` plus the transfers over its left border, for every stage ``j``. The other terms are needed when one stage's
+forward and another's backward dominate, or when one link outweighs the work of whole stages: with blocking sends, ``pp =
+8``, no work at all and one transfer of 1 s behind stage 0, stage 0 makes ``m + pp - 1`` exchanges, not ``m + 1``.
+
+**Lower form.** A stage starts after the first forward has passed the stages before, does all its work (and, blocking,
+its waiting), and its last backward passes the stages before. Interleaved: first and last are those of its first chunk.
+"""
+
+import numpy as np
+
+from pipette_opt.costs.placed import PlacedTimes
+from pipette_opt.types import FloatArray, P2PMode
+
+
+def period_s(times: PlacedTimes, p2p: P2PMode) -> FloatArray:
+    """Seconds per micro-batch of each replica in the steady state, shape ``(dp,)``; 1F1B without interleaving."""
+    _refuse_interleaving(times)
+    cost = times.forward_s[0] + times.backward_s[0]
+    if p2p == "blocking":
+        period: FloatArray = (cost + _waiting(times)).max(axis=0)
+        return period
+    transfer = (times.send_forward_s + times.send_backward_s)[:-1]
+    best = np.zeros(cost.shape[1])
+    for first in range(len(cost)):
+        total = np.cumsum(cost[first:], axis=0)
+        total[1:] += np.cumsum(transfer[first:], axis=0)
+        best = np.maximum(best, (total / np.arange(1, len(total) + 1)[:, None]).max(axis=0))
+    return best
+
+
+def upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
+    """Iteration time, at the most; 1F1B without interleaving."""
+    _refuse_interleaving(times)
+    finish = finish_upper_s(times, num_microbatches, p2p)
+    return _iteration_s(times, finish)
+
+
+def lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
+    """Iteration time, at the least; also of interleaved schedules."""
+    return _iteration_s(times, finish_lower_s(times, num_microbatches, p2p))
+
+
+def finish_upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
+    """When each stage has finished its last backward, at the latest, shape ``(pp, dp)``."""
+    _refuse_interleaving(times)
+    forward, backward = times.forward_s[0], times.backward_s[0]
+    up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
+    period = period_s(times, p2p)
+    if p2p == "blocking":
+        transfer = 2 * np.maximum(up, down)
+        waiting = _waiting(times)
+        only = (forward + waiting).max(axis=0) + (backward + waiting).max(axis=0)
+        only = np.maximum(only, period + waiting.max(axis=0))
+    else:
+        transfer = up + down
+        only = forward.max(axis=0) + backward.max(axis=0)
+    round_trip = np.cumsum(forward + backward, axis=0)  # of the stages up to each stage
+    round_trip[1:] += np.cumsum(transfer, axis=0)
+    ahead = np.minimum(np.arange(len(forward))[::-1], num_microbatches - 1)[:, None]
+    total = (round_trip + ahead * only + (num_microbatches - 1 - ahead) * period).max(axis=0)
+    finish: FloatArray = total - _before(backward, down)
+    return finish
+
+
+def finish_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
+    """When each stage can have finished its last backward, at the earliest, shape ``(pp, dp)``."""
+    up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
+    work = num_microbatches * (times.forward_s + times.backward_s).sum(axis=0)
+    if p2p == "blocking" and len(times.forward_s) == 1:
+        work = work + _exchanges(up, down, num_microbatches)
+    finish: FloatArray = _before(times.forward_s[0], up) + work
+    for stage in range(len(finish) - 2, -1, -1):
+        behind = finish[stage + 1] + down[stage] + times.backward_s[0, stage]
+        finish[stage] = np.maximum(finish[stage], behind)
+    return finish
+
+
+def _iteration_s(times: PlacedTimes, finish: FloatArray) -> float:
+    """The stage that is finished last, its reduction included, then the optimizer."""
+    return float((finish.max(axis=1) + times.reduction_s).max()) + times.optimizer_s
+
+
+def _refuse_interleaving(times: PlacedTimes) -> None:
+    """Interleaved schedules have no proven period or upper form."""
+    if len(times.forward_s) > 1:
+        raise ValueError(f"only the lower form is proven with {len(times.forward_s)} chunks per stage.")
+
+
+def _waiting(times: PlacedTimes) -> FloatArray:
+    """What each stage waits for its exchanges in one period of blocking 1F1B, shape ``(pp, dp)``."""
+    wait = np.zeros((len(times.send_forward_s) + 1, times.send_forward_s.shape[1]))
+    wait[1:-1] = np.maximum(times.send_forward_s, times.send_backward_s)[:-1]
+    return wait[:-1] + wait[1:]
+
+
+def _exchanges(up: FloatArray, down: FloatArray, m: int) -> FloatArray:
+    """
+    What a stage waits for its exchanges between its first forward and the end of its last backward, shape ``(pp, dp)``.
+
+    With ``w`` warm-up forwards: to the right ``w`` sends, ``m - w`` exchanges, ``w`` receives; to the left the same but
+    the first receive and the last send, which are outside.
+    """
+    pp, dp = len(up) + 1, up.shape[1]
+    single, both = np.zeros((pp + 1, dp)), np.zeros((pp + 1, dp))
+    single[1:-1], both[1:-1] = up + down, np.maximum(up, down)
+    warm = np.minimum(np.arange(pp)[::-1], m)[:, None]
+    right = warm * single[1:] + (m - warm) * both[1:]
+    left = np.minimum(warm, m - 1) * single[:-1] + np.maximum(m - warm - 1, 0) * both[:-1]
+    total: FloatArray = left + right
+    return total
+
+
+def _before(work: FloatArray, transfer: FloatArray) -> FloatArray:
+    """Sum of work and transfer over the stages before each stage, shape ``(pp, dp)``."""
+    before = np.zeros_like(work)
+    before[1:] = np.cumsum(work[:-1] + transfer, axis=0)
+    return before
