@@ -219,7 +219,7 @@ def _degrees(space: SearchSpace, num_gpus: int) -> Iterator[_Degrees]:
             yield _Degrees(tp=tp, cp=cp, pp=1, dp=1, refusal=reason)
             continue
         left = num_gpus // (tp * cp)
-        for pp in space.pipeline_parallel or _divisors(left):
+        for pp in _pipeline_sizes(space, left):
             dp, rest = divmod(left, pp)
             refusal = None
             if rest:
@@ -228,6 +228,14 @@ def _degrees(space: SearchSpace, num_gpus: int) -> Iterator[_Degrees]:
                 allowed = ", ".join(map(str, space.data_parallel))
                 refusal = f"tp * cp * pp = {tp} * {cp} * {pp} leaves dp={dp} of {num_gpus} GPUs, not {allowed}"
             yield _Degrees(tp=tp, cp=cp, pp=pp, dp=max(dp, 1), refusal=refusal)
+
+
+def _pipeline_sizes(space: SearchSpace, left: int) -> tuple[int, ...]:
+    if space.pipeline_parallel is not None:
+        return space.pipeline_parallel
+    if space.layers_per_stage is not None:
+        return tuple(sorted({len(split) for split in space.layers_per_stage}))
+    return _divisors(left)
 
 
 def _micro_batch_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:

@@ -98,7 +98,7 @@ def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) 
                 contiguous=True,
             )
         return
-    if gpus_per_node % slot and config.world_size > slot:
+    if gpus_per_node % slot and config.world_size > gpus_per_node:
         return
     slots = min(gpus_per_node // slot, pp * dp)
     for stages in range(1, slots + 1):
