@@ -13,7 +13,8 @@ from pipette_opt.files import write_atomically
 from pipette_opt.read.fields import Fields, did_you_mean, shown
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpus import GPU_FIELDS, parse_gpu, read_gpu, read_gpu_catalogue, read_gpu_entry
-from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.hosts import compress_hosts
+from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.matrices import gb_text, matrix_csv, read_matrix
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.types import FloatArray
@@ -96,7 +97,7 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
 
 def exclude_hosts(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
     """Leave ``hosts`` out; names or ranges such as ``gpu[01-02]``."""
-    excluded = set(expand_hosts("--exclude-hosts", list(hosts))) if hosts else set()
+    excluded = set(expand_hosts(list(hosts), "--exclude-hosts")) if hosts else set()
     subset_cluster(cluster, excluded or cluster.hosts)
     return subset_cluster(cluster, [host for host in cluster.hosts if host not in excluded])
 
@@ -110,7 +111,7 @@ def _read_nodes(where: str, data: object) -> tuple[NodeSpec, ...]:
         fields = Fields(place, entry, _NODE)
         gpu = _read_node_gpu(place, fields.any("gpu"))
         count = fields.whole("gpus_per_node")
-        nodes += [NodeSpec(host=host, gpu=gpu, num_gpus=count) for host in expand_hosts(place, fields.any("hosts"))]
+        nodes += [NodeSpec(host=host, gpu=gpu, num_gpus=count) for host in expand_hosts(fields.any("hosts"), place)]
     hosts = [node.host for node in nodes]
     for host in hosts:
         if hosts.count(host) > 1:

@@ -11,7 +11,7 @@ _NUMBERED = re.compile(r"^(.*?)(\d+)$")
 _LEGAL = re.compile(r"^[A-Za-z0-9_.-]+$")
 
 
-def expand_hosts(where: str, hosts: object) -> tuple[str, ...]:
+def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
     """Host names of a range, of several separated by commas, or of a list of either, in the order written."""
     entries = hosts if isinstance(hosts, list) else [hosts]
     names: list[str] = []

@@ -1,0 +1,64 @@
+"""Output of mpiGraph: the tables of send and receive bandwidth, MB/s."""
+
+import re
+
+import numpy as np
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.matrices import HostMatrix, reduce_to_hosts
+from pipette_opt.types import FloatArray
+
+MB = 10**6
+"""mpiGraph divides bytes by microseconds: decimal megabytes (github.com/LLNL/mpiGraph, ``mpiGraph.c``)."""
+
+_RANK = re.compile(r"^(?P<host>.+):(?P<rank>\d+)$")
+
+
+def is_mpigraph(text: str) -> bool:
+    """Whether a text looks like what mpiGraph prints."""
+    return "START mpiGraph" in text
+
+
+def parse_mpigraph(text: str, where: str) -> HostMatrix:
+    """
+    Bandwidth from host to host.
+
+    A link is seen from both ends: the row of the sender in the table ``Send``, the row of the receiver in ``Recv``.
+    The smaller figure counts. With several processes a host the slowest pair of two hosts counts.
+    """
+    lines = [line.rstrip() for line in text.splitlines()]
+    if "END mpiGraph" not in (line.strip() for line in lines):
+        raise InputError(where, "the output of mpiGraph breaks off: its last line, END mpiGraph, is missing.")
+    names, send = _table(lines, "Send", "to", where)
+    receivers, received = _table(lines, "Recv", "from", where)
+    if receivers != names:
+        raise InputError(where, "the tables Send and Recv list different hosts.")
+    hosts = [_RANK.match(name).group("host") if _RANK.match(name) else name for name in names]  # type: ignore[union-attr]
+    by_gpu = [f"{host}:{index}" for index, host in enumerate(hosts)] if len(set(hosts)) < len(hosts) else hosts
+    return reduce_to_hosts(by_gpu, np.fmin(send, received.T))
+
+
+def _table(lines: list[str], title: str, word: str, where: str) -> tuple[list[str], FloatArray]:
+    """Names and bytes/s of one table, NaN on the diagonal and where mpiGraph has zero."""
+    start = next((i for i, line in enumerate(lines) if line.split("\t")[0] == title), None)
+    if start is None:
+        raise InputError(where, f"has no table {title!r}; it starts with that word and the host names.")
+    names = lines[start].split()[1:]
+    values = np.full((len(names), len(names)), np.nan)
+    for i, name in enumerate(names):
+        cells = lines[start + 1 + i].split() if start + 1 + i < len(lines) else []
+        if len(cells) != len(names) + 2 or cells[:2] != [name, word]:
+            raise InputError(where, f"table {title}: row {i + 1} must be {name!r} {word} and {len(names)} numbers.")
+        for j, cell in enumerate(cells[2:]):
+            values[i, j] = np.nan if i == j else _number(cell, f"{where}, table {title}, {name} {word} {names[j]}")
+    return names, values
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(where, f"must be a bandwidth in MB/s, got {text!r}.") from None
+    if not (np.isfinite(value) and value >= 0):
+        raise InputError(where, f"must be a bandwidth >= 0 in MB/s, got {text!r}.")
+    return value * MB if value > 0 else float("nan")
