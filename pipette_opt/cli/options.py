@@ -1,8 +1,9 @@
 """Options that several commands share, and the instance they describe."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -10,7 +11,9 @@ from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.candidates import SearchSpace
-    from pipette_opt.specs import ClusterSpec, Instance
+    from pipette_opt.specs import Instance
+
+T = TypeVar("T")
 
 JOB, SEARCH, RUN = "The job", "The search space", "The run"
 
@@ -84,8 +87,10 @@ def read_job(
     """Read what the job options name; an example fills in whatever is not given."""
     from dataclasses import asdict
 
-    from pipette_opt.read.cluster import expand_hosts, read_cluster, subset_cluster
+    from pipette_opt.read.cluster import exclude_hosts as without
+    from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.files import sha256_of
+    from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import Instance, TrainingSpec
 
@@ -110,11 +115,7 @@ def read_job(
             raise InputError(option, f"must be >= 1, got {value}.")
     spec = read_cluster(cluster_path)
     if exclude_hosts:
-        excluded = expand_hosts(exclude_hosts, "--exclude-hosts")
-        unknown = sorted(set(excluded) - set(spec.hosts))
-        if unknown:
-            raise InputError("--exclude-hosts", f"{', '.join(unknown)} not in cluster {spec.name}.")
-        spec = subset_cluster(spec, [host for host in spec.hosts if host not in set(excluded)])
+        spec = without(spec, expand_hosts("--exclude-hosts", exclude_hosts))
     model_spec = read_model(model) if model is not None else shown.model  # type: ignore[union-attr]
     base = shown.training if shown else None
     training = TrainingSpec(
@@ -207,6 +208,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def used_cluster(job: Job) -> "ClusterSpec":
-    """The cluster of the job."""
-    return job.instance.cluster
+def checked(make: Callable[..., T], **fields: Any) -> T:
+    """Make settings from options; what they refuse becomes an error that names the option."""
+    try:
+        return make(**fields)
+    except ValueError as error:
+        name = str(error).split(" ", 1)[0]
+        option = f"--{name.removesuffix('_s').replace('_', '-')}" if name in fields else "options"
+        raise InputError(option, str(error).split(" ", 1)[-1]) from None

@@ -1,0 +1,74 @@
+"""``pipette-opt candidates``."""
+
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+
+def candidates(
+    cluster: opt.Cluster = None,
+    model: opt.Model = None,
+    global_batch_size: opt.GlobalBatchSize = None,
+    seq_length: opt.SeqLength = None,
+    example: opt.Example = None,
+    precision: opt.Precision = "bf16",
+    attention_kernel: opt.AttentionKernel = "flash",
+    profile: opt.Profile = None,
+    num_gpus: opt.NumGpus = None,
+    exclude_hosts: opt.ExcludeHosts = None,
+    launcher: opt.Launcher = "slurm",
+    p2p: opt.P2P = "blocking",
+    tensor_parallel: opt.TensorParallel = None,
+    pipeline_parallel: opt.PipelineParallel = None,
+    data_parallel: opt.DataParallel = None,
+    virtual_pipeline: opt.VirtualPipeline = None,
+    micro_batch_size: opt.MicroBatchSize = None,
+    recompute: opt.Recompute = None,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    top: Annotated[int, typer.Option(help="Rows shown; 0 for all.", rich_help_panel=opt.RUN)] = 30,
+    json: opt.Json = False,
+) -> None:
+    """
+    List every legal configuration, whether it fits, and how fast it can be at best.
+
+    Example: [bold]pipette-opt candidates --example lab-16x8 --tensor-parallel 8[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.optimize import candidate_overview
+    from pipette_opt.report.tables import candidates_table
+
+    job = opt.read_job(
+        cluster=cluster,
+        model=model,
+        global_batch_size=global_batch_size,
+        seq_length=seq_length,
+        example=example,
+        precision=precision,
+        attention_kernel=attention_kernel,
+        profile=profile,
+        num_gpus=num_gpus,
+        exclude_hosts=exclude_hosts,
+        launcher=launcher,
+        p2p=p2p,
+    )
+    space = opt.search_space(
+        job,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        data_parallel=data_parallel,
+        virtual_pipeline=virtual_pipeline,
+        micro_batch_size=micro_batch_size,
+        recompute=recompute,
+    )
+    enumeration, rows = candidate_overview(job.instance, space, max_oom_risk)
+    shown = rows if top == 0 else rows[:top]
+    if json:
+        show_json([{**asdict(row), "config": asdict(row.config)} for row in shown])
+    else:
+        show(candidates_table(shown))
+        say(f"{len(shown)} of {len(rows)} candidates shown, the best bound first")
+        say(enumeration.explain())

@@ -1,0 +1,115 @@
+"""The user's degrees and host order as they are today, judged like a plan."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipette_opt.cli.options import Job
+from pipette_opt.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from pipette_opt.parallel import ParallelConfig, Placement
+    from pipette_opt.plan import IterationTime, Plan, StageMemory
+    from pipette_opt.types import IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Current:
+    """What runs today, and the judge's answer."""
+
+    config: "ParallelConfig"
+    placement: "Placement"
+    hosts: tuple[str, ...]
+    estimate: "IterationTime"
+    memory: "tuple[StageMemory, ...]"
+
+    def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
+        """The estimate, beside a plan if there is one."""
+        from pipette_opt.report.tables import estimate_tables
+
+        return estimate_tables(
+            self.config, self.estimate, self.memory, hosts=self.hosts, plan=plan, title="your current launch"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        from dataclasses import asdict
+
+        return {
+            "parallel": asdict(self.config),
+            "hosts": list(self.hosts),
+            "rank_order": self.placement.order,
+            "estimate": {**asdict(self.estimate), "breakdown": dict(self.estimate.breakdown)},
+            "memory": [asdict(stage) for stage in self.memory],
+        }
+
+
+def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float = 0.01) -> Current:
+    """
+    Judge Megatron arguments on hosts in the given order.
+
+    Parameters
+    ----------
+    arguments
+        Megatron's command-line arguments, or a file that has them.
+    hosts
+        Names or ranges; the cluster's order by default. Ranks fill them one after the other.
+    """
+    from pathlib import Path
+
+    from pipette_opt.candidates import check_legal
+    from pipette_opt.estimator.estimate import estimate
+    from pipette_opt.memory.filter import stage_memory
+    from pipette_opt.memory.predictor import MemoryPredictor
+    from pipette_opt.parallel import identity_placement
+    from pipette_opt.read.files import read_text
+    from pipette_opt.read.megatron_args import parse_megatron_args
+
+    where = "the current arguments"
+    if not arguments.lstrip().startswith("-") and Path(arguments).is_file():
+        where, arguments = arguments, read_text(arguments)
+    given = parse_megatron_args(arguments, where)
+    instance = job.instance
+    nodes = _nodes(job, hosts)
+    per_node = instance.cluster.gpus_per_node
+    num_gpus = job.num_gpus or len(nodes) * per_node
+    config = given.parallel_config(instance.model.num_layers, num_gpus)
+    if given.global_batch_size not in (None, instance.training.global_batch_size):
+        raise InputError(
+            where,
+            f"--global-batch-size {given.global_batch_size} differs from the job's "
+            f"{instance.training.global_batch_size}; compare equal batches.",
+        )
+    reasons = check_legal(instance.model, instance.training, config)
+    if reasons:
+        raise InputError(where, f"{config.label()} cannot run on {num_gpus} GPUs: {'; '.join(reasons)}.")
+    if num_gpus > len(nodes) * per_node:
+        raise InputError(where, f"{num_gpus} GPUs need more than the {len(nodes)} hosts of {per_node} GPUs given.")
+    nodes = nodes[: -(-num_gpus // per_node)]
+    placement = identity_placement(config, per_node, nodes, given.rank_order)
+    return Current(
+        config=config,
+        placement=placement,
+        hosts=tuple(instance.cluster.hosts[node] for node in nodes),
+        estimate=estimate(instance, config, placement),
+        memory=stage_memory(instance, config, placement, MemoryPredictor.load(), max_oom_risk),
+    )
+
+
+def _nodes(job: Job, hosts: str | None) -> "IntArray":
+    from pipette_opt.read.hosts import expand_hosts
+
+    known = job.instance.cluster.hosts
+    if hosts is None:
+        return np.arange(len(known))
+    names = expand_hosts("host order", hosts)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError("host order", f"{', '.join(unknown)} not in cluster {job.instance.cluster.name}.")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError("host order", f"{', '.join(repeated)} more than once.")
+    return np.array([known.index(name) for name in names], dtype=np.int64)

@@ -1,0 +1,65 @@
+"""``pipette-opt estimate``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+
+def estimate(
+    plan: Annotated[Path | None, typer.Argument(help="A plan; or give your current arguments instead.")] = None,
+    args: Annotated[
+        str | None, typer.Option(help="Megatron arguments of today, or a file that has them.", rich_help_panel=opt.JOB)
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option(help="Host order of today; the cluster's by default.", rich_help_panel=opt.JOB)
+    ] = None,
+    cluster: opt.Cluster = None,
+    model: opt.Model = None,
+    global_batch_size: opt.GlobalBatchSize = None,
+    seq_length: opt.SeqLength = None,
+    example: opt.Example = None,
+    precision: opt.Precision = "bf16",
+    attention_kernel: opt.AttentionKernel = "flash",
+    profile: opt.Profile = None,
+    num_gpus: opt.NumGpus = None,
+    p2p: opt.P2P = "blocking",
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    json: opt.Json = False,
+) -> None:
+    """
+    How long an iteration takes, and whether it fits: of a plan, or of what you run today.
+
+    Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
+    --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]
+    """
+    from pipette_opt.cli.current import current_of
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.errors import InputError
+
+    if (plan is None) == (args is None):
+        raise InputError("estimate", "give either a plan file or --args with your current Megatron arguments.")
+    if plan is not None:
+        from pipette_opt.cli.plans import judged_plan
+
+        current = judged_plan(plan, cluster, max_oom_risk)
+    else:
+        job = opt.read_job(
+            cluster=cluster,
+            model=model if model is not None or example is not None else args,
+            global_batch_size=global_batch_size,
+            seq_length=seq_length,
+            example=example,
+            precision=precision,
+            attention_kernel=attention_kernel,
+            profile=profile,
+            num_gpus=num_gpus,
+            p2p=p2p,
+        )
+        current = current_of(job, args or "", hosts, max_oom_risk)
+    if json:
+        show_json(current.as_dict())
+    else:
+        show(*current.tables())

@@ -1,0 +1,87 @@
+"""``pipette-opt import links`` and ``pipette-opt import model``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+app = typer.Typer(help="Turn what you have into the files that solve reads.", no_args_is_help=True)
+
+
+@app.command("links")
+def links(
+    sources: Annotated[
+        list[Path], typer.Argument(help="nccl-tests logs or folders of them, mpiGraph output, Pipette's JSON.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; matrices beside it.")] = Path(
+        "cluster.yaml"
+    ),
+    fill: Annotated[
+        str, typer.Option(help="What stands in for a failed pair: exclude (it is not used), worst or median.")
+    ] = "exclude",
+    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, if the logs do not name it.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if the logs use fewer.")] = None,
+    only_gpus: Annotated[
+        int | None, typer.Option(help="Use only the logs of tests with this many GPUs per host.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the cluster.")] = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    Read measured links into a cluster file, and say what was assumed.
+
+    Example: [bold]pipette-opt import links nccl_logs/ -o cluster.yaml --fill exclude[/]
+    """
+    from pipette_opt.cli.output import say, show_json
+    from pipette_opt.read.cluster import write_cluster
+    from pipette_opt.read.links import import_links
+
+    opt.one_of("--fill", fill, ("exclude", "worst", "median"))
+    found = import_links(
+        sources,
+        fill=fill,  # type: ignore[arg-type]
+        gpu=gpu,
+        gpus_per_node=gpus_per_node,
+        only_gpus=only_gpus,
+        name=name or out.stem,
+    )
+    write_cluster(found.cluster, out)
+    if json:
+        show_json({"cluster": str(out), "hosts": list(found.cluster.hosts), "notes": list(found.notes)})
+        return
+    for note in found.notes:
+        say(f"- {note}")
+    say(f"{found.cluster.num_nodes} hosts written to {out}")
+
+
+@app.command("model")
+def model(
+    source: Annotated[str, typer.Argument(help="Preset name, config.json, or Megatron arguments.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the architecture goes.")] = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    Read a model and show what was understood; with -o write it as an architecture file.
+
+    Example: [bold]pipette-opt import model config.json -o my-model.yaml[/]
+    """
+    from dataclasses import asdict
+
+    import yaml
+
+    from pipette_opt.cli.output import console, say, show_json
+    from pipette_opt.files import write_atomically
+    from pipette_opt.read.model import read_model
+
+    spec = read_model(source)
+    fields = {name: value for name, value in asdict(spec).items() if name != "name"}
+    if json:
+        show_json({**asdict(spec), "num_parameters": spec.num_parameters})
+    else:
+        console().out(yaml.safe_dump(fields, sort_keys=False), end="")
+        say(f"{spec.name}: {spec.num_parameters / 1e9:.2f} billion parameters")
+    if out is not None:
+        write_atomically(out, yaml.safe_dump(fields, sort_keys=False))
+        say(f"written to {out}")

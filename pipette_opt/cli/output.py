@@ -1,0 +1,84 @@
+"""Where output goes: tables and JSON to standard output, progress and messages to standard error."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from pipette_opt.optimize import Progress, Watcher
+
+PLAIN_INTERVAL_S = 5.0
+"""Seconds between progress lines where there is no terminal."""
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """A console of at most 100 columns, plain where it is no terminal."""
+    from rich.console import Console
+
+    found = Console(stderr=stderr, highlight=False)
+    return found if found.is_terminal and found.width <= 100 else Console(stderr=stderr, highlight=False, width=100)
+
+
+def show(*renderables: "RenderableType") -> None:
+    """Print tables and text."""
+    out = console()
+    for one in renderables:
+        out.print(one)
+
+
+def show_json(data: Any) -> None:
+    """Print one JSON document."""
+    console().print(json.dumps(data, indent=2), soft_wrap=True, markup=False)
+
+
+def say(text: str) -> None:
+    """Print a message for people."""
+    console(stderr=True).print(text, soft_wrap=True, markup=False)
+
+
+def set_up_logging(verbose: bool) -> None:
+    """Warnings by default, everything on request, to standard error."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("numba").setLevel(logging.WARNING)
+
+
+@contextmanager
+def live_progress(watcher: "Watcher", *, quiet: bool) -> Iterator[None]:
+    """Show the watcher's progress: one live line on a terminal, a line now and then elsewhere."""
+    out = console(stderr=True)
+    if quiet:
+        yield
+    elif out.is_terminal:
+        with out.status("starting") as status:
+            watcher.on_progress = lambda progress: status.update(progress_line(progress))
+            yield
+    else:
+        last: dict[str, Any] = {"step": "", "at": -PLAIN_INTERVAL_S}
+
+        def plain(progress: "Progress") -> None:
+            kind = progress.step.split("(")[0]
+            if kind != last["step"] or progress.elapsed_s - last["at"] >= PLAIN_INTERVAL_S:
+                last.update(step=kind, at=progress.elapsed_s)
+                out.print(progress_line(progress), soft_wrap=True, markup=False)
+
+        watcher.on_progress = plain
+        yield
+
+
+def progress_line(progress: "Progress") -> str:
+    """One line: seconds, step, incumbent, bound, gap."""
+    parts = [f"{progress.elapsed_s:6.1f} s", progress.step]
+    if progress.objective_s is not None:
+        parts.append(f"incumbent {progress.objective_s:.4f} s")
+    if progress.lower_bound_s:
+        parts.append(f"bound {progress.lower_bound_s:.4f} s")
+    if progress.objective_s and progress.lower_bound_s is not None:
+        parts.append(f"gap {max(0.0, 1 - progress.lower_bound_s / progress.objective_s):.2%}")
+    return "  ".join(parts)

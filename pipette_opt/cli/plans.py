@@ -1,0 +1,93 @@
+"""Plans read back from files, with the instance they were made for."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipette_opt.errors import InputError
+
+if TYPE_CHECKING:
+    from pipette_opt.cli.current import Current
+    from pipette_opt.plan import Plan
+    from pipette_opt.specs import Instance
+
+
+def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance]":
+    """
+    Read a plan and the instance that it names.
+
+    The cluster file must be the one the plan was made from, by its hash; ``cluster`` says where it is now.
+    """
+    from pipette_opt.read.cluster import exclude_hosts, read_cluster
+    from pipette_opt.read.files import sha256_of
+    from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.report.plan_file import read_plan
+    from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+
+    plan = read_plan(path)
+    try:
+        recorded, model, training = plan.inputs["cluster"], plan.inputs["model"], plan.inputs["training"]
+        cluster_path = cluster or _found(Path(recorded["path"]), path, plan.inputs.get("example"))
+        if sha256_of(cluster_path) != recorded["sha256"]:
+            raise InputError(
+                str(cluster_path),
+                f"is not the file that {path} was made from (sha256 {sha256_of(cluster_path)[:12]}, "
+                f"the plan has {recorded['sha256'][:12]}); give the right one with --cluster, or solve again.",
+            )
+        spec = read_cluster(cluster_path)
+        excluded = plan.inputs.get("exclude_hosts")
+        if excluded:
+            spec = exclude_hosts(spec, expand_hosts("exclude_hosts", excluded))
+        instance = Instance(
+            model=ModelSpec(**model),
+            cluster=spec,
+            training=TrainingSpec(**training),
+            p2p=plan.p2p,
+            launcher=plan.launcher,
+            profile=_profile(plan),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}, inputs", f"cannot be read back: {error}.") from None
+    if spec.hosts != plan.hosts:
+        raise InputError(str(path), f"hosts differ from those of {cluster_path}.")
+    return plan, instance
+
+
+def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":
+    """A plan, judged afresh."""
+    from pipette_opt.cli.current import Current
+    from pipette_opt.estimator.estimate import estimate
+    from pipette_opt.memory.filter import stage_memory
+    from pipette_opt.memory.predictor import MemoryPredictor
+
+    plan, instance = plan_and_instance(path, cluster)
+    return Current(
+        config=plan.config,
+        placement=plan.placement,
+        hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
+        estimate=estimate(instance, plan.config, plan.placement),
+        memory=stage_memory(instance, plan.config, plan.placement, MemoryPredictor.load(), max_oom_risk),
+    )
+
+
+def _found(recorded: Path, plan: Path, example: object) -> Path:
+    """The cluster file where it was, beside the plan, or among the shipped examples."""
+    candidates = [recorded, plan.parent / recorded.name]
+    if example:
+        from pipette_opt.shipped import shipped_path
+
+        candidates.append(shipped_path("data", "clusters", recorded.name))
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise InputError(str(plan), f"its cluster file {recorded} is not there; say where with --cluster.")
+
+
+def _profile(plan: "Plan") -> "object | None":
+    recorded = plan.inputs.get("profile")
+    if not recorded:
+        return None
+    from pipette_opt.read.profile import read_profile
+
+    return read_profile(Path(recorded["path"]))

@@ -1,0 +1,135 @@
+"""``pipette-opt solve``."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+STOPPED_EARLY = 4
+
+
+def solve(
+    cluster: opt.Cluster = None,
+    model: opt.Model = None,
+    global_batch_size: opt.GlobalBatchSize = None,
+    seq_length: opt.SeqLength = None,
+    example: opt.Example = None,
+    precision: opt.Precision = "bf16",
+    attention_kernel: opt.AttentionKernel = "flash",
+    profile: opt.Profile = None,
+    num_gpus: opt.NumGpus = None,
+    exclude_hosts: opt.ExcludeHosts = None,
+    launcher: opt.Launcher = "slurm",
+    p2p: opt.P2P = "blocking",
+    tensor_parallel: opt.TensorParallel = None,
+    pipeline_parallel: opt.PipelineParallel = None,
+    data_parallel: opt.DataParallel = None,
+    virtual_pipeline: opt.VirtualPipeline = None,
+    micro_batch_size: opt.MicroBatchSize = None,
+    recompute: opt.Recompute = None,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    time_limit: opt.TimeLimit = 60.0,
+    gap_limit: opt.GapLimit = 0.0,
+    workers: opt.Workers = None,
+    seed: opt.Seed = 0,
+    compare_current: Annotated[
+        str | None,
+        typer.Option(help="Your Megatron arguments today; the plan is compared with them.", rich_help_panel=opt.RUN),
+    ] = None,
+    current_hosts: Annotated[
+        str | None,
+        typer.Option(help="Your host order today; the cluster's by default.", rich_help_panel=opt.RUN),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the plan goes.", rich_help_panel=opt.RUN)] = Path(
+        "plan.json"
+    ),
+    json: opt.Json = False,
+) -> None:
+    """
+    Find the best parallel degrees and GPU placement, and prove how good they are.
+
+    Example: [bold]pipette-opt solve --example lab-16x8 -o plan.json[/]
+
+    Ctrl-C stops the search; the best plan so far is written. Exit code 0: done, 2: wrong input, 3: no feasible
+    plan, 4: stopped early.
+    """
+    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+    from pipette_opt.report.plan_file import plan_to_dict, write_plan
+    from pipette_opt.report.tables import plan_tables
+
+    job = opt.read_job(
+        cluster=cluster,
+        model=model,
+        global_batch_size=global_batch_size,
+        seq_length=seq_length,
+        example=example,
+        precision=precision,
+        attention_kernel=attention_kernel,
+        profile=profile,
+        num_gpus=num_gpus,
+        exclude_hosts=exclude_hosts,
+        launcher=launcher,
+        p2p=p2p,
+    )
+    space = opt.search_space(
+        job,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        data_parallel=data_parallel,
+        virtual_pipeline=virtual_pipeline,
+        micro_batch_size=micro_batch_size,
+        recompute=recompute,
+    )
+    params = opt.checked(
+        OptimizeParams,
+        time_limit_s=time_limit,
+        gap_limit=gap_limit,
+        workers=workers or opt.cores(),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
+    current = None
+    if compare_current is not None:
+        from pipette_opt.cli.current import current_of
+
+        current = current_of(job, compare_current, current_hosts)
+    watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
+    with _stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+        plan = optimize(job.instance, space, params, watcher, job.inputs)
+    write_plan(plan, out)
+    if json:
+        show_json(plan_to_dict(plan))
+    else:
+        show(*plan_tables(plan))
+        if current is not None:
+            show(*current.tables(plan))
+        say(f"plan written to {out}")
+    if watcher.stop.is_set():
+        say("stopped early: this is the best plan so far, its certificate holds")
+        raise typer.Exit(STOPPED_EARLY)
+
+
+@contextmanager
+def _stop_on_interrupt(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) asks the run to finish with what it has; a second one ends it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: object) -> None:
+        stop.set()
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

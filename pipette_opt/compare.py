@@ -1,0 +1,88 @@
+"""The solver beside the baselines: same instance, same candidates, same seconds, same judge."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.megatron import identity_order, megatron_rule
+from pipette_opt.judge import best_first, judge_solution, lower_bound_s
+from pipette_opt.optimize import OptimizeParams, Prepared, Watcher, hint_for, solve_exact
+from pipette_opt.problem import ProblemData
+from pipette_opt.solution import Result
+
+METHODS = ("pipette-opt", "annealing (tuned)", "annealing (Pipette's)", "identity order", "Megatron's rule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodRow:
+    """
+    What one method gives.
+
+    Parameters
+    ----------
+    objective_s
+        Closed form of its best solution; ``None`` if it found none.
+    lower_bound_s
+        What it proves; ``None`` for methods that prove nothing.
+    iteration_time_s
+        The judge's time of that solution.
+    """
+
+    method: str
+    config: str
+    objective_s: float | None
+    lower_bound_s: float | None
+    gap: float | None
+    iteration_time_s: float | None
+    seconds: float
+
+
+def compare_methods(prepared: Prepared, params: OptimizeParams) -> list[MethodRow]:
+    """Run every method on the candidates that have a closed form, each with ``params.time_limit_s``."""
+    data = prepared.exact
+
+    def annealed(variant: str) -> Result:
+        settings = AnnealingParams(time_limit_s=params.time_limit_s, seed=params.seed)
+        return anneal(data, replace(settings, variant=variant))  # type: ignore[arg-type]
+
+    def solved() -> Result:
+        watcher = Watcher()
+        return solve_exact(prepared, params, watcher, hint_for(prepared, params, watcher))
+
+    runs: dict[str, Callable[[], Result]] = {
+        "pipette-opt": solved,
+        "annealing (tuned)": lambda: annealed("tuned"),
+        "annealing (Pipette's)": lambda: annealed("pipette"),
+        "identity order": lambda: identity_order(data),
+        "Megatron's rule": lambda: megatron_rule(data),
+    }
+    return [_row(prepared, data, method, runs[method]) for method in METHODS]
+
+
+def _row(prepared: Prepared, data: ProblemData, method: str, run: Callable[[], Result]) -> MethodRow:
+    started = time.perf_counter()
+    result = run()
+    seconds = time.perf_counter() - started
+    if result.solution is None:
+        return MethodRow(
+            method=method,
+            config="none found",
+            objective_s=None,
+            lower_bound_s=None,
+            gap=None,
+            iteration_time_s=None,
+            seconds=seconds,
+        )
+    (judged,) = best_first([judge_solution(prepared.instance, data, result.solution)])
+    objective_s = result.solution.objective_ticks * data.tick_s
+    bound_s = lower_bound_s(data, result) if method == METHODS[0] else None
+    return MethodRow(
+        method=method,
+        config=judged.candidate.config.label(),
+        objective_s=objective_s,
+        lower_bound_s=bound_s,
+        gap=None if bound_s is None else max(0.0, 1 - bound_s / objective_s),
+        iteration_time_s=judged.estimate.iteration_time_s,
+        seconds=seconds,
+    )

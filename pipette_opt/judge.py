@@ -1,0 +1,234 @@
+"""
+From solutions to a plan: the judge times them, the best one is taken, the others say why they lost.
+
+Solutions are in ticks and closed forms; the plan is in seconds by the critical path. The certificate keeps the two
+apart: its objective and bound are the closed form, its judge's bound holds for the judge.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.heuristics.common import optimistic_ticks
+from pipette_opt.parallel import Placement, block_placement
+from pipette_opt.plan import Alternative, Certificate, IterationTime, Plan, StageMemory
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.solution import Result, Solution
+from pipette_opt.specs import Instance
+from pipette_opt.types import IntArray
+
+EXACT_SCOPE = (
+    "closed form of 1F1B, over every candidate without interleaving and every packing of whole hosts by equal "
+    "rectangles of the (stage, replica) grid"
+)
+JUDGED_SCOPE = (
+    "the judge's time of an interleaved schedule; the bound is the judge's, over every candidate and every packing "
+    "of whole hosts by equal rectangles of the (stage, replica) grid"
+)
+MOST_SWAPS = 200_000
+"""Exchanges looked at to say why hosts are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JudgedSolution:
+    """A solution with the judge's time; ``objective_s`` is the closed form, ``None`` where there is none."""
+
+    candidate: CandidateData
+    nodes: IntArray
+    objective_s: float | None
+    estimate: IterationTime
+
+    @property
+    def placement(self) -> Placement:
+        """A GPU for every rank."""
+        return block_placement(self.candidate.config, self.candidate.block, self.nodes)
+
+
+def judge_solution(instance: Instance, data: ProblemData, solution: Solution) -> JudgedSolution:
+    """Walk the real schedule of a solution."""
+    candidate = data.candidates[solution.candidate]
+    placement = block_placement(candidate.config, candidate.block, solution.nodes)
+    return JudgedSolution(
+        candidate=candidate,
+        nodes=solution.nodes,
+        objective_s=closed_form_s(data, candidate, solution.nodes) if candidate.exact else None,
+        estimate=estimate(instance, candidate.config, placement),
+    )
+
+
+def closed_form_s(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> float:
+    """The integer objective in seconds; at most ``rounding_ticks`` above the real closed form."""
+    return objective_ticks(data, candidate, nodes) * data.tick_s
+
+
+def best_first(judged: Sequence[JudgedSolution]) -> list[JudgedSolution]:
+    """By the judge's time; of equal ones the simpler configuration, and each configuration once."""
+    ranked = sorted(
+        judged,
+        key=lambda one: (
+            one.estimate.iteration_time_s,
+            one.candidate.config.num_chunks,
+            one.candidate.config.pipeline_model_parallel_size,
+        ),
+    )
+    seen, unique = set(), []
+    for one in ranked:
+        if one.candidate.config not in seen:
+            seen.add(one.candidate.config)
+            unique.append(one)
+    return unique
+
+
+def lower_bound_s(data: ProblemData, result: Result) -> float:
+    """What the solver proved, in seconds, freed of what rounding up may have added."""
+    if not data.candidates:
+        return 0.0
+    rounding = max(candidate.rounding_ticks for candidate in data.candidates)
+    return max(0, result.lower_bound_ticks - rounding) * data.tick_s
+
+
+def judge_lower_bound_s(data: ProblemData) -> float:
+    """No plan of any candidate can be faster by the judge: the lower form at the best hosts and links."""
+    bounds = []
+    for candidate in data.candidates:
+        ticks = optimistic_ticks(data, replace(candidate, exact=False))
+        if ticks < UNUSABLE_TICKS:
+            bounds.append(max(0, ticks - candidate.rounding_ticks))
+    return min(bounds, default=0) * data.tick_s
+
+
+def placement_dependent_s(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> float:
+    """What transfers between hosts cost of a solution's closed form (or lower form)."""
+    free = replace(
+        candidate,
+        p2p_ticks=np.zeros_like(candidate.p2p_ticks),
+        ring_ticks=np.zeros_like(candidate.ring_ticks),
+        tensor_forward_ticks=np.zeros_like(candidate.tensor_forward_ticks),
+        tensor_backward_ticks=np.zeros_like(candidate.tensor_backward_ticks),
+    )
+    return (objective_ticks(data, candidate, nodes) - objective_ticks(data, free, nodes)) * data.tick_s
+
+
+def make_certificate(
+    data: ProblemData, best: JudgedSolution, exact: Result, judge_bound_s: float, wall_time_s: float
+) -> Certificate:
+    """
+    What is proven about the best solution.
+
+    Parameters
+    ----------
+    exact
+        The solver's result over the candidates with a closed form.
+    """
+    fastest = best.estimate.iteration_time_s
+    judge_bound_s = min(judge_bound_s, fastest)
+    if best.objective_s is not None:
+        objective_s, bound_s, scope = best.objective_s, lower_bound_s(data, exact), EXACT_SCOPE
+        proven = exact.solution is not None and exact.lower_bound_ticks >= _ticks(data, best)
+    else:
+        objective_s, bound_s, scope = fastest, judge_bound_s, JUDGED_SCOPE
+        proven = False
+    bound_s = min(bound_s, objective_s)
+    dependent_s = placement_dependent_s(data, best.candidate, best.nodes)
+    return Certificate(
+        status="OPTIMAL" if proven else "FEASIBLE",
+        objective_s=objective_s,
+        lower_bound_s=bound_s,
+        gap=(objective_s - bound_s) / objective_s,
+        placement_dependent_s=dependent_s,
+        placement_gap=(objective_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
+        judge_lower_bound_s=judge_bound_s,
+        scope=scope,
+        wall_time_s=wall_time_s,
+        num_candidates=len({candidate.config for candidate in data.candidates}),
+        num_pruned=exact.num_pruned,
+    )
+
+
+def _ticks(data: ProblemData, best: JudgedSolution) -> int:
+    return objective_ticks(data, best.candidate, best.nodes)
+
+
+def make_plan(
+    instance: Instance,
+    data: ProblemData,
+    ranked: Sequence[JudgedSolution],
+    certificate: Certificate,
+    memory: tuple[StageMemory, ...],
+    *,
+    alternatives: tuple[Alternative, ...] = (),
+    notes: tuple[str, ...] = (),
+    seed: int = 0,
+    inputs: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Everything about the first of the ranked solutions."""
+    best = ranked[0]
+    return Plan(
+        config=best.candidate.config,
+        placement=best.placement,
+        hosts=instance.cluster.hosts,
+        gpus_per_node=instance.cluster.gpus_per_node,
+        global_batch_size=instance.training.global_batch_size,
+        launcher=instance.launcher,
+        p2p=instance.p2p,
+        certificate=certificate,
+        estimate=best.estimate,
+        memory=memory,
+        unused_hosts=unused_hosts(instance, data, best),
+        alternatives=alternatives,
+        notes=notes,
+        seed=seed,
+        inputs=dict(inputs or {}),
+    )
+
+
+def lost_because(best: JudgedSolution, other: JudgedSolution) -> str:
+    """Why another solution is not the plan."""
+    slower = other.estimate.iteration_time_s / best.estimate.iteration_time_s - 1
+    causes = {
+        name: other.estimate.breakdown[name] - best.estimate.breakdown.get(name, 0.0)
+        for name in other.estimate.breakdown
+    }
+    worst = max(causes, key=lambda name: causes[name])
+    if slower < 1e-9:
+        return "equally fast; the simpler configuration is preferred"
+    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+
+
+def unused_hosts(instance: Instance, data: ProblemData, best: JudgedSolution) -> dict[str, str]:
+    """Each host without a rank, and what the plan would lose by the best exchange that takes it in."""
+    unused = sorted(set(range(data.num_nodes)) - set(best.nodes.ravel().tolist()))
+    if not unused:
+        return {}
+    if len(unused) * best.nodes.size > MOST_SWAPS:
+        return {instance.cluster.hosts[node]: "not needed" for node in unused}
+    allowed = data.allowed(best.candidate)
+    now = objective_ticks(data, best.candidate, best.nodes)
+    return {instance.cluster.hosts[node]: _exchange(instance, data, best, node, allowed, now) for node in unused}
+
+
+def _exchange(
+    instance: Instance, data: ProblemData, best: JudgedSolution, node: int, allowed: np.ndarray, now: int
+) -> str:
+    """The cheapest exchange of one used host for an unused one."""
+    cheapest, partner = UNUSABLE_TICKS, -1
+    for cell in np.ndindex(*best.nodes.shape):
+        if not allowed[cell[0], node]:
+            continue
+        nodes = best.nodes.copy()
+        nodes[cell] = node
+        cost = objective_ticks(data, best.candidate, nodes)
+        if cost < cheapest:
+            cheapest, partner = cost, int(best.nodes[cell])
+    if cheapest >= UNUSABLE_TICKS:
+        return "not enough memory, or links without a measurement, for any place in the plan"
+    loss = (cheapest - now) * data.tick_s
+    if loss <= 0:
+        return f"not needed; as good as {instance.cluster.hosts[partner]}"
+    return (
+        f"in its best place (for {instance.cluster.hosts[partner]}) it would cost {loss:.3g} s "
+        f"({loss / (now * data.tick_s):.2%}) per iteration"
+    )

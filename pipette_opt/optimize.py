@@ -1,0 +1,371 @@
+"""
+The story: enumerate, keep what fits, anneal for a hint, solve with a certificate, judge, re-rank, verify.
+
+The solver optimises the closed form; the judge walks the real schedule and decides between what the solver found.
+Schedules whose closed form is not proven (interleaved) meet the judge with the placement that is best for their
+proven lower form.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.errors import InfeasibleError
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.common import optimistic_ticks
+from pipette_opt.judge import (
+    JudgedSolution,
+    best_first,
+    judge_lower_bound_s,
+    judge_solution,
+    lost_because,
+    make_certificate,
+    make_plan,
+)
+from pipette_opt.memory.filter import MemoryCheck, keep_fitting, stage_memory
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plan import Alternative, Plan, StageMemory
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.solution import Result
+from pipette_opt.specs import Instance
+from pipette_opt.units import gib
+
+logger = logging.getLogger(__name__)
+
+ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
+"""Parts of the time limit for the hint, and for interleaved schedules."""
+
+MOST_JUDGED = 64
+"""Solutions of the solver's pool that are shown to the judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What is known so far: the step, the incumbent's closed form and the proven bound."""
+
+    step: str
+    elapsed_s: float
+    objective_s: float | None = None
+    lower_bound_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeParams:
+    """
+    How hard to search, and what risk to take.
+
+    Parameters
+    ----------
+    time_limit_s
+        Wall-clock time for annealing, solving and judging together.
+    gap_limit
+        Stop when the gap is proven to be at most this.
+    max_oom_risk
+        Probability of running out of memory that a plan may have.
+    num_alternatives
+        Plans reported beside the best.
+    """
+
+    time_limit_s: float = 60.0
+    gap_limit: float = 0.0
+    workers: int = 2
+    seed: int = 0
+    max_oom_risk: float = 0.01
+    num_alternatives: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}.")
+        if not 0 <= self.gap_limit < 1:
+            raise ValueError(f"gap_limit must be in [0, 1), got {self.gap_limit}.")
+        if self.workers < 1:
+            raise ValueError(f"workers must be >= 1, got {self.workers}.")
+        if not 0 < self.max_oom_risk < 1:
+            raise ValueError(f"max_oom_risk must be in (0, 1), got {self.max_oom_risk}.")
+
+
+@dataclass(slots=True, kw_only=True)
+class Watcher:
+    """Who is told how a run goes, and how it is stopped early."""
+
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_plan: Callable[[Plan], None] = lambda plan: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.started
+
+    def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
+        """Tell where the run is."""
+        self.on_progress(
+            Progress(step=step, elapsed_s=self.elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prepared:
+    """Everything before the search: what is legal, what fits, and the integer problem of both kinds of schedule."""
+
+    instance: Instance
+    enumeration: Enumeration
+    memory: MemoryCheck
+    problem: ProblemData
+
+    @property
+    def exact(self) -> ProblemData:
+        """The candidates with a closed form."""
+        return _only(self.problem, exact=True)
+
+    @property
+    def interleaved(self) -> ProblemData:
+        """The candidates with a proven lower form only."""
+        return _only(self.problem, exact=False)
+
+
+def optimize(
+    instance: Instance,
+    space: SearchSpace,
+    params: OptimizeParams | None = None,
+    watcher: Watcher | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> Plan:
+    """
+    Find the best plan of a search space and prove how good it is.
+
+    Raises ``InfeasibleError`` with the reasons if nothing is legal, fits and can be placed.
+    """
+    from pipette_opt.verify import verify
+
+    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    prepared = prepare(instance, space, params, watcher)
+    hint = hint_for(prepared, params, watcher)
+    judged = judge_pool(prepared.instance, prepared.exact, hint)
+    if judged:
+        watcher.on_plan(finish(prepared, judged, hint, params, watcher, inputs))
+    result = solve_exact(prepared, params, watcher, hint)
+    judged += judge_pool(instance, prepared.exact, result)
+    judged += judge_interleaved(prepared, best_first(judged), params, watcher)
+    if not judged:
+        raise InfeasibleError(_why_nothing(prepared))
+    plan = finish(prepared, judged, result, params, watcher, inputs)
+    verify(instance, plan)
+    return plan
+
+
+def prepare(instance: Instance, space: SearchSpace, params: OptimizeParams, watcher: Watcher) -> Prepared:
+    """Enumerate, drop what cannot fit, and put the rest into integers."""
+    watcher.report("enumerating candidates")
+    enumeration = enumerate_with_reasons(instance, space)
+    if not enumeration.candidates:
+        raise InfeasibleError(enumeration.explain())
+    watcher.report(f"predicting the memory of {len(enumeration.candidates)} candidates")
+    memory = keep_fitting(instance, enumeration.candidates, MemoryPredictor.load(), params.max_oom_risk)
+    if not memory.fitting:
+        raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
+    fitting = [FittingCandidate(config=config, need_bytes=need) for config, need in memory.fitting]
+    problem = build_problem_data(instance, fitting, memory.capacity_bytes)
+    return Prepared(instance=instance, enumeration=enumeration, memory=memory, problem=problem)
+
+
+def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:
+    """Anneal the candidates that have a closed form."""
+    watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
+    limit = min(10.0, ANNEALING_SHARE * params.time_limit_s)
+    return anneal(prepared.exact, AnnealingParams(time_limit_s=limit, seed=params.seed), stop=watcher.stop)
+
+
+def solve_exact(prepared: Prepared, params: OptimizeParams, watcher: Watcher, hint: Result) -> Result:
+    """CP-SAT over the candidates that have a closed form, from the hint."""
+    from pipette_opt.solver.params import SolverParams
+    from pipette_opt.solver.solve import solve
+
+    data = prepared.exact
+    share = 1.0 - (INTERLEAVED_SHARE if prepared.interleaved.candidates else 0.0)
+    left = max(0.1, share * params.time_limit_s - watcher.elapsed_s)
+    start = [] if hint.solution is None else [hint.solution, *hint.pool]
+
+    def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
+        objective = None if incumbent is None else incumbent * data.tick_s
+        watcher.report("solving", objective, bound * data.tick_s)
+
+    return solve(
+        data,
+        SolverParams(time_limit_s=left, gap_limit=params.gap_limit, workers=params.workers, seed=params.seed),
+        hint=start,
+        on_progress=on_progress,
+        stop=watcher.stop,
+    )
+
+
+def judge_pool(instance: Instance, data: ProblemData, result: Result) -> list[JudgedSolution]:
+    """Judge the best solutions of a result."""
+    if result.solution is None:
+        return []
+    return [judge_solution(instance, data, one) for one in (result.solution, *result.pool)[:MOST_JUDGED]]
+
+
+def judge_interleaved(
+    prepared: Prepared, best: list[JudgedSolution], params: OptimizeParams, watcher: Watcher
+) -> list[JudgedSolution]:
+    """
+    Place and judge the interleaved candidates whose lower form is below the best time, most promising first.
+
+    What time does not allow stays open; the judge's lower bound covers it.
+    """
+    data = prepared.interleaved
+    fastest = best[0].estimate.iteration_time_s if best else float("inf")
+    bounds = {index: optimistic_ticks(data, candidate) for index, candidate in enumerate(data.candidates)}
+    order = sorted(
+        (index for index, bound in bounds.items() if bound < UNUSABLE_TICKS), key=lambda index: bounds[index]
+    )
+    ends = max(watcher.elapsed_s + 0.5, params.time_limit_s)
+    judged: list[JudgedSolution] = []
+    for position, index in enumerate(order):
+        low = (bounds[index] - data.candidates[index].rounding_ticks) * data.tick_s
+        left = ends - watcher.elapsed_s
+        if low >= fastest or left <= 0 or watcher.stop.is_set():
+            break
+        watcher.report(f"judging interleaved schedules ({position + 1} of {len(order)})")
+        share = min(1.0, max(0.02, left / (len(order) - position)))
+        found = anneal(data, AnnealingParams(time_limit_s=share, seed=params.seed), [index], stop=watcher.stop)
+        judged += judge_pool(prepared.instance, data, found)
+        fastest = min([fastest, *(one.estimate.iteration_time_s for one in judged)])
+    return judged
+
+
+def finish(
+    prepared: Prepared,
+    judged: list[JudgedSolution],
+    result: Result,
+    params: OptimizeParams,
+    watcher: Watcher,
+    inputs: Mapping[str, Any] | None,
+) -> Plan:
+    """The plan of the fastest judged solution, with its certificate and what came next."""
+    ranked = best_first(judged)
+    best = ranked[0]
+    certificate = make_certificate(
+        prepared.problem if best.objective_s is None else prepared.exact,
+        best,
+        result,
+        judge_lower_bound_s(prepared.problem),
+        watcher.elapsed_s,
+    )
+    num_configs = len({candidate.config for candidate in prepared.problem.candidates})
+    return make_plan(
+        prepared.instance,
+        prepared.problem,
+        ranked,
+        replace(certificate, num_candidates=num_configs),
+        _memory(prepared, best, params),
+        alternatives=tuple(
+            _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
+        ),
+        notes=_notes(prepared),
+        seed=params.seed,
+        inputs=inputs,
+    )
+
+
+def _only(problem: ProblemData, *, exact: bool) -> ProblemData:
+    return replace(problem, candidates=tuple(one for one in problem.candidates if one.exact == exact))
+
+
+def _why_nothing(prepared: Prepared) -> str:
+    """Legal and fitting candidates, and yet no placement."""
+    counts = prepared.problem.candidates
+    cluster = prepared.instance.cluster
+    missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
+    return (
+        f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} "
+        f"packings can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too few hosts have the memory, "
+        f"or links are missing ({missing} directed pairs were not measured). Allow other degrees, more recomputation, "
+        "or import the links with a fill value."
+    )
+
+
+def _memory(prepared: Prepared, best: JudgedSolution, params: OptimizeParams) -> tuple[StageMemory, ...]:
+    return stage_memory(
+        prepared.instance, best.candidate.config, best.placement, MemoryPredictor.load(), params.max_oom_risk
+    )
+
+
+def _alternative(
+    prepared: Prepared, best: JudgedSolution, other: JudgedSolution, params: OptimizeParams
+) -> Alternative:
+    stages = _memory(prepared, other, params)
+    return Alternative(
+        config=other.candidate.config,
+        hosts=tuple(prepared.instance.cluster.hosts[node] for node in other.nodes.ravel()),
+        objective_s=other.objective_s,
+        iteration_time_s=other.estimate.iteration_time_s,
+        oom_probability=max(stage.oom_probability for stage in stages),
+        reason=lost_because(best, other),
+    )
+
+
+def _notes(prepared: Prepared) -> tuple[str, ...]:
+    cluster = prepared.instance.cluster
+    notes = [*prepared.memory.notes]
+    missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
+    if missing:
+        notes.append(f"{missing} directed host pairs were not measured and are not used.")
+    rejected = len(prepared.enumeration.candidates) - len(prepared.memory.fitting)
+    if rejected:
+        notes.append(f"{rejected} of {len(prepared.enumeration.candidates)} candidates do not fit in memory.")
+    return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRow:
+    """
+    One configuration, before any search.
+
+    Parameters
+    ----------
+    fastest_s
+        Its time at the best hosts and links (lower form for interleaved schedules); ``None`` if it does not fit
+        or cannot be placed.
+    need_gib
+        Upper bound of the memory of its fullest stage.
+    """
+
+    config: ParallelConfig
+    fits: bool
+    need_gib: float
+    fastest_s: float | None
+
+
+def candidate_overview(
+    instance: Instance, space: SearchSpace, max_oom_risk: float
+) -> tuple[Enumeration, list[CandidateRow]]:
+    """Every legal configuration, those that fit first, by what they can reach at best."""
+    enumeration = enumerate_with_reasons(instance, space)
+    memory = keep_fitting(instance, enumeration.candidates, MemoryPredictor.load(), max_oom_risk)
+    fitting = [FittingCandidate(config=config, need_bytes=need) for config, need in memory.fitting]
+    problem = build_problem_data(instance, fitting, memory.capacity_bytes)
+    fastest: dict[ParallelConfig, float] = {}
+    for candidate in problem.candidates:
+        ticks = optimistic_ticks(problem, candidate)
+        if ticks < UNUSABLE_TICKS:
+            fastest[candidate.config] = min(ticks * problem.tick_s, fastest.get(candidate.config, float("inf")))
+    rows = [
+        CandidateRow(
+            config=config,
+            fits=fits,
+            need_gib=gib(float(need.max())),
+            fastest_s=fastest.get(config),
+        )
+        for group, fits in ((memory.fitting, True), (memory.rejected, False))
+        for config, need in group
+    ]
+    return enumeration, sorted(rows, key=lambda row: (not row.fits, row.fastest_s or float("inf"), row.need_gib))

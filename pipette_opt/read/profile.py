@@ -1,0 +1,62 @@
+"""Measured layer times from a CSV file."""
+
+import csv
+from pathlib import Path
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.files import read_text
+from pipette_opt.specs import ComputeProfile, ProfileKey
+
+COLUMNS = (
+    "gpu",
+    "tensor_model_parallel_size",
+    "micro_batch_size",
+    "seq_length",
+    "forward_s",
+    "backward_s",
+)
+
+
+def read_profile(path: str | Path) -> ComputeProfile:
+    """
+    Read ``gpu, tensor_model_parallel_size, micro_batch_size, seq_length, forward_s, backward_s``.
+
+    Seconds of one transformer layer of the model that is solved for, without communication and recomputation.
+    """
+    reader = csv.DictReader(read_text(path).splitlines())
+    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(str(path), f"needs the columns {', '.join(COLUMNS)}; {', '.join(missing)} missing.")
+    layers: dict[ProfileKey, tuple[float, float]] = {}
+    for line, row in enumerate(reader, start=2):
+        where = f"{path}, line {line}"
+        key = ProfileKey(
+            gpu=row["gpu"].strip().lower(),
+            tensor_model_parallel_size=_whole(where, row, "tensor_model_parallel_size"),
+            micro_batch_size=_whole(where, row, "micro_batch_size"),
+            seq_length=_whole(where, row, "seq_length"),
+        )
+        if key in layers:
+            raise InputError(where, "repeats the sizes of an earlier line.")
+        layers[key] = (_seconds(where, row, "forward_s"), _seconds(where, row, "backward_s"))
+    if not layers:
+        raise InputError(str(path), "has no rows.")
+    return ComputeProfile(layers=layers)
+
+
+def _whole(where: str, row: dict[str, str], column: str) -> int:
+    text = (row[column] or "").strip()
+    if not text.isdigit() or int(text) < 1:
+        raise InputError(where, f"{column} must be a whole number >= 1, got {text!r}.")
+    return int(text)
+
+
+def _seconds(where: str, row: dict[str, str], column: str) -> float:
+    text = (row[column] or "").strip()
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise InputError(where, f"{column} must be seconds > 0, got {text!r}.")
+    return value
