@@ -36,6 +36,11 @@ EDGES = [
     ("sequence length", ({}, {"seq_length": 1026}, {"context_parallel_size": 2}), {"context_parallel_size": 1}),
     ("sequence length", ({}, {"seq_length": 1028}, {"context_parallel_size": 4}), {"context_parallel_size": 2}),
     (
+        "sequence length",
+        ({}, {"seq_length": 1028}, {"tp": 4, "sequence_parallel": True, "context_parallel_size": 2}),
+        {"tp": 2},
+    ),
+    (
         "context parallel",
         ({}, {"attention_kernel": "unfused"}, {"context_parallel_size": 2}),
         {"context_parallel_size": 1},
