@@ -230,8 +230,13 @@ def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: 
 
     The number of columns is that of the arrays, so minima over hosts, as one column, give a lower bound.
     """
-    finish = _finish_exact(data, candidate, placed) if candidate.exact else _finish_lower(candidate, placed)
+    finish = finish_ticks(data, candidate, placed)
     return int((finish.max(axis=1) + placed.ring).max()) + candidate.optimizer_ticks
+
+
+def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
+    """When each stage of each column has finished its last backward, before its reduction, shape ``(pp, D)``."""
+    return _finish_exact(data, candidate, placed) if candidate.exact else _finish_lower(candidate, placed)
 
 
 def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:

@@ -10,7 +10,18 @@ from pipette_opt.parallel import NodeBlock, ParallelConfig
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
 from pipette_opt.types import FloatArray, IntArray, P2PMode
 
-SMALL_SHAPES = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (3, 1, 1), (1, 3, 1), (2, 2, 1), (4, 1, 1), (1, 4, 1), (1, 1, 2), (2, 1, 2))
+SMALL_SHAPES = (
+    (1, 1, 1),
+    (2, 1, 1),
+    (1, 2, 1),
+    (3, 1, 1),
+    (1, 3, 1),
+    (2, 2, 1),
+    (4, 1, 1),
+    (1, 4, 1),
+    (1, 1, 2),
+    (2, 1, 2),
+)
 SMALL_SHAPES += ((1, 2, 2), (1, 1, 3), (5, 1, 1), (1, 5, 1))
 """Grids of at most five hosts."""
 
@@ -92,9 +103,7 @@ def random_candidate(
         intra_p2p_ticks=int(rng.integers(0, variant.scale // 10)),
         p2p_ticks=_link_ticks(rng, slowness, missing, variant.scale),
         ring_class=rng.integers(num_classes, size=pp),
-        ring_ticks=np.stack(
-            [_link_ticks(rng, slowness, missing, 4 * variant.scale) for _ in range(num_classes)]
-        ),
+        ring_ticks=np.stack([_link_ticks(rng, slowness, missing, 4 * variant.scale) for _ in range(num_classes)]),
         ring_floor_ticks=rng.integers(0, variant.scale, size=pp) if dp > 1 else np.zeros(pp),
         tensor_forward_ticks=_link_ticks(rng, slowness, missing, variant.scale // 4) if K > 1 else np.zeros((0, 0)),
         tensor_backward_ticks=_link_ticks(rng, slowness, missing, variant.scale // 4) if K > 1 else np.zeros((0, 0)),

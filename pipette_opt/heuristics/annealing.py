@@ -1,0 +1,235 @@
+"""Simulated annealing over the placements of the promising candidates."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipette_opt.heuristics import kernels
+from pipette_opt.heuristics.common import checked_solution, optimistic_ticks, result_of
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.solution import Result, Solution
+from pipette_opt.types import IntArray
+
+MAX_CHUNK_MOVES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnealingParams:
+    """
+    How long and how to anneal.
+
+    Parameters
+    ----------
+    variant
+        ``tuned``, or ``pipette``: the five moves and the schedule that Pipette's annealer has (temperature 1,
+        0.999 per move, worsenings scaled to [0.1, 1)), on this objective.
+    time_limit_s
+        Wall time; which restarts are run is the same for the same seed, how many depends on the time.
+    max_moves
+        Moves in all; with this and no time limit the result depends on the seed only.
+    first_moves
+        Moves of each candidate's first restart; later ones double.
+    hot, cold
+        First and last temperature of a restart, as share of what the start could improve.
+    """
+
+    variant: Literal["tuned", "pipette"] = "tuned"
+    time_limit_s: float | None = 5.0
+    max_moves: int | None = None
+    seed: int = 0
+    first_moves: int = 20_000
+    hot: float = 0.02
+    cold: float = 0.002
+
+    def __post_init__(self) -> None:
+        if self.time_limit_s is None and self.max_moves is None:
+            raise ValueError("time_limit_s or max_moves must be given, got neither.")
+        if self.time_limit_s is not None and self.time_limit_s < 0:
+            raise ValueError(f"time_limit_s must be >= 0, got {self.time_limit_s}.")
+        if self.max_moves is not None and self.max_moves < 1:
+            raise ValueError(f"max_moves must be >= 1, got {self.max_moves}.")
+        if self.first_moves < 1:
+            raise ValueError(f"first_moves must be >= 1, got {self.first_moves}.")
+        if not 0 < self.cold <= self.hot:
+            raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
+
+
+class _Search:
+    """Annealing of one candidate; keeps the best placement found."""
+
+    def __init__(self, data: ProblemData, index: int, bound: int, params: AnnealingParams) -> None:
+        self.index, self.bound, self.params = index, bound, params
+        self.grid = data.candidates[index].grid
+        self.tables = kernels.tables(data, data.candidates[index])
+        self.random = np.random.SeedSequence((params.seed, index)).generate_state(1, np.uint64) | np.uint64(1)
+        self.nodes = np.empty(data.num_nodes, dtype=np.int64)
+        self.best_nodes = self.nodes.copy()
+        self.best: int = UNUSABLE_TICKS
+        self.temperature, self.energy = 1.0, 0
+
+    def restart(self, moves: int) -> None:
+        """One tuned annealing from a random start."""
+        energy = self._random_start()
+        scale = max(energy - self.bound, 1)
+        trial_nodes = self.nodes.copy()
+        found = kernels.anneal_tuned(
+            self.tables,
+            self.nodes,
+            trial_nodes,
+            self.random,
+            moves,
+            self.params.hot * scale,
+            self.params.cold * scale,
+        )
+        if found < self.best:
+            self.best, self.best_nodes = int(found), trial_nodes
+
+    def proceed(self, moves: int) -> None:
+        """Some more moves of Pipette's annealing."""
+        if self.best == UNUSABLE_TICKS:
+            self.energy = self._random_start()
+            self.best = self.energy
+            self.best_nodes = self.nodes.copy()
+        self.temperature, self.energy, self.best = kernels.anneal_pipette(
+            self.tables, self.nodes, self.best_nodes, self.random, moves, self.temperature, self.energy, self.best
+        )
+
+    def cells(self) -> IntArray:
+        """Hosts of the best placement, in the grid's shape."""
+        return self.best_nodes[: int(np.prod(self.grid))].reshape(self.grid)
+
+    def _random_start(self) -> int:
+        t = self.tables
+        kernels.random_start(t, self.nodes, self.random)
+        finish = np.zeros((len(t.watched), self.grid[1]), dtype=np.int64)
+        ring = np.zeros(len(t.watched), dtype=np.int64)
+        work = np.zeros((4, len(t.row)), dtype=np.int64)
+        return int(kernels.evaluate(t, self.nodes, finish, ring, work))
+
+
+class _Budget:
+    """Moves and seconds left."""
+
+    def __init__(self, params: AnnealingParams, stop: threading.Event | None) -> None:
+        self.started = time.perf_counter()
+        self.stop = stop
+        self.moves_left = params.max_moves
+        self.ends = None if params.time_limit_s is None else self.started + params.time_limit_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may be started any more."""
+        if self.stop is not None and self.stop.is_set():
+            return True
+        if self.moves_left is not None and self.moves_left <= 0:
+            return True
+        return self.ends is not None and time.perf_counter() >= self.ends
+
+    def take(self, moves: int) -> int:
+        """As many of ``moves`` as are left."""
+        if self.moves_left is None:
+            return moves
+        taken = min(moves, self.moves_left)
+        self.moves_left -= taken
+        return taken
+
+
+def anneal(
+    data: ProblemData,
+    params: AnnealingParams,
+    candidates: Sequence[int] | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """
+    Place the promising candidates by simulated annealing.
+
+    Candidates whose optimistic time is not below the best found are left out; the tuned variant gives the others
+    restarts of doubling length, the better half of them in every round, Pipette's divides the budget equally.
+
+    Parameters
+    ----------
+    candidates
+        Indices of the candidates to try; all by default.
+
+    Returns
+    -------
+    Result
+        The pool has the best placement of every candidate tried. The lower bound is the optimistic one.
+    """
+    budget = _Budget(params, stop)
+    bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
+    chosen = range(len(data.candidates)) if candidates is None else candidates
+    order = sorted((index for index in chosen if bounds[index] < UNUSABLE_TICKS), key=lambda index: bounds[index])
+    run = _run_tuned if params.variant == "tuned" else _run_pipette
+    solutions: list[Solution] = []
+    for search in run(data, params, order, bounds, budget):
+        if search.best < UNUSABLE_TICKS:
+            solution = checked_solution(data, search.index, search.cells())
+            if solution is not None:
+                solutions.append(solution)
+    return result_of(solutions, bounds, budget.started)
+
+
+def _run_tuned(
+    data: ProblemData, params: AnnealingParams, order: list[int], bounds: list[int], budget: _Budget
+) -> list[_Search]:
+    """Restarts of doubling length; each round goes on with the better half of the candidates still open."""
+    searches: list[_Search] = []
+    best = UNUSABLE_TICKS
+    for index in order:
+        if bounds[index] >= best or (searches and budget.is_over):
+            break
+        searches.append(_Search(data, index, bounds[index], params))
+        searches[-1].restart(budget.take(params.first_moves))
+        best = min(best, searches[-1].best)
+    moves, active = params.first_moves, searches
+    while active and not budget.is_over:
+        moves = min(2 * moves, MAX_CHUNK_MOVES)
+        active = sorted((s for s in active if s.bound < best), key=lambda s: (s.best, s.index))
+        active = active[: max(3, len(active) // 2)]
+        for search in active:
+            if budget.is_over:
+                break
+            search.restart(budget.take(moves))
+            best = min(best, search.best)
+    return searches
+
+
+def _run_pipette(
+    data: ProblemData, params: AnnealingParams, order: list[int], bounds: list[int], budget: _Budget
+) -> list[_Search]:
+    """Every candidate in turn, with an equal share of what is left."""
+    searches: list[_Search] = []
+    chunk = min(params.first_moves, 5_000)
+    for position, index in enumerate(order):
+        if searches and budget.is_over:
+            break
+        search = _Search(data, index, bounds[index], params)
+        searches.append(search)
+        share = _Share(budget, len(order) - position)
+        search.proceed(budget.take(chunk))
+        while not share.is_over and search.best > search.bound:
+            search.proceed(budget.take(chunk))
+    return searches
+
+
+class _Share:
+    """An equal part of what is left of a budget."""
+
+    def __init__(self, budget: _Budget, parts: int) -> None:
+        self.budget = budget
+        now = time.perf_counter()
+        self.ends = None if budget.ends is None else now + (budget.ends - now) / parts
+        self.moves_floor = None if budget.moves_left is None else budget.moves_left * (parts - 1) // parts
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the part is used up."""
+        if self.budget.is_over or (self.ends is not None and time.perf_counter() >= self.ends):
+            return True
+        left = self.budget.moves_left
+        return left is not None and self.moves_floor is not None and left <= self.moves_floor

@@ -1,0 +1,258 @@
+"""
+Lower bounds of a candidate's integer objective that need no search.
+
+Every hop costs at least the best allowed link of its rows. Beyond that, hops have distinct senders and distinct
+receivers: a set of arcs in which no host sends twice or receives twice has a slowest arc that is at least the
+*level*, the smallest t for which the links of cost <= t contain that many such arcs. Somewhere in the grid a hop
+is that slow; the bound is the minimum over the rows where this may be. The objective never falls when a time
+grows, so each such scenario is valued by the objective itself.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numba import njit
+
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, finish_ticks
+from pipette_opt.types import BoolArray, IntArray
+
+
+def lower_bounds(data: ProblemData) -> IntArray:
+    """Bound of every candidate, ``UNUSABLE_TICKS`` where no placement exists, shape ``(num_candidates,)``."""
+    return np.array([candidate_bound(data, candidate) for candidate in data.candidates], dtype=np.int64)
+
+
+def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
+    """No placement of the candidate has a smaller integer objective."""
+    if not has_room(data, candidate):
+        return UNUSABLE_TICKS
+    rings = _ring_scenarios(data, candidate)
+    if rings is None:
+        return UNUSABLE_TICKS
+    best = 0
+    for placed in _path_scenarios(data, candidate):
+        if placed is None:
+            return UNUSABLE_TICKS
+        finish = finish_ticks(data, candidate, placed)  # (pp, scenarios)
+        ends = (finish[:, :, None] + rings[:, None, :]).max(axis=0)
+        best = max(best, int(ends.min()))
+    return best + candidate.optimizer_ticks
+
+
+def has_room(data: ProblemData, candidate: CandidateData) -> bool:
+    """Whether enough hosts have enough memory; exact, since a host with room for a needy row has it for others."""
+    room = np.sort(data.allowed(candidate).sum(axis=1))
+    width = candidate.num_cells // candidate.grid[0]
+    return bool((room >= width * np.arange(1, len(room) + 1)).all())
+
+
+def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[PlacedTicks | None]:
+    """
+    Sets of scenarios, one per column, of which one must hold; ``None`` if nothing can hold.
+
+    First: the slowest transfer is at one boundary or another. Then: a host of a slower kind is in one row or another.
+    """
+    allowed = data.allowed(candidate)
+    work = _least_work(data, candidate, allowed)
+    transfers = _transfers(data, candidate)
+    if work is None or transfers is None:
+        yield None
+        return
+    least, raised = transfers
+    yield _placed(candidate, [one[:, None] for one in work], *raised)
+    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    for slower in _kinds_one_must_be_of(data, candidate):
+        there = allowed & np.isin(data.kind_of_node, slower)
+        has_slow: BoolArray = np.logical_or.reduce(there, axis=1)
+        possible = np.flatnonzero(has_slow)
+        slow_work = _least_work(data, candidate, np.where(has_slow[:, None], there, allowed))
+        assert slow_work is not None, "links were checked above"
+        here = np.equal.outer(rows, possible)  # (pp, scenarios)
+        mixed = [np.where(here, high[:, None], low[:, None]) for low, high in zip(work, slow_work, strict=True)]
+        yield _placed(candidate, mixed, least[0][:, None], least[1][:, None])
+
+
+def _placed(candidate: CandidateData, work: list[IntArray], send: IntArray, send_back: IntArray) -> PlacedTicks:
+    """Scenarios as columns; one column stands for all. Rings are added later."""
+    number = max(work[0].shape[1], send.shape[1])
+    full = [np.broadcast_to(one, (candidate.num_stages, number)) for one in work]
+    sends = [np.broadcast_to(one, (candidate.num_stages - 1, number)) for one in (send, send_back)]
+    return PlacedTicks(
+        forward=full[0],
+        backward=full[1],
+        first_forward=full[2],
+        first_backward=full[3],
+        send_forward=sends[0],
+        send_backward=sends[1],
+        ring=np.zeros(candidate.num_stages, dtype=np.int64),
+    )
+
+
+def _least_work(data: ProblemData, candidate: CandidateData, possible: BoolArray) -> list[IntArray] | None:
+    """
+    Least forward, backward and first-chunk times of each stage, four arrays ``(pp,)``.
+
+    Parameters
+    ----------
+    possible
+        Hosts of each row, shape ``(P, num_nodes)``, at least one in each.
+    """
+    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    work = [
+        np.where(possible[rows], ticks[data.kind_of_node].T, UNUSABLE_TICKS).min(axis=1)
+        for ticks in (
+            candidate.forward_ticks,
+            candidate.backward_ticks,
+            candidate.first_forward_ticks,
+            candidate.first_backward_ticks,
+        )
+    ]
+    if candidate.grid[2] > 1:
+        hops = [int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())]
+        if max(hops) >= UNUSABLE_TICKS:
+            return None
+        layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)
+        work[0], work[1] = work[0] + layers * hops[0], work[1] + layers * hops[1]
+    return work
+
+
+def _kinds_one_must_be_of(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
+    """Sets of kinds such that the hosts of all other, faster kinds cannot fill the grid."""
+    kinds = np.unique(data.kind_of_node)
+    total = (candidate.forward_ticks + candidate.backward_ticks).sum(axis=1)[kinds]
+    kinds = kinds[np.argsort(total, kind="stable")]
+    somewhere = data.allowed(candidate).any(axis=0)
+    for count in range(1, len(kinds)):
+        if (np.isin(data.kind_of_node, kinds[:count]) & somewhere).sum() < candidate.num_cells:
+            yield kinds[count:]
+
+
+Sides = tuple[IntArray, IntArray]
+"""Transfers from a stage to the next and back."""
+
+
+def _transfers(data: ProblemData, candidate: CandidateData) -> tuple[Sides, Sides] | None:
+    """
+    Least transfers at each boundary, ``(pp - 1,)``, and with the slowest hop at each boundary, ``(pp - 1, scenarios)``.
+
+    Of the two directions the forward one is taken as fast as any link: of all pairs with that sum (or that
+    maximum, which is what counts if sends are blocking) this one ends every stage earliest.
+    """
+    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    between = np.flatnonzero(rows[:-1] != rows[1:])
+    send = np.full(len(rows) - 1, candidate.intra_p2p_ticks, dtype=np.int64)
+    back = send.copy()
+    if not len(between):
+        return (send, back), (send[:, None], back[:, None])
+    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
+    blocking = candidate.exact and data.p2p == "blocking"
+    cost = np.where(there < UNUSABLE_TICKS, np.maximum(there, home) if blocking else there + home, UNUSABLE_TICKS)
+    cost = np.minimum(cost, UNUSABLE_TICKS)
+    np.fill_diagonal(cost, UNUSABLE_TICKS)
+    allowed = data.allowed(candidate)
+    for boundary in between:
+        pairs = np.ix_(allowed[rows[boundary]], allowed[rows[boundary + 1]])
+        if cost[pairs].min() >= UNUSABLE_TICKS:
+            return None
+        send[boundary] = min(there[pairs].min(), home[pairs].min())
+        back[boundary] = cost[pairs].min() - (0 if blocking else send[boundary])
+    level = bottleneck_level(cost, (candidate.grid[0] - 1) * candidate.grid[1] * candidate.grid[2])
+    if level >= UNUSABLE_TICKS:
+        return None
+    raised = np.repeat(back[:, None], len(between), axis=1)
+    at_level = level - (0 if blocking else send[between])
+    raised[between, np.arange(len(between))] = np.maximum(back[between], at_level)
+    return (send, back), (np.repeat(send[:, None], len(between), axis=1), raised)
+
+
+def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | None:
+    """
+    Reductions with the slowest hop in each row in turn, shape ``(pp, scenarios)``; ``None`` if there is no ring.
+
+    With several classes of stages the slowest hop of each class gives such a set; the one with the largest sum counts.
+    """
+    floor = candidate.ring_floor_ticks
+    P, D, K = candidate.grid
+    if D == 1:
+        return floor[:, None]
+    allowed, rows = data.allowed(candidate), np.arange(candidate.num_stages) // candidate.block.stages
+    base = floor.copy()
+    same_hosts = bool((allowed == allowed[0]).all())
+    known: dict[tuple[int, int], int] = {}
+    for stage, row in enumerate(rows.tolist()):
+        key = (int(candidate.ring_class[stage]), 0 if same_hosts else row)
+        if key not in known:
+            inside = np.ix_(allowed[row], allowed[row])
+            known[key] = bottleneck_level(candidate.ring_ticks[key[0]][inside], D * K)
+        base[stage] = max(base[stage], known[key])
+    if base.max() >= UNUSABLE_TICKS:
+        return None
+    best: IntArray | None = None
+    for which in np.unique(candidate.ring_class):
+        level = bottleneck_level(candidate.ring_ticks[which], P * D * K)
+        if level >= UNUSABLE_TICKS:
+            return None
+        slow = candidate.ring_ticks[which] >= level
+        at_level = candidate.ring_ticks[:, slow].min(axis=1)[candidate.ring_class]  # (pp,)
+        here = rows[:, None] == np.arange(P)[None, :]
+        raised = np.where(here, np.maximum(base, at_level)[:, None], base[:, None])
+        if best is None or raised.sum() > best.sum():
+            best = raised
+    return best
+
+
+def bottleneck_level(ticks: IntArray, number: int) -> int:
+    """
+    Smallest t such that ``number`` arcs of cost <= t exist of which no two share a sender or a receiver.
+
+    ``UNUSABLE_TICKS`` if there are not that many usable arcs; 0 if ``number`` is 0.
+    """
+    if number <= 0:
+        return 0
+    levels = np.unique(ticks[ticks < UNUSABLE_TICKS])
+    if not len(levels) or _matching_size(ticks <= levels[-1]) < number:
+        return UNUSABLE_TICKS
+    low, high = 0, len(levels) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _matching_size(ticks <= levels[middle]) >= number:
+            high = middle
+        else:
+            low = middle + 1
+    return int(levels[low])
+
+
+@njit(cache=True, nogil=True)
+def _matching_size(usable):  # type: ignore[no-untyped-def]
+    """Largest number of arcs without a common sender or receiver (augmenting paths, depth first)."""
+    n, m = usable.shape
+    sender = np.full(m, -1, np.int64)
+    stack = np.empty(n + 1, np.int64)
+    tried = np.empty(n + 1, np.int64)
+    size = 0
+    for start in range(n):
+        seen = np.zeros(m, np.bool_)
+        stack[0] = start
+        tried[0] = 0
+        depth = 0
+        while depth >= 0:
+            u = stack[depth]
+            v = tried[depth]
+            if v == m:
+                depth -= 1
+                continue
+            tried[depth] += 1
+            if not usable[u, v] or seen[v]:
+                continue
+            seen[v] = True
+            if sender[v] >= 0:
+                depth += 1
+                stack[depth] = sender[v]
+                tried[depth] = 0
+                continue
+            for level in range(depth, -1, -1):
+                receiver = tried[level] - 1
+                sender[receiver] = stack[level]
+            size += 1
+            break
+    return size

@@ -1,0 +1,36 @@
+"""A known solution as a starting point of the search."""
+
+from ortools.sat.python.cp_model import CpModel
+
+from pipette_opt.solution import Solution
+from pipette_opt.solver.variables import Variables
+from pipette_opt.types import IntArray
+
+
+def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:
+    """Hint the choice, the hosts and the links of a solution; its candidate must be in the model."""
+    for index, chosen in variables.chosen.items():
+        model.add_hint(chosen, index == solution.candidate)
+    for grid in variables.grids:
+        active = solution.candidate in grid.members
+        nodes = _turned(solution.nodes) if active else None
+        for cell in grid.cells:
+            for node, host in grid.hosts_of(cell).items():
+                model.add_hint(host, nodes is not None and int(nodes[cell]) == node)
+        for tail, head, arcs in grid.made_arcs():
+            for (u, v), arc in arcs.items():
+                model.add_hint(arc, nodes is not None and (int(nodes[tail]), int(nodes[head])) == (u, v))
+
+
+def _turned(nodes: IntArray) -> IntArray:
+    """The same placement with the rings turned so that the first cell has the least host of the first row."""
+    first = nodes[0]
+    column, part = divmod(int(first.argmin()), first.shape[1])
+    turned: IntArray = _roll(nodes, column, part)
+    return turned
+
+
+def _roll(nodes: IntArray, column: int, part: int) -> IntArray:
+    columns = [(d + column) % nodes.shape[1] for d in range(nodes.shape[1])]
+    parts = [(k + part) % nodes.shape[2] for k in range(nodes.shape[2])]
+    return nodes[:, columns][:, :, parts]

@@ -1,0 +1,208 @@
+"""
+The integer objective as linear constraints.
+
+Every time enters with a weight that is not negative, so costs are variables bounded from below, and a maximum is
+one constraint for each of its terms.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
+
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.solver.variables import Cell, GridVariables, Variables, weighted
+from pipette_opt.types import IntArray
+
+Expr = LinearExpr | IntVar | int
+
+
+def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> None:
+    """Minimise the objective of the candidate that is chosen."""
+    known = [variables.bounds[index] * variables.chosen[index] for index in variables.indices]
+    model.add(variables.objective >= LinearExpr.sum(known))
+    for index in variables.indices:
+        _CandidateObjective(model, data, variables, index).add()
+    model.minimize(variables.objective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Transfer:
+    """One boundary of one column: forward, backward, both together, and what a blocking stage waits."""
+
+    send: Expr
+    back: Expr
+    both: Expr
+    wait: Expr
+
+
+class _CandidateObjective:
+    """Times of one candidate as expressions over its grid's variables."""
+
+    def __init__(self, model: CpModel, data: ProblemData, variables: Variables, index: int) -> None:
+        self.model, self.data, self.variables, self.index = model, data, variables, index
+        self.candidate: CandidateData = data.candidates[index]
+        self.grid: GridVariables = variables.grid_of(index)
+        self.ceiling: int = variables.ceiling
+        self._known: dict[tuple[int, int, int], Expr] = {}
+        self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.block.stages).tolist()
+
+    def add(self) -> None:
+        """Bound the objective from below by every stage and column, and by their rings."""
+        rings = [self._ring(stage) for stage in range(self.candidate.num_stages)]
+        for column in range(self.grid.shape[1]):
+            hops = [self._tensor_hop(row, column) for row in range(self.grid.shape[0])]
+            forward = self._work(column, self.candidate.forward_ticks, [hop[0] for hop in hops])
+            backward = self._work(column, self.candidate.backward_ticks, [hop[1] for hop in hops])
+            transfers = self._transfers(column)
+            if self.candidate.exact:
+                self._add_exact(forward, backward, transfers, rings)
+            else:
+                self._add_lower(column, forward, backward, transfers, rings)
+
+    def _add_exact(
+        self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer], rings: list[Expr]
+    ) -> None:
+        """Round trip and m - 1 periods, minus what is still to do when a stage is finished, plus its reduction."""
+        period = self._period(forward, backward, transfers)
+        periods = (self.candidate.num_microbatches - 1) * period
+        for stage in self._stages_that_end_last():
+            still = [*backward[stage:], *(one.both for one in transfers[stage:])]
+            passed = [*forward, *(one.send for one in transfers[:stage])]
+            self._ends([*passed, *still, periods, rings[stage], self.candidate.optimizer_ticks])
+
+    def _add_lower(
+        self,
+        column: int,
+        forward: list[Expr],
+        backward: list[Expr],
+        transfers: list[_Transfer],
+        rings: list[Expr],
+    ) -> None:
+        """The first micro-batch arrives, all are worked on, and the last goes back to the first stage."""
+        nothing: list[tuple[Expr, Expr]] = [(0, 0)] * self.grid.shape[0]
+        first_forward = self._work(column, self.candidate.first_forward_ticks, [hop[0] for hop in nothing])
+        first_backward = self._work(column, self.candidate.first_backward_ticks, [hop[1] for hop in nothing])
+        m = self.candidate.num_microbatches
+        for stage in range(self.candidate.num_stages):
+            work = [m * forward[stage], m * backward[stage], self.candidate.optimizer_ticks]
+            arrive = [*first_forward[:stage], *(one.send for one in transfers[:stage])]
+            if stage:
+                self._ends([*arrive, *work, rings[stage]])
+            there_and_back = [*first_forward[:stage], *(one.both for one in transfers[:stage])]
+            self._ends([*there_and_back, *work, *first_backward[:stage], rings[0]])
+
+    def _ends(self, times: list[Expr]) -> None:
+        self.variables.at_least(self.index, self.variables.objective, LinearExpr.sum(times))
+
+    def _stages_that_end_last(self) -> list[int]:
+        """Of stages of a row with equal rings only the first can decide, since later stages end earlier."""
+        candidate = self.candidate
+        keys = list(zip(self.rows, candidate.ring_class.tolist(), candidate.ring_floor_ticks.tolist(), strict=True))
+        return [stage for stage, key in enumerate(keys) if key not in keys[:stage]]
+
+    def _period(self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer]) -> Expr:
+        """The period of a column."""
+        if self.candidate.num_microbatches == 1:
+            return 0
+        period = self._time("period", 0, self.ceiling // (self.candidate.num_microbatches - 1))
+        last = self.candidate.num_stages - 1
+        if self.data.p2p == "blocking":
+            for stage in range(last + 1):
+                waits = [one.wait for one in transfers[max(stage - 1, 0) : stage + 1]]
+                self._at_least(period, LinearExpr.sum([forward[stage], backward[stage], *waits]))
+            return period
+        for first in range(last + 1):
+            for end in range(first, last + 1):
+                work = [*forward[first : end + 1], *backward[first : end + 1]]
+                between = [one.both for one in transfers[first:end]]
+                self._at_least((end - first + 1) * period, LinearExpr.sum([*work, *between]))
+        return period
+
+    def _work(self, column: int, ticks: IntArray, hops: list[Expr]) -> list[Expr]:
+        """Time of each stage: its slowest host, and tensor communication between hosts for each layer."""
+        layers = self.candidate.config.layers_per_stage
+        times: list[Expr] = []
+        for stage, row in enumerate(self.rows):
+            tensor = layers[stage] * hops[row]
+            times.append(self._slowest_host(row, column, ticks[:, stage]) + tensor)
+        return times
+
+    def _slowest_host(self, row: int, column: int, by_kind: IntArray) -> Expr:
+        hosts = [self.grid.hosts_of((row, column, k)) for k in range(self.grid.shape[2])]
+        by_host = by_kind[self.data.kind_of_node]
+        possible = by_host[list(hosts[0])]
+        least, most = int(possible.min()), int(possible.max())
+        if least == most:
+            return least
+        parts = [LinearExpr.weighted_sum(list(one.values()), by_host[list(one)].tolist()) for one in hosts]
+        if len(parts) == 1 and not self.variables.is_joint:
+            return parts[0]
+        slowest = self._time("work", least, most)
+        for part in parts:
+            self._at_least(slowest, part)
+        return slowest
+
+    def _transfers(self, column: int) -> list[_Transfer]:
+        """Transfers at each boundary of a column."""
+        inside = self.candidate.intra_p2p_ticks
+        here = _Transfer(send=inside, back=inside, both=2 * inside, wait=inside)
+        return [
+            here if self.rows[stage] == self.rows[stage + 1] else self._transfer(self.rows[stage], column)
+            for stage in range(len(self.rows) - 1)
+        ]
+
+    def _transfer(self, row: int, column: int) -> _Transfer:
+        there = self.candidate.p2p_ticks
+        hops = [((row, column, k), (row + 1, column, k)) for k in range(self.grid.shape[2])]
+        send = self._slowest_hop(hops, there)
+        if (there == there.T).all():
+            return _Transfer(send=send, back=send, both=2 * send, wait=send)
+        back = self._slowest_hop(hops, there.T)
+        both = self._slowest_hop(hops, there + there.T) if len(hops) == 1 else send + back
+        wait: Expr = 0
+        if self.candidate.exact and self.data.p2p == "blocking":
+            wait = self._slowest_hop(hops, np.maximum(there, there.T))
+        return _Transfer(send=send, back=back, both=both, wait=wait)
+
+    def _ring(self, stage: int) -> Expr:
+        """Gradient reduction of a stage: the slowest hop of its row, for its class."""
+        floor, which = int(self.candidate.ring_floor_ticks[stage]), int(self.candidate.ring_class[stage])
+        row, (_, D, K) = self.rows[stage], self.grid.shape
+        if D == 1:
+            return floor
+        if (row, which, floor) not in self._known:
+            hops = [((row, d, k), (row, (d + 1) % D, k)) for d in range(D) for k in range(K)]
+            self._known[row, which, floor] = self._slowest_hop(hops, self.candidate.ring_ticks[which], floor)
+        return self._known[row, which, floor]
+
+    def _tensor_hop(self, row: int, column: int) -> tuple[Expr, Expr]:
+        """Slowest hop of a tensor group between hosts, forward and backward."""
+        K = self.grid.shape[2]
+        if K == 1:
+            return 0, 0
+        hops = [((row, column, k), (row, column, (k + 1) % K)) for k in range(K)]
+        return (
+            self._slowest_hop(hops, self.candidate.tensor_forward_ticks),
+            self._slowest_hop(hops, self.candidate.tensor_backward_ticks),
+        )
+
+    def _slowest_hop(self, hops: list[tuple[Cell, Cell]], ticks: IntArray, floor: int = 0) -> Expr:
+        usable = np.zeros_like(ticks, dtype=np.bool_)
+        for hop in hops:
+            for u, v in self.grid.arcs(*hop):
+                usable[u, v] = ticks[u, v] < UNUSABLE_TICKS
+        costs = np.maximum(np.where(usable, ticks, 0), floor)
+        least, most = int(costs[usable].min(initial=UNUSABLE_TICKS)), int(costs[usable].max(initial=floor))
+        if least >= most:
+            return most
+        slowest = self._time("hop", least, most)
+        for hop in hops:
+            self._at_least(slowest, weighted(self.grid.arcs(*hop), costs))
+        return slowest
+
+    def _time(self, name: str, least: int, most: int) -> IntVar:
+        return self.model.new_int_var(least, most, f"{name}_{self.index}")
+
+    def _at_least(self, value: LinearExpr | IntVar, least: Expr) -> None:
+        self.variables.at_least(self.index, value, least)

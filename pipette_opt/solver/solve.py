@@ -1,0 +1,311 @@
+"""Prune by bounds, model what is left, keep one certificate over all candidates."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.solution import Result, Solution
+from pipette_opt.solver.bounds import lower_bounds
+from pipette_opt.solver.constraints import CONSTRAINTS
+from pipette_opt.solver.hints import add_hint
+from pipette_opt.solver.objective import add_objective
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.variables import Variables
+from pipette_opt.types import IntArray
+
+logger = logging.getLogger(__name__)
+
+OnProgress = Callable[[float, int | None, int], None]
+"""Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
+
+
+def solve(
+    data: ProblemData,
+    params: SolverParams,
+    hint: Sequence[Solution] = (),
+    on_progress: OnProgress | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """
+    Choose one candidate and place it, with a bound over all candidates.
+
+    Candidates whose bound reaches the incumbent are pruned. The others are modelled in batches, those with the
+    least bounds first, looking only for solutions better than the incumbent; a batch that is not finished in its
+    slice of time comes back later with its improved bound.
+
+    Parameters
+    ----------
+    hint
+        Known placements, best used with one for each promising candidate; those that break a rule are ignored.
+    on_progress
+        Called whenever the incumbent or the bound improves, from any thread.
+    stop
+        When set, the best so far is returned soon. An interrupt from the keyboard does the same, and sets it.
+
+    Returns
+    -------
+    Result
+        ``lower_bound_ticks`` holds for every candidate, however early the search stops. The pool has the best
+        placement known of each other candidate.
+    """
+    search = _Search(data, params, on_progress, stop if stop is not None else threading.Event())
+    for solution in hint:
+        search.offer(solution)
+    search.run()
+    return search.result()
+
+
+class _Search:
+    """The incumbent and what is proven so far."""
+
+    def __init__(
+        self, data: ProblemData, params: SolverParams, on_progress: OnProgress | None, stop: threading.Event
+    ) -> None:
+        self.data, self.params, self.on_progress, self.stop = data, params, on_progress, stop
+        self.started = time.perf_counter()
+        self.bounds: IntArray = lower_bounds(data)
+        self.found: dict[int, Solution] = {}
+        self.modelled: set[int] = set()
+        self.visits: dict[int, int] = {}
+        self._reported: tuple[int | None, int] | None = None
+
+    @property
+    def incumbent(self) -> Solution | None:
+        """The best solution so far."""
+        return min(self.found.values(), key=lambda one: (one.objective_ticks, one.candidate), default=None)
+
+    @property
+    def upper(self) -> int:
+        """Objective of the incumbent; ``UNUSABLE_TICKS`` before the first."""
+        return min((one.objective_ticks for one in self.found.values()), default=UNUSABLE_TICKS)
+
+    @property
+    def lower(self) -> int:
+        """Bound over all candidates."""
+        return min(self.upper, int(self.bounds.min(initial=UNUSABLE_TICKS)))
+
+    def offer(self, solution: Solution) -> None:
+        """Take a solution, if it keeps the rules and is the best of its candidate."""
+        candidate = self.data.candidates[solution.candidate]
+        objective = _checked_objective(self.data, candidate, solution.nodes)
+        known = self.found.get(solution.candidate)
+        if objective is not None and (known is None or objective < known.objective_ticks):
+            self.found[solution.candidate] = Solution(
+                candidate=solution.candidate, nodes=solution.nodes, objective_ticks=objective
+            )
+            self.report()
+
+    def report(self, batch: Sequence[int] = (), batch_bound: int = 0) -> None:
+        """Tell incumbent and bound, if one has improved; a batch being solved may have a better bound already."""
+        if self.on_progress is None:
+            return
+        bounds = self.bounds.copy()
+        bounds[list(batch)] = np.maximum(bounds[list(batch)], batch_bound)
+        lower = min(self.upper, int(bounds.min(initial=UNUSABLE_TICKS)))
+        upper = self.upper if self.found else None
+        if (upper, lower) != self._reported:
+            self._reported = (upper, lower)
+            self.on_progress(time.perf_counter() - self.started, upper, 0 if lower >= UNUSABLE_TICKS else lower)
+
+    def run(self) -> None:
+        """Solve batches until nothing is open or time is up."""
+        self.report()
+        while not self.is_over:
+            batch = self._next_batch()
+            if not batch:
+                return
+            self._solve_batch(batch)
+            self.report()
+
+    @property
+    def seconds_left(self) -> float:
+        """Wall time left."""
+        return self.started + self.params.time_limit_s - time.perf_counter()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether to stop."""
+        if self.stop.is_set() or self.seconds_left <= 0:
+            return True
+        return bool(self.found) and self.upper - self.lower <= self.params.gap_limit * self.upper
+
+    def _next_batch(self) -> list[int]:
+        """The open candidates with the least bounds; fewer the more often they have come back."""
+        open_ones = np.flatnonzero(self.bounds < self.upper)
+        ranked = sorted(open_ones.tolist(), key=lambda index: (int(self.bounds[index]), index))
+        if not ranked:
+            return []
+        size = max(1, self.params.batch_size >> self.visits.get(ranked[0], 0))
+        return ranked[:size]
+
+    def _solve_batch(self, batch: list[int]) -> None:
+        """One model: find something better than the incumbent, or prove that the batch has nothing better."""
+        cutoff = self.upper
+        ceiling = cutoff - 1 if self.found else max(_ceiling(self.data.candidates[index]) for index in batch)
+        model = cp_model.CpModel()
+        variables = build(model, self.data, {index: int(self.bounds[index]) for index in batch}, ceiling)
+        hints = [self.found[index] for index in batch if index in self.found]
+        if hints:
+            add_hint(model, variables, min(hints, key=lambda one: one.objective_ticks))
+        rounds = max(self.visits.get(index, 0) for index in batch)
+        for index in batch:
+            self.visits[index] = rounds + 1
+        self.modelled.update(batch)
+        solver = self._solver(self.params.first_slice_s * 2**rounds)
+        callback = _Callback(self, variables)
+        solver.best_bound_callback = lambda bound: self.report(batch, _whole(bound))
+        status = self._run_solver(solver, model, callback)
+        if status == cp_model.MODEL_INVALID:
+            raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
+        proven = self._proven(status, solver, callback, cutoff)
+        logger.info(
+            "batch %s: %s, bound %d, incumbent %d", batch, cp_model.CpSolverStatus(status).name, proven, self.upper
+        )
+        self.bounds[batch] = np.maximum(self.bounds[batch], proven)
+
+    def _proven(self, status: int, solver: cp_model.CpSolver, callback: "_Callback", cutoff: int) -> int:
+        """No solution of the batch has an objective below this."""
+        if status == cp_model.INFEASIBLE:
+            return cutoff
+        if status == cp_model.OPTIMAL:
+            return callback.best
+        return _whole(solver.best_objective_bound)
+
+    def _solver(self, slice_s: float) -> cp_model.CpSolver:
+        solver = cp_model.CpSolver()
+        parameters = solver.parameters
+        parameters.num_workers = self.params.num_workers
+        parameters.random_seed = self.params.seed
+        parameters.log_search_progress = self.params.log
+        parameters.catch_sigint_signal = False
+        if self.params.deterministic:
+            parameters.interleave_search = True
+            parameters.max_deterministic_time = slice_s
+            parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
+        else:
+            parameters.max_time_in_seconds = max(min(slice_s, self.seconds_left), 0.0)
+        return solver
+
+    def _run_solver(self, solver: cp_model.CpSolver, model: cp_model.CpModel, callback: "_Callback") -> int:
+        """Solve in a thread, so that the main one can take signals, and stop it when asked."""
+        status: list[int] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                status.append(int(solver.solve(model, callback)))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            try:
+                thread.join(0.05)
+            except KeyboardInterrupt:
+                self.stop.set()
+            if self.stop.is_set():
+                solver.stop_search()
+        if errors:
+            raise errors[0]
+        return status[0]
+
+    def result(self) -> Result:
+        """What is known now."""
+        best = self.incumbent
+        lower = self.lower
+        if best is not None:
+            status = "OPTIMAL" if lower == best.objective_ticks else "FEASIBLE"
+        else:
+            status = "INFEASIBLE" if lower >= UNUSABLE_TICKS else "UNKNOWN"
+        others = sorted(
+            (one for one in self.found.values() if one is not best),
+            key=lambda one: (one.objective_ticks, one.candidate),
+        )
+        return Result(
+            status=status,
+            lower_bound_ticks=0 if lower >= UNUSABLE_TICKS else lower,
+            solution=best,
+            pool=tuple(others),
+            wall_time_s=time.perf_counter() - self.started,
+            num_pruned=len(self.data.candidates) - len(self.modelled),
+            candidate_bounds=self.bounds,
+        )
+
+
+class _Callback(cp_model.CpSolverSolutionCallback):
+    """Hands every solution to the search at once."""
+
+    def __init__(self, search: _Search, variables: Variables) -> None:
+        super().__init__()
+        self.search, self.variables = search, variables
+        self.best: int = UNUSABLE_TICKS
+
+    def on_solution_callback(self) -> None:
+        """Read candidate and hosts; the objective is computed again from them."""
+        index = next(one for one, chosen in self.variables.chosen.items() if self.value(chosen))
+        grid = self.variables.grid_of(index)
+        nodes = np.empty(grid.shape, dtype=np.int64)
+        for cell in grid.cells:
+            nodes[cell] = next(node for node, host in grid.hosts_of(cell).items() if self.value(host))
+        objective = objective_ticks(self.search.data, self.search.data.candidates[index], nodes)
+        self.best = min(self.best, objective)
+        self.search.offer(Solution(candidate=index, nodes=nodes, objective_ticks=objective))
+
+
+def build(model: cp_model.CpModel, data: ProblemData, bounds: dict[int, int], ceiling: int) -> Variables:
+    """
+    The joint model of some candidates.
+
+    Parameters
+    ----------
+    bounds
+        Known lower bound of each candidate of the model, by index.
+    ceiling
+        Largest objective of interest.
+    """
+    if ceiling < min(bounds.values()):
+        raise ValueError(f"ceiling must be >= the least bound {min(bounds.values())}, got {ceiling}.")
+    variables = Variables(model, data, bounds, ceiling)
+    for add in CONSTRAINTS:
+        add(model, data, variables)
+    add_objective(model, data, variables)
+    return variables
+
+
+def _checked_objective(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> int | None:
+    """The objective; ``None`` if a rule is broken."""
+    if nodes.shape != candidate.grid or len(np.unique(nodes)) < nodes.size:
+        return None
+    if nodes.min() < 0 or nodes.max() >= data.num_nodes:
+        return None
+    allowed = data.allowed(candidate)
+    if not all(allowed[row, nodes[row]].all() for row in range(candidate.grid[0])):
+        return None
+    objective = objective_ticks(data, candidate, nodes)
+    return objective if objective < UNUSABLE_TICKS else None
+
+
+def _ceiling(candidate: CandidateData) -> int:
+    """No placement on usable links costs more than this."""
+    link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
+    layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
+    compute = int(candidate.forward_ticks.max() + candidate.backward_ticks.max())
+    stage = compute + max(candidate.config.layers_per_stage) * layer + 2 * link
+    ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
+    return 2 * (candidate.num_microbatches + candidate.num_stages) * stage + ring + candidate.optimizer_ticks
+
+
+def _largest_usable(ticks: IntArray) -> int:
+    return int(ticks[ticks < UNUSABLE_TICKS].max(initial=0))
+
+
+def _whole(bound: float) -> int:
+    """A bound that CP-SAT holds as an integer, back from its double; 0 if there is none."""
+    return math.floor(bound + 0.5) if math.isfinite(bound) and bound > 0 else 0
