@@ -9,25 +9,27 @@ The schedule is a max-plus system: the time of every event is the largest weight
 **Period**, the largest cycle mean of that graph. Blocking: the exchange of round ``i`` between ``s`` and ``s + 1``
 follows the one of round ``i - 1`` at the left border by ``f_s`` and the one of round ``i`` at the right border by
 ``b_{s+1}``, so a cycle is a closed walk on the line of borders, made of neighbour pairs ``c_s + P_s``, one round each:
-``max_s (c_s + P_s)``. Asynchronous: a cycle leaves the backward of stage ``s``, goes forward to stage ``k`` and back, and
-advances ``k - s + 1`` micro-batches: ``max over s <= k of (sum_{s..k} c + sum_{s..k-1} (u + d)) / (k - s + 1)``.
+``max_s (c_s + P_s)``. Asynchronous: a cycle leaves the backward of stage ``s``, goes forward to stage ``k`` and back,
+and advances ``k - s + 1`` micro-batches:
+``max over s <= k of (sum_{s..k} c + sum_{s..k-1} (u + d)) / (k - s + 1)``.
 
 **Upper form.** A path from the first forward to the last backward goes up to some highest stage ``k`` and back, which
-is the round trip of the stages up to ``k`` (blocking: with ``2 p`` per border), and makes ``m - 1`` further steps of one
-micro-batch, each worth at most one period. Unless ``k`` is the last stage, it turns round where ``w_k = min(pp - 1 -
-k, m - 1)`` forwards are ahead: so many steps of the warm-up count a forward only, and as many of the flush a backward
+is the round trip of the stages up to ``k`` (blocking: ``sum_{j<=k} (c_j + P_j)``), and makes ``m - 1`` further steps of
+one micro-batch, each worth at most one period. Unless ``k`` is the last stage, it turns round where ``w_k = min(pp - 1
+- k, m - 1)`` forwards are ahead: so many steps of the warm-up count a forward only, and as many of the flush a backward
 only. With ``g`` and ``h`` the most that such steps are worth (``max f`` and ``max b``, blocking ``max (f + P)`` and
 ``max (b + P)``, and ``g + h`` at least ``period + max P``)::
 
     T <= max over k of [ round_trip_k + w_k (g + h) + (m - 1 - w_k) period ]
 
-Ordinarily ``k = pp - 1`` is the largest, and this is ``round_trip + (m - 1) period``: always if ``g + h - period`` is at
-most ``c_j`` plus the transfers over its left border, for every stage ``j``. The other terms are needed when one stage's
-forward and another's backward dominate, or when one link outweighs the work of whole stages: with blocking sends, ``pp =
-8``, no work at all and one transfer of 1 s behind stage 0, stage 0 makes ``m + pp - 1`` exchanges, not ``m + 1``.
+Ordinarily ``k = pp - 1`` is the largest, and this is ``round_trip + (m - 1) period``: always if ``g + h - period`` is
+at most what each stage adds to the round trip. The other terms are needed when one stage's forward and another's
+backward dominate, or when one link outweighs the work of whole stages: with blocking sends, no work at all and one
+transfer of 1 s behind stage 0 of 8, stage 0 makes ``m + pp - 1`` exchanges, not ``m + 1``.
 
 **Lower form.** A stage starts after the first forward has passed the stages before, does all its work (and, blocking,
-its waiting), and its last backward passes the stages before. Interleaved: first and last are those of its first chunk.
+its waiting; asynchronous: goes round the cycle of an earlier stage and itself where that is longer), and its last
+backward passes the stages before. Interleaved: first and last are those of its first chunk.
 """
 
 import numpy as np
@@ -71,15 +73,14 @@ def finish_upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> F
     up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
     period = period_s(times, p2p)
     if p2p == "blocking":
-        transfer = 2 * np.maximum(up, down)
         waiting = _waiting(times)
         only = (forward + waiting).max(axis=0) + (backward + waiting).max(axis=0)
         only = np.maximum(only, period + waiting.max(axis=0))
+        round_trip = np.cumsum(forward + backward + waiting, axis=0)  # of the stages up to each stage
     else:
-        transfer = up + down
         only = forward.max(axis=0) + backward.max(axis=0)
-    round_trip = np.cumsum(forward + backward, axis=0)  # of the stages up to each stage
-    round_trip[1:] += np.cumsum(transfer, axis=0)
+        round_trip = np.cumsum(forward + backward, axis=0)
+        round_trip[1:] += np.cumsum(up + down, axis=0)
     ahead = np.minimum(np.arange(len(forward))[::-1], num_microbatches - 1)[:, None]
     total = (round_trip + ahead * only + (num_microbatches - 1 - ahead) * period).max(axis=0)
     finish: FloatArray = total - _before(backward, down)
@@ -89,9 +90,12 @@ def finish_upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> F
 def finish_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
     """When each stage can have finished its last backward, at the earliest, shape ``(pp, dp)``."""
     up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
-    work = num_microbatches * (times.forward_s + times.backward_s).sum(axis=0)
-    if p2p == "blocking" and len(times.forward_s) == 1:
+    cost = (times.forward_s + times.backward_s).sum(axis=0)
+    work = num_microbatches * cost
+    if len(times.forward_s) == 1 and p2p == "blocking":
         work = work + _exchanges(up, down, num_microbatches)
+    elif len(times.forward_s) == 1:
+        work = work + _zigzags(cost, up + down, num_microbatches)
     finish: FloatArray = _before(times.forward_s[0], up) + work
     for stage in range(len(finish) - 2, -1, -1):
         behind = finish[stage + 1] + down[stage] + times.backward_s[0, stage]
@@ -132,6 +136,25 @@ def _exchanges(up: FloatArray, down: FloatArray, m: int) -> FloatArray:
     left = np.minimum(warm, m - 1) * single[:-1] + np.maximum(m - warm - 1, 0) * both[:-1]
     total: FloatArray = left + right
     return total
+
+
+def _zigzags(cost: FloatArray, transfer: FloatArray, m: int) -> FloatArray:
+    """
+    What asynchronous micro-batches cost a stage beyond its own work, at least, shape ``(pp, dp)``.
+
+    Between its warm-up of ``w`` forwards and its flush, a path may go back to an earlier stage and return: once for
+    every ``stages passed`` of the ``m - 1 - w`` steps, if that is longer than so many steps of the stage itself.
+    """
+    pp = len(cost)
+    delay = np.zeros_like(cost)
+    for last in range(pp):
+        steps = max(m - pp + last, 0)
+        cycle = cost[last].copy()
+        for first in range(last - 1, -1, -1):
+            cycle = cycle + cost[first] + transfer[first]
+            length = last - first + 1
+            delay[last] = np.maximum(delay[last], steps // length * (cycle - length * cost[last]))
+    return delay
 
 
 def _before(work: FloatArray, transfer: FloatArray) -> FloatArray:
