@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.types import Launcher, P2PMode
 
 SCHEMA_VERSION = 1
@@ -139,3 +139,40 @@ class Plan:
     seed: int = 0
     created: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class RankRow(NamedTuple):
+    """One rank: where it runs, and its coordinates in the parallel groups."""
+
+    rank: int
+    host: str
+    local_rank: int
+    tp: int
+    cp: int
+    ep: int
+    dp: int
+    pp: int
+
+
+def rank_rows(plan: Plan) -> list[RankRow]:
+    """
+    The rank map, in rank order.
+
+    Expert parallelism shares the data- and context-parallel ranks of a stage, the expert coordinate fastest.
+    """
+    config = plan.config
+    coordinates = RankGrid.of(config, plan.placement.order).coordinates()
+    places = zip(plan.placement.node, plan.placement.local_rank, coordinates, strict=True)
+    return [
+        RankRow(
+            rank=rank,
+            host=plan.hosts[node],
+            local_rank=int(local_rank),
+            tp=int(tp),
+            cp=int(cp),
+            ep=int(dp * config.context_parallel_size + cp) % config.expert_model_parallel_size,
+            dp=int(dp),
+            pp=int(pp),
+        )
+        for rank, (node, local_rank, (pp, dp, cp, tp)) in enumerate(places)
+    ]

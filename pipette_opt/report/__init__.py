@@ -1,0 +1,1 @@
+"""What a finished plan looks like: the plan file, and tables for people."""

@@ -1,0 +1,126 @@
+"""The entries of a plan file, read one by one, with errors that name the file and the field."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pipette_opt.errors import InputError
+
+T = TypeVar("T")
+
+
+def damaged(where: str, path: str, problem: str) -> InputError:
+    """What is wrong with a field of a plan file."""
+    return InputError(where, f"{path} {problem}" if path else problem)
+
+
+class Entries:
+    """
+    One mapping of the file.
+
+    Parameters
+    ----------
+    where
+        The file.
+    path
+        Where in the file, e.g. ``memory[2]``; empty at the top.
+    data
+        What is there; anything but a mapping is an error.
+    """
+
+    def __init__(self, where: str, path: str, data: object) -> None:
+        self.where, self.path = where, path
+        if not isinstance(data, Mapping):
+            raise damaged(where, path, f"must be a mapping of fields, got {_shown(data)}.")
+        self.data: Mapping[str, Any] = data
+
+    def at(self, name: str) -> str:
+        """Path of a field."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def any(self, name: str) -> Any:
+        """Whatever a required field holds."""
+        if name not in self.data:
+            raise damaged(self.where, self.at(name), "is missing.")
+        return self.data[name]
+
+    def optional(self, name: str, read: Callable[[str], T]) -> T | None:
+        """A field that may be null, otherwise read by ``read``."""
+        return None if self.any(name) is None else read(name)
+
+    def text(self, name: str) -> str:
+        """Text."""
+        value = self.any(name)
+        if not isinstance(value, str):
+            raise self._wrong(name, "text", value)
+        return value
+
+    def choice(self, name: str, choices: tuple[Any, ...]) -> Any:
+        """One of some words."""
+        value = self.any(name)
+        if value not in choices:
+            raise self._wrong(name, f"one of {', '.join(choices)}", value)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value = self.any(name)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def whole(self, name: str, minimum: int = 0) -> int:
+        """A whole number, at least ``minimum``."""
+        return self._whole(name, self.any(name), minimum)
+
+    def number(self, name: str) -> float:
+        """A finite number."""
+        return self._number(name, self.any(name))
+
+    def texts(self, name: str) -> list[str]:
+        """A list of texts."""
+        values = self._list(name)
+        for index, value in enumerate(values):
+            if not isinstance(value, str):
+                raise self._wrong(f"{name}[{index}]", "text", value)
+        return values
+
+    def wholes(self, name: str) -> list[int]:
+        """A list of whole numbers >= 0."""
+        return [self._whole(f"{name}[{index}]", value, 0) for index, value in enumerate(self._list(name))]
+
+    def mapping(self, name: str) -> "Entries":
+        """A mapping inside this one."""
+        return Entries(self.where, self.at(name), self.any(name))
+
+    def mappings(self, name: str) -> list["Entries"]:
+        """A list of mappings."""
+        return [Entries(self.where, f"{self.at(name)}[{index}]", value) for index, value in enumerate(self._list(name))]
+
+    def numbers(self) -> dict[str, float]:
+        """All fields, each a finite number."""
+        return {name: self._number(name, value) for name, value in self.data.items()}
+
+    def _list(self, name: str) -> list[Any]:
+        value = self.any(name)
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list", value)
+        return value
+
+    def _whole(self, name: str, value: object, minimum: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise self._wrong(name, f"a whole number >= {minimum}", value)
+        return value
+
+    def _number(self, name: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(name, "a finite number", value)
+        return float(value)
+
+    def _wrong(self, name: str, wanted: str, value: object) -> InputError:
+        return damaged(self.where, self.at(name), f"must be {wanted}, got {_shown(value)}.")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,313 @@
+"""
+``plan.json``: a finished plan as a file, and back.
+
+The file is for other programs too: its fields are published in ``data/schemas/plan.schema.json``, and everything that
+follows from other fields (coordinates, micro-batches) is written all the same and checked when the file is read.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from pipette_opt.errors import InputError
+from pipette_opt.files import write_atomically
+from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.plan import (
+    SCHEMA_VERSION,
+    Alternative,
+    Baseline,
+    Certificate,
+    IterationTime,
+    Plan,
+    RankRow,
+    StageMemory,
+    rank_rows,
+)
+from pipette_opt.report.entries import Entries, damaged
+from pipette_opt.types import Launcher, P2PMode, RankOrder, RecomputeGranularity
+from pipette_opt.units import GIB
+
+LINE_LENGTH = 120
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """The content of ``plan.json``, in the order in which it is written."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "created": plan.created,
+        "inputs": _plain(plan.inputs),
+        "seed": plan.seed,
+        "versions": dict(plan.versions),
+        "launcher": plan.launcher,
+        "rank_order": plan.placement.order,
+        "p2p": plan.p2p,
+        "nccl_algorithm": plan.nccl_algorithm,
+        "hosts": list(plan.hosts),
+        "gpus_per_node": plan.gpus_per_node,
+        "parallel": _config_to_dict(plan.config, plan.global_batch_size),
+        "placement": [row._asdict() for row in rank_rows(plan)],
+        "unused_hosts": [{"host": host, "reason": reason} for host, reason in plan.unused_hosts.items()],
+        "certificate": asdict(plan.certificate),
+        "estimate": {**asdict(plan.estimate), "breakdown": dict(plan.estimate.breakdown)},
+        "memory": [_memory_to_dict(stage) for stage in plan.memory],
+        "alternatives": [_alternative_to_dict(one, plan.global_batch_size) for one in plan.alternatives],
+        "baselines": [_baseline_to_dict(one, plan.global_batch_size) for one in plan.baselines],
+        "notes": list(plan.notes),
+    }
+
+
+def write_plan(plan: Plan, path: str | Path) -> None:
+    """Write ``plan.json``; a reader never sees half of it. ``InputError`` if the place cannot be written."""
+    text = _render(plan_to_dict(plan)) + "\n"
+    try:
+        write_atomically(Path(path), text)
+    except OSError as error:
+        raise InputError(str(path), f"cannot be written: {error.strerror or error}.") from None
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read ``plan.json``. ``InputError`` names the file and the field of whatever is damaged."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), f"must be a UTF-8 text file ({error.reason} at byte {error.start}).") from None
+    try:
+        content = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(str(path), f"is not JSON: {error}.") from None
+    return plan_from_dict(content, str(path))
+
+
+def plan_from_dict(content: object, where: str = "plan") -> Plan:
+    """A plan from the content of ``plan.json``; ``where`` starts every error message."""
+    top = Entries(where, "", content)
+    version = top.whole("schema_version")
+    if version != SCHEMA_VERSION:
+        raise damaged(where, "schema_version", f"is {version}; this program reads version {SCHEMA_VERSION}.")
+    parallel = top.mapping("parallel")
+    config, global_batch_size = _read_config(parallel)
+    hosts = tuple(top.texts("hosts"))
+    if len(set(hosts)) < len(hosts):
+        raise damaged(where, "hosts", "names a host more than once.")
+    estimate = top.mapping("estimate")
+    plan = Plan(
+        config=config,
+        placement=_read_placement(top, config, hosts),
+        hosts=hosts,
+        gpus_per_node=top.whole("gpus_per_node", minimum=1),
+        global_batch_size=global_batch_size,
+        launcher=top.choice("launcher", get_args(Launcher)),
+        p2p=top.choice("p2p", get_args(P2PMode)),
+        certificate=_read_certificate(top.mapping("certificate")),
+        estimate=IterationTime(
+            iteration_time_s=estimate.number("iteration_time_s"),
+            tokens_per_s=estimate.number("tokens_per_s"),
+            tokens_per_s_per_gpu=estimate.number("tokens_per_s_per_gpu"),
+            mfu=estimate.number("mfu"),
+            breakdown=estimate.mapping("breakdown").numbers(),
+        ),
+        memory=tuple(_read_memory(one) for one in top.mappings("memory")),
+        unused_hosts={one.text("host"): one.text("reason") for one in top.mappings("unused_hosts")},
+        alternatives=tuple(_read_alternative(one) for one in top.mappings("alternatives")),
+        baselines=tuple(_read_baseline(one) for one in top.mappings("baselines")),
+        inputs=dict(top.mapping("inputs").data),
+        notes=tuple(top.texts("notes")),
+        nccl_algorithm=top.text("nccl_algorithm"),
+        seed=top.whole("seed"),
+        created=top.text("created"),
+        versions={name: str(version) for name, version in top.mapping("versions").data.items()},
+    )
+    _check_coordinates(top, plan)
+    return plan
+
+
+def _config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str, Any]:
+    content = {**asdict(config), "layers_per_stage": list(config.layers_per_stage)}
+    return {
+        **content,
+        "world_size": config.world_size,
+        "global_batch_size": global_batch_size,
+        "num_microbatches": config.num_microbatches(global_batch_size),
+    }
+
+
+def _read_config(parallel: Entries) -> tuple[ParallelConfig, int]:
+    """The configuration and the global batch size; what follows from them must agree."""
+    degrees = {
+        name: parallel.whole(name, minimum=1)
+        for name in (
+            "tensor_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "data_parallel_size",
+            "context_parallel_size",
+            "expert_model_parallel_size",
+            "micro_batch_size",
+        )
+    }
+    global_batch_size = parallel.whole("global_batch_size", minimum=1)
+    chunks = "virtual_pipeline_model_parallel_size"
+    recompute: RecomputeGranularity | None = parallel.optional(
+        "recompute_granularity", lambda name: parallel.choice(name, get_args(RecomputeGranularity))
+    )
+    try:
+        config = ParallelConfig(
+            **degrees,
+            layers_per_stage=tuple(parallel.wholes("layers_per_stage")),
+            virtual_pipeline_model_parallel_size=parallel.optional(chunks, parallel.whole),
+            sequence_parallel=parallel.flag("sequence_parallel"),
+            recompute_granularity=recompute,
+            use_distributed_optimizer=parallel.flag("use_distributed_optimizer"),
+        )
+        num_microbatches = config.num_microbatches(global_batch_size)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise damaged(parallel.where, parallel.path, f"does not hold together: {error}") from None
+    for name, expected in (("world_size", config.world_size), ("num_microbatches", num_microbatches)):
+        found = parallel.whole(name)
+        if found != expected:
+            raise damaged(parallel.where, parallel.at(name), f"is {found}, but the degrees give {expected}.")
+    return config, global_batch_size
+
+
+def _read_placement(top: Entries, config: ParallelConfig, hosts: tuple[str, ...]) -> Placement:
+    """The rank map; ranks must be 0, 1, ... in order, on hosts of the list."""
+    rows = top.mappings("placement")
+    if len(rows) != config.world_size:
+        raise damaged(top.where, "placement", f"has {len(rows)} ranks, but the degrees give {config.world_size}.")
+    index = {host: number for number, host in enumerate(hosts)}
+    node, local_rank = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int64)
+    for rank, row in enumerate(rows):
+        if row.whole("rank") != rank:
+            raise damaged(
+                row.where, row.at("rank"), f"is {row.whole('rank')}; the ranks must be in order, here {rank}."
+            )
+        host = row.text("host")
+        if host not in index:
+            raise damaged(row.where, row.at("host"), f"is {host!r}, which is not among the hosts of the file.")
+        node[rank], local_rank[rank] = index[host], row.whole("local_rank")
+    return Placement(order=top.choice("rank_order", get_args(RankOrder)), node=node, local_rank=local_rank)
+
+
+def _check_coordinates(top: Entries, plan: Plan) -> None:
+    """The coordinates in the file are those of its rank order."""
+    for row, expected in zip(top.mappings("placement"), rank_rows(plan), strict=True):
+        for name in RankRow._fields[3:]:
+            found, right = row.whole(name), getattr(expected, name)
+            if found != right:
+                order = plan.placement.order
+                raise damaged(row.where, row.at(name), f"is {found}; rank {expected.rank} of {order} has {right}.")
+
+
+def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:
+    return {
+        "stage": stage.stage,
+        "predicted_gib": stage.predicted_bytes / GIB,
+        "upper_gib": stage.upper_bytes / GIB,
+        "capacity_gib": stage.capacity_bytes / GIB,
+        "oom_probability": stage.oom_probability,
+    }
+
+
+def _read_memory(stage: Entries) -> StageMemory:
+    return StageMemory(
+        stage=stage.whole("stage"),
+        predicted_bytes=round(stage.number("predicted_gib") * GIB),
+        upper_bytes=round(stage.number("upper_gib") * GIB),
+        capacity_bytes=round(stage.number("capacity_gib") * GIB),
+        oom_probability=stage.number("oom_probability"),
+    )
+
+
+def _read_certificate(certificate: Entries) -> Certificate:
+    names = (
+        "objective_s",
+        "lower_bound_s",
+        "gap",
+        "placement_dependent_s",
+        "placement_gap",
+        "judge_lower_bound_s",
+        "wall_time_s",
+    )
+    return Certificate(
+        **{name: certificate.number(name) for name in names},
+        status=certificate.text("status"),
+        scope=certificate.text("scope"),
+        num_candidates=certificate.whole("num_candidates"),
+        num_pruned=certificate.whole("num_pruned"),
+    )
+
+
+def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, Any]:
+    return {
+        "parallel": _config_to_dict(one.config, global_batch_size),
+        "hosts": list(one.hosts),
+        "objective_s": one.objective_s,
+        "iteration_time_s": one.iteration_time_s,
+        "oom_probability": one.oom_probability,
+        "reason": one.reason,
+    }
+
+
+def _read_alternative(one: Entries) -> Alternative:
+    return Alternative(
+        config=_read_config(one.mapping("parallel"))[0],
+        hosts=tuple(one.texts("hosts")),
+        objective_s=one.optional("objective_s", one.number),
+        iteration_time_s=one.optional("iteration_time_s", one.number),
+        oom_probability=one.optional("oom_probability", one.number),
+        reason=one.text("reason"),
+    )
+
+
+def _baseline_to_dict(one: Baseline, global_batch_size: int) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "parallel": _config_to_dict(one.config, global_batch_size),
+        "iteration_time_s": one.iteration_time_s,
+        "objective_s": one.objective_s,
+        "wall_time_s": one.wall_time_s,
+    }
+
+
+def _read_baseline(one: Entries) -> Baseline:
+    return Baseline(
+        name=one.text("name"),
+        config=_read_config(one.mapping("parallel"))[0],
+        iteration_time_s=one.number("iteration_time_s"),
+        objective_s=one.number("objective_s"),
+        wall_time_s=one.number("wall_time_s"),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold; paths become text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value
+
+
+def _render(value: Any, indent: int = 0) -> str:
+    """JSON for people: whatever fits on a line is on one line."""
+    flat = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    if len(flat) + indent <= LINE_LENGTH or not isinstance(value, dict | list):
+        return flat
+    pad = " " * (indent + 2)
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key, ensure_ascii=False)}: {_render(one, indent + 2)}" for key, one in value.items()]
+        opening, closing = "{", "}"
+    else:
+        parts = [_render(one, indent + 2) for one in value]
+        opening, closing = "[", "]"
+    body = ",\n".join(pad + part for part in parts)
+    return f"{opening}\n{body}\n{' ' * indent}{closing}"

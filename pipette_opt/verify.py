@@ -1,0 +1,346 @@
+"""
+Every rule again, in plain Python, on the finished plan.
+
+Nothing of the solver's problem or solution is used: a plan that passes is right by the given data, whatever produced
+it. Each rule is one function whose docstring is the rule; it yields what is wrong, with the numbers.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.candidates import check_legal
+from pipette_opt.errors import InputError, PlanError
+from pipette_opt.parallel import Placement, RankGrid
+from pipette_opt.plan import Plan
+from pipette_opt.specs import Instance
+from pipette_opt.units import gib
+
+Rule = Callable[[Instance, Plan], Iterator[str]]
+Coordinates = tuple[int, int, int, int]
+"""Pipeline, data, context and tensor coordinate of a rank."""
+
+ROUNDING = 1e-9
+"""Relative; sums and quotients of doubles."""
+
+ESTIMATE_TOLERANCE = 1e-6
+"""Relative; the estimate again."""
+
+TICKS_TOLERANCE = 1e-3
+"""Relative; what rounding up to ticks, which every bound gives back, may leave open of a closed gap."""
+
+
+def verify(instance: Instance, plan: Plan) -> None:
+    """
+    Check a plan against what was given.
+
+    Raises ``PlanError`` with every broken rule by name. Rules that read the map are skipped if the map itself is
+    broken.
+    """
+    for rules in (MAP_RULES, CONTENT_RULES):
+        problems = [f"{rule.__name__}: {problem}" for rule in rules for problem in rule(instance, plan)]
+        if problems:
+            raise PlanError("the plan breaks:\n  " + "\n  ".join(problems))
+
+
+def degrees_fill_the_world(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Tensor x context x data x pipeline is the number of ranks placed."""
+    config = plan.config
+    degrees = (
+        config.tensor_model_parallel_size,
+        config.context_parallel_size,
+        config.data_parallel_size,
+        config.pipeline_model_parallel_size,
+    )
+    if math.prod(degrees) != len(plan.placement.node):
+        product = " * ".join(map(str, degrees))
+        yield f"tp * cp * dp * pp = {product} = {math.prod(degrees)}, but {len(plan.placement.node)} ranks are placed"
+
+
+def hosts_exist(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Every host with a rank is in the cluster; every other host of the plan is listed as unused."""
+    outside = [int(node) for node in plan.placement.node if not 0 <= node < len(plan.hosts)]
+    if outside:
+        yield f"host index {outside[0]} is outside the {len(plan.hosts)} hosts of the plan"
+        return
+    used = {plan.hosts[node] for node in plan.placement.node}
+    for host in sorted(used - set(instance.cluster.hosts)):
+        yield f"host {host} has ranks, but is not in cluster {instance.cluster.name}"
+    for host in sorted(used & set(plan.unused_hosts)):
+        yield f"host {host} has ranks, but is listed as unused"
+    for host in sorted(set(plan.hosts) - used - set(plan.unused_hosts)):
+        yield f"host {host} has no rank, but is not listed as unused"
+    for host in sorted(set(plan.unused_hosts) - set(plan.hosts)):
+        yield f"unused host {host} is not among the hosts of the plan"
+
+
+def one_rank_per_gpu(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Every rank has one GPU that its host has, and no GPU hosts two ranks."""
+    if plan.gpus_per_node != instance.cluster.gpus_per_node:
+        yield f"gpus_per_node is {plan.gpus_per_node}, the cluster's hosts have {instance.cluster.gpus_per_node}"
+    owner: dict[tuple[int, int], int] = {}
+    for rank, (node, local_rank) in enumerate(zip(plan.placement.node, plan.placement.local_rank, strict=True)):
+        gpu = (int(node), int(local_rank))
+        if not 0 <= local_rank < instance.cluster.gpus_per_node:
+            yield f"rank {rank} has local rank {local_rank} of {instance.cluster.gpus_per_node} GPUs"
+        if gpu in owner:
+            host = plan.hosts[gpu[0]] if 0 <= gpu[0] < len(plan.hosts) else f"number {gpu[0]}"
+            yield f"ranks {owner[gpu]} and {rank} share GPU {gpu[1]} of host {host}"
+        owner.setdefault(gpu, rank)
+
+
+def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
+    """The coordinates of each rank are Megatron-Core's in the plan's order, by division with remainder."""
+    grid = RankGrid.of(plan.config, plan.placement.order).coordinates()
+    for rank, expected in enumerate(_coordinates(plan)):
+        if tuple(grid[rank]) != expected:
+            yield f"rank {rank} has (pp, dp, cp, tp) = {tuple(map(int, grid[rank]))}, expected {expected}"
+
+
+def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
+    """With torchrun each host has equally many consecutive ranks, its GPUs in rank order."""
+    if plan.launcher != "torchrun":
+        return
+    nodes = [int(node) for node in plan.placement.node]
+    per_host = Counter(nodes)
+    if len(set(per_host.values())) > 1:
+        yield f"hosts have between {min(per_host.values())} and {max(per_host.values())} ranks"
+        return
+    size = per_host[nodes[0]]
+    for rank, (node, local_rank) in enumerate(zip(nodes, plan.placement.local_rank, strict=True)):
+        if node != nodes[rank - rank % size] or local_rank != rank % size:
+            yield f"rank {rank} is on {plan.hosts[node]}:{local_rank}, where torchrun cannot start it"
+            return
+
+
+def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Batch, launcher and send mode, and the model and training that the plan records, are the instance's."""
+    pairs = (
+        ("global_batch_size", plan.global_batch_size, instance.training.global_batch_size),
+        ("launcher", plan.launcher, instance.launcher),
+        ("p2p", plan.p2p, instance.p2p),
+    )
+    for name, found, given in pairs:
+        if found != given:
+            yield f"{name} is {found}, given was {given}"
+    for name, spec in (("model", instance.model), ("training", instance.training)):
+        recorded = plan.inputs.get(name)
+        if isinstance(recorded, Mapping):
+            yield from _differences(name, recorded, asdict(spec))
+
+
+def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Megatron-Core accepts the configuration: the candidates' checks, and the main ones once more by hand."""
+    model, training, config = instance.model, instance.training, plan.config
+    yield from check_legal(model, training, config)
+    tp, cp, chunks = config.tensor_model_parallel_size, config.context_parallel_size, config.num_chunks
+    per_step = config.data_parallel_size * config.micro_batch_size
+    if training.global_batch_size % per_step:
+        yield f"global_batch_size {training.global_batch_size} is not divided by dp * micro-batch = {per_step}"
+    for name, size in (("heads", model.num_attention_heads), ("MLP width", model.ffn_hidden_size)):
+        if size % tp:
+            yield f"{size} {name} are not divided by tp = {tp}"
+    if max(model.num_query_groups, tp) % min(model.num_query_groups, tp):
+        yield f"{model.num_query_groups} query groups and tp = {tp} do not divide one another"
+    if model.padded_vocab_size(tp) % tp or model.padded_vocab_size(tp) < model.vocab_size:
+        yield f"the padded vocabulary {model.padded_vocab_size(tp)} is not divided by tp = {tp} or too small"
+    if training.seq_length % (cp * (tp if config.sequence_parallel else 1)):
+        yield f"seq_length {training.seq_length} is not divided over cp = {cp} and tp = {tp}"
+    if sum(config.layers_per_stage) != model.num_layers:
+        yield f"layers_per_stage add up to {sum(config.layers_per_stage)}, the model has {model.num_layers}"
+    if any(layers % chunks for layers in config.layers_per_stage):
+        yield f"layers_per_stage {config.layers_per_stage} are not whole in {chunks} chunks"
+
+
+def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Every pair of hosts that a pipeline or a ring uses, in the direction used, has a measurement."""
+    usable = instance.cluster.usable_links
+    index = {host: number for number, host in enumerate(instance.cluster.hosts)}
+    for (source, target), user in sorted(_links_used(plan).items()):
+        if not usable[index[source], index[target]]:
+            yield f"{source} -> {target} was not measured, {user} uses it"
+
+
+def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Each stage's upper bound fits its capacity, and that the smallest GPU it is on; probabilities are in [0, 1]."""
+    stages = [stage.stage for stage in plan.memory]
+    if stages != list(range(plan.config.pipeline_model_parallel_size)):
+        yield f"memory is given for stages {stages} of {plan.config.pipeline_model_parallel_size}"
+        return
+    installed = _installed_bytes(instance, plan)
+    for stage in plan.memory:
+        floor = _state_bytes(instance, plan, stage.stage)
+        if stage.upper_bytes > stage.capacity_bytes:
+            yield (
+                f"stage {stage.stage} needs up to {gib(stage.upper_bytes):.1f} GiB of {gib(stage.capacity_bytes):.1f}"
+            )
+        if stage.capacity_bytes > installed[stage.stage]:
+            yield (
+                f"stage {stage.stage} counts on {gib(stage.capacity_bytes):.1f} GiB, its smallest GPU has "
+                f"{gib(installed[stage.stage]):.1f}"
+            )
+        if not 0 <= stage.predicted_bytes <= stage.upper_bytes:
+            yield f"stage {stage.stage} has predicted {stage.predicted_bytes} and upper {stage.upper_bytes} bytes"
+        if stage.upper_bytes < floor:
+            yield (
+                f"stage {stage.stage} is said to need at most {gib(stage.upper_bytes):.1f} GiB, its layers' weights, "
+                f"gradients and optimizer state alone take {gib(floor):.1f}"
+            )
+        if not 0 <= stage.oom_probability <= 1:
+            yield f"stage {stage.stage} has oom_probability {stage.oom_probability}"
+
+
+def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Bounds are below what they bound, the gaps are their quotients, and only a closed gap is called optimal."""
+    proof = plan.certificate
+    if proof.status not in ("OPTIMAL", "FEASIBLE"):
+        yield f"status is {proof.status!r}"
+    if not 0 <= proof.lower_bound_s <= proof.objective_s * (1 + ROUNDING):
+        yield f"lower_bound_s {proof.lower_bound_s} is not between 0 and objective_s {proof.objective_s}"
+    if not 0 <= proof.judge_lower_bound_s <= plan.estimate.iteration_time_s * (1 + ROUNDING):
+        yield f"judge_lower_bound_s {proof.judge_lower_bound_s} is above {plan.estimate.iteration_time_s}"
+    open_s = proof.objective_s - proof.lower_bound_s
+    for name, whole in (("gap", proof.objective_s), ("placement_gap", proof.placement_dependent_s)):
+        expected = open_s / whole if whole > 0 else 0.0
+        if not _close(getattr(proof, name), expected, ROUNDING):
+            yield f"{name} is {getattr(proof, name)}, the times give {expected}"
+    if proof.status == "OPTIMAL" and proof.gap > TICKS_TOLERANCE:
+        yield f"status is OPTIMAL with a gap of {proof.gap:.2%}"
+    if not 0 <= proof.placement_dependent_s <= proof.objective_s * (1 + ROUNDING):
+        yield f"placement_dependent_s {proof.placement_dependent_s} is not between 0 and objective_s"
+    for name in ("wall_time_s", "num_candidates", "num_pruned"):
+        if getattr(proof, name) < 0:
+            yield f"{name} is {getattr(proof, name)}"
+
+
+def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
+    """The breakdown adds up to the iteration time, and the rates follow from it."""
+    time = plan.estimate
+    if not time.iteration_time_s > 0:
+        yield f"iteration_time_s is {time.iteration_time_s}"
+        return
+    total = math.fsum(time.breakdown.values())
+    if not _close(total, time.iteration_time_s, ROUNDING):
+        yield f"the breakdown adds up to {total}, iteration_time_s is {time.iteration_time_s}"
+    for name, seconds in time.breakdown.items():
+        if seconds < -ROUNDING * time.iteration_time_s:
+            yield f"{name} is {seconds} s"
+    tokens_per_s = instance.training.global_batch_size * instance.training.seq_length / time.iteration_time_s
+    for name, expected in (
+        ("tokens_per_s", tokens_per_s),
+        ("tokens_per_s_per_gpu", tokens_per_s / len(plan.placement.node)),
+    ):
+        if not _close(getattr(time, name), expected, ROUNDING):
+            yield f"{name} is {getattr(time, name)}, the time gives {expected}"
+    if not 0 <= time.mfu <= 1:
+        yield f"mfu is {time.mfu}"
+
+
+def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
+    """The critical path, walked again, gives the same iteration time and utilisation."""
+    from pipette_opt.estimator.estimate import estimate
+
+    try:
+        again = estimate(instance, plan.config, _on_cluster(instance, plan))
+    except (InputError, ValueError) as error:
+        yield f"the plan cannot be judged: {error}"
+        return
+    found = plan.estimate.iteration_time_s
+    if not _close(found, again.iteration_time_s, ESTIMATE_TOLERANCE):
+        yield f"iteration_time_s is {found}, the judge says {again.iteration_time_s}"
+    if not _close(plan.estimate.mfu, again.mfu, ESTIMATE_TOLERANCE):
+        yield f"mfu is {plan.estimate.mfu}, the judge says {again.mfu}"
+
+
+MAP_RULES: tuple[Rule, ...] = (degrees_fill_the_world, hosts_exist, one_rank_per_gpu)
+"""What the map must be before anything else can be asked."""
+
+CONTENT_RULES: tuple[Rule, ...] = (
+    coordinates_in_rank_order,
+    torchrun_ranks_contiguous,
+    settings_are_the_given,
+    configuration_is_legal,
+    links_were_measured,
+    memory_fits,
+    certificate_is_consistent,
+    estimate_adds_up,
+    estimate_is_reproduced,
+)
+
+RULES: tuple[Rule, ...] = MAP_RULES + CONTENT_RULES
+"""All rules, in the order in which they are checked."""
+
+
+def _coordinates(plan: Plan) -> Iterator[Coordinates]:
+    """Coordinates of each rank: the tensor coordinate is fastest, then context, then the rest by the rank order."""
+    config = plan.config
+    tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
+    dp, pp = config.data_parallel_size, config.pipeline_model_parallel_size
+    for rank in range(tp * cp * dp * pp):
+        slot, inner = divmod(rank, tp * cp)
+        if plan.placement.order == "tp-cp-ep-dp-pp":
+            stage, replica = divmod(slot, dp)
+        else:
+            replica, stage = divmod(slot, pp)
+        yield stage, replica, inner // tp, inner % tp
+
+
+def _links_used(plan: Plan) -> dict[tuple[str, str], str]:
+    """Directed pairs of hosts, each with who uses it."""
+    host = {where: plan.hosts[node] for where, node in zip(_coordinates(plan), plan.placement.node, strict=True)}
+    used: dict[tuple[str, str], str] = {}
+    pp, interleaved = plan.config.pipeline_model_parallel_size, plan.config.num_chunks > 1
+    for (stage, dp, cp, tp), here in host.items():
+        if stage + 1 < pp or interleaved:
+            there = host[(stage + 1) % pp, dp, cp, tp]
+            for pair in ((here, there), (there, here)):
+                used.setdefault(pair, f"the pipeline at stage {stage}")
+    rings: dict[tuple[str, Coordinates], list[str]] = defaultdict(list)
+    for (stage, dp, cp, tp), here in host.items():
+        rings["the data-parallel ring", (stage, 0, 0, tp)].append(here)
+        rings["the tensor-parallel ring", (stage, dp, cp, 0)].append(here)
+    for (kind, (stage, *_)), members in rings.items():
+        order = list(dict.fromkeys(members))
+        for here, there in zip(order, order[1:] + order[:1], strict=True):
+            used.setdefault((here, there), f"{kind} of stage {stage}")
+    return {pair: user for pair, user in used.items() if pair[0] != pair[1]}
+
+
+def _installed_bytes(instance: Instance, plan: Plan) -> dict[int, int]:
+    """Memory of the smallest GPU of each stage."""
+    memory = {node.host: node.gpu.memory_bytes for node in instance.cluster.nodes}
+    smallest: dict[int, int] = {}
+    for (stage, *_), node in zip(_coordinates(plan), plan.placement.node, strict=True):
+        here = memory[plan.hosts[node]]
+        smallest[stage] = min(here, smallest.get(stage, here))
+    return smallest
+
+
+def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
+    """Weights, gradients and optimizer state of one rank of a stage, at least: its layers' sharded matrices only."""
+    config, training = plan.config, instance.training
+    sharded = instance.model.sharded_layer_parameters / config.tensor_model_parallel_size
+    owners = config.data_parallel_size * config.context_parallel_size if config.use_distributed_optimizer else 1
+    per_parameter = training.parameter_bytes + training.gradient_bytes + training.optimizer_bytes / owners
+    return config.layers_per_stage[stage] * sharded * per_parameter
+
+
+def _on_cluster(instance: Instance, plan: Plan) -> Placement:
+    """The placement with its hosts numbered as in the cluster."""
+    index = {host: number for number, host in enumerate(instance.cluster.hosts)}
+    return replace(plan.placement, node=np.array([index[plan.hosts[node]] for node in plan.placement.node]))
+
+
+def _differences(name: str, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    for field, value in given.items():
+        if field in recorded and recorded[field] != value:
+            yield f"inputs.{name}.{field} is {recorded[field]!r}, given was {value!r}"
+
+
+def _close(found: float, expected: float, tolerance: float) -> bool:
+    """Equal up to rounding; a NaN is close to nothing."""
+    return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance * 1e-3)

@@ -1,0 +1,131 @@
+"""Small finished plans, correct by construction, for the tests of what happens to a plan."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+from specs_for_tests import TINY, cluster, config, instance
+
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.plan import Alternative, Baseline, Certificate, Plan, StageMemory
+from pipette_opt.specs import Instance
+from pipette_opt.types import Launcher
+from pipette_opt.units import GIB
+
+HOST_ORDER = (3, 0, 4, 1)
+"""Hosts of the small plan in grid order; n2 is left out."""
+
+
+def small_instance(launcher: Launcher = "slurm", **options: object) -> Instance:
+    """Five hosts of four GPUs, directed links, the tiny model."""
+    links = np.linspace(10.0, 20.0, 25).reshape(5, 5)
+    return instance(cluster(5, links, gpus=4), TINY, launcher=launcher, **options)  # type: ignore[arg-type]
+
+
+def small_config(**options: object) -> ParallelConfig:
+    """Tensor 2, pipeline 2, data 4: sixteen ranks."""
+    return config(tp=2, pp=2, dp=4, mbs=2, sequence_parallel=True, use_distributed_optimizer=True, **options)
+
+
+def plan_of(
+    given: Instance, chosen: ParallelConfig, hosts: tuple[int, ...] = HOST_ORDER, *, stages_per_host: int = 1
+) -> Plan:
+    """A plan with round certificate numbers and the judge's own estimate."""
+    blocks = node_blocks(chosen, given.cluster.gpus_per_node, given.launcher)
+    block = next(one for one in blocks if one.stages == stages_per_host)
+    placement = block_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
+    return plan_on(given, chosen, placement)
+
+
+def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Plan:
+    """The same for any placement."""
+    judged = estimate(given, chosen, placement)
+    objective_s = 1.25 * judged.iteration_time_s
+    dependent_s = objective_s / 4
+    unused = sorted(set(range(given.cluster.num_nodes)) - set(placement.node.tolist()))
+    return Plan(
+        config=chosen,
+        placement=placement,
+        hosts=given.cluster.hosts,
+        gpus_per_node=given.cluster.gpus_per_node,
+        global_batch_size=given.training.global_batch_size,
+        launcher=given.launcher,
+        p2p=given.p2p,
+        certificate=Certificate(
+            status="FEASIBLE",
+            objective_s=objective_s,
+            lower_bound_s=objective_s * 0.96875,
+            gap=0.03125,
+            placement_dependent_s=dependent_s,
+            placement_gap=0.125,
+            judge_lower_bound_s=judged.iteration_time_s / 2,
+            scope="closed form of 1F1B, over every candidate without interleaving",
+            wall_time_s=12.5,
+            num_candidates=120,
+            num_pruned=100,
+        ),
+        estimate=judged,
+        memory=tuple(
+            StageMemory(
+                stage=stage,
+                predicted_bytes=(30 - 2 * stage) * GIB + 12345,
+                upper_bytes=(34 - 2 * stage) * GIB,
+                capacity_bytes=78 * GIB,
+                oom_probability=1e-3 / (stage + 1),
+            )
+            for stage in range(chosen.pipeline_model_parallel_size)
+        ),
+        unused_hosts={
+            given.cluster.hosts[node]: "in its best place (for n0) it would cost 0.0123 s (1.23%) per iteration"
+            for node in unused
+        },
+        alternatives=(
+            Alternative(
+                config=replace(chosen, use_distributed_optimizer=False),
+                hosts=("n0", "n1", "n3", "n4"),
+                objective_s=objective_s * 1.1,
+                iteration_time_s=judged.iteration_time_s * 1.1,
+                oom_probability=0.02,
+                reason="10.0% slower, most of it data parallel (+0.05 s)",
+            ),
+            Alternative(
+                config=replace(chosen, micro_batch_size=1, recompute_granularity="full"),
+                hosts=("n0", "n1", "n2", "n3"),
+                objective_s=None,
+                iteration_time_s=None,
+                oom_probability=None,
+                reason="not judged: its bound is above the plan",
+            ),
+        ),
+        baselines=(
+            Baseline(
+                name="megatron",
+                config=chosen,
+                iteration_time_s=judged.iteration_time_s * 1.2,
+                objective_s=objective_s * 1.2,
+                wall_time_s=0.01,
+            ),
+        ),
+        inputs={
+            "cluster": {"path": "cluster.yaml", "sha256": "ab" * 32},
+            "model": asdict(given.model),
+            "training": asdict(given.training),
+        },
+        notes=("2 directed host pairs were not measured and are not used.",),
+        seed=7,
+        created="2026-01-02T03:04:05+00:00",
+        versions={"pipette-opt": "0.1.0", "ortools": "9.15"},
+    )
+
+
+def small_plan(launcher: Launcher = "slurm", **options: object) -> Plan:
+    """The plan of :func:`small_config` on four of five hosts."""
+    return plan_of(small_instance(launcher), small_config(**options))
+
+
+def scrambled_plan() -> Plan:
+    """The same with ranks dealt to GPUs at random: no host has consecutive ranks."""
+    given = small_instance()
+    gpus = np.random.default_rng(3).permutation(16)
+    placement = Placement(order="tp-cp-ep-dp-pp", node=np.array(HOST_ORDER)[gpus // 4], local_rank=gpus % 4)
+    return plan_on(given, small_config(), placement)

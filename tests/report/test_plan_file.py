@@ -1,0 +1,193 @@
+"""The plan file: what is written is read back, and damage is named."""
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
+
+from pipette_opt.errors import InputError
+from pipette_opt.plan import Plan
+from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict, read_plan, write_plan
+from pipette_opt.shipped import shipped_path
+
+
+def assert_equal(one: Any, two: Any) -> None:
+    """Equal field by field; arrays element by element."""
+    if is_dataclass(one):
+        assert type(one) is type(two)
+        for field in fields(one):
+            assert_equal(getattr(one, field.name), getattr(two, field.name))
+    elif isinstance(one, tuple) and one and is_dataclass(one[0]):
+        assert len(one) == len(two)
+        for left, right in zip(one, two, strict=True):
+            assert_equal(left, right)
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, two)
+    else:
+        assert one == two
+
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "small": small_plan,
+    "scrambled": scrambled_plan,
+    "interleaved": lambda: plan_of(
+        small_instance(), small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
+    ),
+    "stages inside a host": lambda: plan_of(small_instance(), small_config(), stages_per_host=2),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_written_plan_is_read_back(name: str, tmp_path: Path) -> None:
+    """Every field survives, bytes to the byte and floats to the last bit."""
+    plan = PLANS[name]()
+    write_plan(plan, tmp_path / "plan.json")
+    assert_equal(read_plan(tmp_path / "plan.json"), plan)
+
+
+def test_named_fields() -> None:
+    """The names that other programs rely on, at the top and one level down."""
+    content = plan_to_dict(small_plan())
+    assert content["schema_version"] == 1
+    assert {"created", "inputs", "seed", "versions", "launcher", "rank_order", "p2p", "nccl_algorithm"} <= set(content)
+    assert content["parallel"]["num_microbatches"] == 64 // (4 * 2)
+    assert content["parallel"]["layers_per_stage"] == [4, 4]
+    assert content["parallel"]["virtual_pipeline_model_parallel_size"] is None
+    assert set(content["certificate"]) == {
+        "status",
+        "objective_s",
+        "lower_bound_s",
+        "gap",
+        "placement_dependent_s",
+        "placement_gap",
+        "judge_lower_bound_s",
+        "scope",
+        "wall_time_s",
+        "num_candidates",
+        "num_pruned",
+    }
+    assert content["memory"][1]["upper_gib"] == 32.0
+    assert [one["host"] for one in content["unused_hosts"]] == ["n2"]
+
+
+def test_placement_rows() -> None:
+    """By hand: tp 2, dp 4, pp 2; a host holds two replicas of one stage; hosts 3, 0, 4, 1 in grid order."""
+    rows = plan_to_dict(small_plan())["placement"]
+    assert rows[0] == {"rank": 0, "host": "n3", "local_rank": 0, "tp": 0, "cp": 0, "ep": 0, "dp": 0, "pp": 0}
+    assert rows[7] == {"rank": 7, "host": "n0", "local_rank": 3, "tp": 1, "cp": 0, "ep": 0, "dp": 3, "pp": 0}
+    assert rows[8] == {"rank": 8, "host": "n4", "local_rank": 0, "tp": 0, "cp": 0, "ep": 0, "dp": 0, "pp": 1}
+
+
+def test_file_is_for_people_too(tmp_path: Path) -> None:
+    """One rank per line, no line of hundreds of characters."""
+    write_plan(small_plan(), tmp_path / "plan.json")
+    lines = (tmp_path / "plan.json").read_text().splitlines()
+    assert sum('"local_rank"' in line for line in lines) == 16
+    assert max(map(len, lines)) < 140
+
+
+def put(content: dict[str, Any], path: str, value: object) -> None:
+    """Set ``content`` at a path like ``memory.0.upper_gib``; ``...`` removes."""
+    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    target: Any = content
+    for key in parents:
+        target = target[key]
+    if value is ...:
+        del target[last]
+    else:
+        target[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("schema_version", 2, "schema_version"),
+        ("schema_version", ..., "schema_version"),
+        ("certificate.gap", ..., "certificate.gap"),
+        ("certificate.gap", "small", "certificate.gap"),
+        ("estimate.iteration_time_s", True, "estimate.iteration_time_s"),
+        ("estimate.breakdown.bubble", None, "estimate.breakdown.bubble"),
+        ("memory.1.upper_gib", [], r"memory\[1\].upper_gib"),
+        ("memory", {}, "memory"),
+        ("launcher", "ssh", "launcher"),
+        ("rank_order", "dp-pp", "rank_order"),
+        ("parallel.pipeline_model_parallel_size", 0, "parallel.pipeline_model_parallel_size"),
+        ("parallel.layers_per_stage", [4, 2, 2], "parallel does not hold together: layers_per_stage"),
+        ("parallel.num_microbatches", 9, "parallel.num_microbatches"),
+        ("parallel.global_batch_size", 65, "parallel"),
+        ("parallel.recompute_granularity", "some", "parallel.recompute_granularity"),
+        ("parallel.sequence_parallel", 1, "parallel.sequence_parallel"),
+        ("placement.3.host", "nowhere", r"placement\[3\].host"),
+        ("placement.3.dp", 3, r"placement\[3\].dp"),
+        ("placement.3.rank", 5, r"placement\[3\].rank"),
+        ("placement.3.local_rank", -1, r"placement\[3\].local_rank"),
+        ("placement.3", ..., "placement"),
+        ("hosts.1", "n0", "hosts"),
+        ("unused_hosts.0.reason", ..., r"unused_hosts\[0\].reason"),
+        ("alternatives.0.parallel.micro_batch_size", "two", r"alternatives\[0\].parallel.micro_batch_size"),
+        ("notes", "text", "notes"),
+    ],
+)
+def test_damage_is_named(path: str, value: object, named: str) -> None:
+    """A missing, mistyped or contradicting field gives an error with the file and the field."""
+    content = copy.deepcopy(plan_to_dict(small_plan()))
+    put(content, path, value)
+    with pytest.raises(InputError, match=f"^my.json: {named}"):
+        plan_from_dict(content, "my.json")
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "is not JSON"), ("[1]", "mapping"), ("\udcff", "UTF-8")])
+def test_unreadable_file(text: str, said: str, tmp_path: Path) -> None:
+    """What is not a plan file at all."""
+    path = tmp_path / "plan.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match=said):
+        read_plan(path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    """Reading and writing where nothing can be."""
+    with pytest.raises(InputError, match="cannot be read"):
+        read_plan(tmp_path / "missing.json")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_plan(small_plan(), tmp_path / "missing" / "plan.json")
+
+
+def test_schema_names_every_field() -> None:
+    """The published schema and the file have the same fields, level by level."""
+    schema = json.loads(shipped_path("data", "schemas", "plan.schema.json").read_text())
+    compare(schema, plan_to_dict(small_plan()), schema["$defs"], "plan")
+
+
+def compare(schema: dict[str, Any], value: Any, definitions: dict[str, Any], where: str) -> None:
+    """Properties, required fields and the file's fields are one set, in every mapping that the schema closes."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rsplit("/", 1)[1]]
+    if isinstance(value, dict) and schema.get("additionalProperties") is False:
+        assert set(schema["properties"]) == set(value) == set(schema["required"]), where
+        for name, one in value.items():
+            compare(schema["properties"][name], one, definitions, f"{where}.{name}")
+    elif isinstance(value, list):
+        for one in value:
+            compare(schema["items"], one, definitions, f"{where}[]")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plan_conforms_to_schema(name: str) -> None:
+    """A validator accepts the file, and refuses it when damaged."""
+    jsonschema = pytest.importorskip("jsonschema", reason="the jsonschema package is not installed")
+    schema = json.loads(shipped_path("data", "schemas", "plan.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    content = json.loads(json.dumps(plan_to_dict(PLANS[name]())))
+    validator.validate(content)
+    for path, value in (("placement.0.tp", -1), ("certificate.gap", "x"), ("certificate.status", "DONE"), ("p2p", ...)):
+        damaged = copy.deepcopy(content)
+        put(damaged, path, value)
+        assert not validator.is_valid(damaged), path

@@ -1,0 +1,286 @@
+"""Right plans pass; each rule, broken alone, is named."""
+
+import ast
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plans import HOST_ORDER, plan_of, plan_on, scrambled_plan, small_config, small_instance, small_plan
+from specs_for_tests import A100_40, A100_80, TINY, cluster, instance, matrix
+
+import pipette_opt.verify
+from pipette_opt.errors import PlanError
+from pipette_opt.parallel import Placement, RankGrid, identity_placement
+from pipette_opt.plan import Plan
+from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+from pipette_opt.specs import Instance
+from pipette_opt.units import GIB
+from pipette_opt.verify import RULES, verify
+
+
+def broken(given: Instance, plan: Plan) -> set[str]:
+    """Names of the rules that ``verify`` says are broken."""
+    try:
+        verify(given, plan)
+    except PlanError as error:
+        return {line.strip().split(":")[0] for line in str(error).splitlines()[1:]}
+    return set()
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "torchrun", "mpi"])
+@pytest.mark.parametrize("chunks", [None, 2])
+@pytest.mark.parametrize("stages_per_host", [1, 2])
+def test_right_plans_pass(launcher: str, chunks: int | None, stages_per_host: int) -> None:
+    """Several packings, launchers and schedules; the plan file changes nothing."""
+    given = small_instance(launcher)  # type: ignore[arg-type]
+    plan = plan_of(given, small_config(virtual_pipeline_model_parallel_size=chunks), stages_per_host=stages_per_host)
+    verify(given, plan)
+    verify(given, plan_from_dict(plan_to_dict(plan)))
+
+
+def test_right_irregular_plan_passes() -> None:
+    """Nothing asks for regular maps, unless the launcher does."""
+    verify(small_instance(), scrambled_plan())
+    assert broken(small_instance("torchrun"), replace(scrambled_plan(), launcher="torchrun")) == {
+        "torchrun_ranks_contiguous"
+    }
+
+
+def test_hosts_may_be_listed_in_another_order() -> None:
+    """Hosts are compared by name: the same plan with its host list turned round passes too."""
+    plan = small_plan()
+    turned = replace(plan.placement, node=len(plan.hosts) - 1 - plan.placement.node)
+    verify(small_instance(), replace(plan, hosts=plan.hosts[::-1], placement=turned))
+
+
+def placed(plan: Plan, **changes: tuple[int, int]) -> Plan:
+    """The plan with single entries ``field=(rank, value)`` of its map changed."""
+    arrays = {}
+    for name, (rank, value) in changes.items():
+        arrays[name] = getattr(plan.placement, name).copy()
+        arrays[name][rank] = value
+    return replace(plan, placement=replace(plan.placement, **arrays))
+
+
+def certified(plan: Plan, **changes: object) -> Plan:
+    """The plan with another certificate."""
+    return replace(plan, certificate=replace(plan.certificate, **changes))  # type: ignore[arg-type]
+
+
+def estimated(plan: Plan, **changes: object) -> Plan:
+    """The plan with another estimate."""
+    return replace(plan, estimate=replace(plan.estimate, **changes))  # type: ignore[arg-type]
+
+
+def remembered(plan: Plan, stage: int, **changes: object) -> Plan:
+    """The plan with another memory of a stage."""
+    memory = list(plan.memory)
+    memory[stage] = replace(memory[stage], **changes)  # type: ignore[arg-type]
+    return replace(plan, memory=tuple(memory))
+
+
+def slower(plan: Plan, factor: float) -> Plan:
+    """An estimate that adds up, but is ``factor`` of the judge's."""
+    time = plan.estimate
+    return estimated(
+        plan,
+        iteration_time_s=time.iteration_time_s * factor,
+        tokens_per_s=time.tokens_per_s / factor,
+        tokens_per_s_per_gpu=time.tokens_per_s_per_gpu / factor,
+        mfu=time.mfu / factor,
+        breakdown={name: seconds * factor for name, seconds in time.breakdown.items()},
+    )
+
+
+BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
+    ("degrees_fill_the_world", lambda plan: replace(plan, config=replace(plan.config, data_parallel_size=8))),
+    ("hosts_exist", lambda plan: placed(plan, node=(0, 9))),
+    ("hosts_exist", lambda plan: replace(plan, hosts=("n0", "n1", "n2", "elsewhere", "n4"))),
+    ("hosts_exist", lambda plan: replace(plan, unused_hosts={})),
+    ("hosts_exist", lambda plan: replace(plan, unused_hosts={"n2": "", "n3": ""})),
+    ("one_rank_per_gpu", lambda plan: placed(plan, local_rank=(0, 1))),
+    ("one_rank_per_gpu", lambda plan: placed(plan, local_rank=(3, 4))),
+    ("one_rank_per_gpu", lambda plan: placed(plan, node=(0, 0))),
+    ("one_rank_per_gpu", lambda plan: replace(plan, gpus_per_node=8)),
+    ("settings_are_the_given", lambda plan: replace(plan, p2p="async")),
+    ("settings_are_the_given", lambda plan: replace(plan, launcher="mpi")),
+    ("settings_are_the_given", lambda plan: replace(plan, global_batch_size=128)),
+    (
+        "settings_are_the_given",
+        lambda plan: replace(plan, inputs={"model": {**asdict(TINY), "hidden_size": 2048}}),
+    ),
+    ("memory_fits", lambda plan: remembered(plan, 0, upper_bytes=78 * GIB + 1)),
+    ("memory_fits", lambda plan: remembered(plan, 1, capacity_bytes=80 * GIB + 1)),
+    ("memory_fits", lambda plan: remembered(plan, 1, predicted_bytes=60 * GIB)),
+    ("memory_fits", lambda plan: remembered(plan, 1, predicted_bytes=1, upper_bytes=2)),
+    ("memory_fits", lambda plan: remembered(plan, 0, oom_probability=1.5)),
+    ("memory_fits", lambda plan: replace(plan, memory=plan.memory[:1])),
+    ("certificate_is_consistent", lambda plan: certified(plan, gap=0.01)),
+    ("certificate_is_consistent", lambda plan: certified(plan, placement_gap=0.01)),
+    ("certificate_is_consistent", lambda plan: certified(plan, status="OPTIMAL")),
+    ("certificate_is_consistent", lambda plan: certified(plan, status="UNKNOWN")),
+    (
+        "certificate_is_consistent",
+        lambda plan: certified(plan, lower_bound_s=plan.certificate.objective_s * 1.5, gap=-0.5, placement_gap=-2.0),
+    ),
+    (
+        "certificate_is_consistent",
+        lambda plan: certified(plan, judge_lower_bound_s=plan.estimate.iteration_time_s * (1 + 1e-8)),
+    ),
+    ("certificate_is_consistent", lambda plan: certified(plan, num_pruned=-1)),
+    (
+        "estimate_adds_up",
+        lambda plan: estimated(plan, breakdown={**plan.estimate.breakdown, "bubble": 0.0}),
+    ),
+    ("estimate_adds_up", lambda plan: estimated(plan, tokens_per_s=plan.estimate.tokens_per_s * 1.001)),
+    ("estimate_is_reproduced", lambda plan: slower(plan, 1 + 1e-5)),
+    ("estimate_is_reproduced", lambda plan: slower(plan, 1 - 1e-5)),
+    ("estimate_is_reproduced", lambda plan: estimated(plan, mfu=plan.estimate.mfu / 2)),
+]
+
+
+@pytest.mark.parametrize(("rule", "change"), BREAKS)
+def test_each_broken_rule_is_named(rule: str, change: Callable[[Plan], Plan]) -> None:
+    """One thing wrong in a right plan breaks that rule, and no other."""
+    assert broken(small_instance(), change(small_plan())) == {rule}
+
+
+def test_all_broken_rules_are_named() -> None:
+    """What is wrong is collected, not only the first."""
+    plan = certified(remembered(small_plan(), 0, oom_probability=-0.1), gap=0.5)
+    assert broken(small_instance(), plan) == {"memory_fits", "certificate_is_consistent"}
+
+
+@pytest.mark.parametrize("chunks", [None, 2])
+def test_illegal_configuration(chunks: int | None) -> None:
+    """Three-way tensor parallelism does not divide sixteen heads."""
+    given = small_instance()
+    odd = replace(small_config(virtual_pipeline_model_parallel_size=chunks), layers_per_stage=(4, 2))
+    assert "configuration_is_legal" in broken(given, replace(small_plan(), config=odd))
+
+
+def test_swapped_ranks_change_the_estimate_only() -> None:
+    """A right map that is not the estimated one: a stage of the last host and one of the first exchange places."""
+    plan = small_plan()
+    swapped = plan.placement.node.copy()
+    swapped[[0, 1, 2, 3, 12, 13, 14, 15]] = swapped[[12, 13, 14, 15, 0, 1, 2, 3]]
+    moved = replace(plan, placement=replace(plan.placement, node=swapped))
+    assert broken(small_instance(), moved) == {"estimate_is_reproduced"}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "chunks", "used"),
+    [
+        # Stage 0 is on n3, n0 (two replicas each) and stage 1 on n4, n1: messages n3 <-> n4 and n0 <-> n1, and the
+        # rings n3 <-> n0 and n4 <-> n1.
+        (3, 4, None, True),
+        (4, 3, None, True),
+        (1, 0, None, True),
+        (3, 0, None, True),
+        (1, 4, None, True),
+        (3, 1, None, False),
+        (0, 4, None, False),
+        (2, 3, None, False),
+    ],
+)
+def test_unmeasured_links(source: int, target: int, chunks: int | None, used: bool) -> None:
+    """A missing measurement matters exactly where the plan sends something."""
+    links = np.linspace(10.0, 20.0, 25).reshape(5, 5)
+    links[source, target] = np.nan
+    given = instance(cluster(5, links, gpus=4))
+    expected = {"links_were_measured", "estimate_is_reproduced"} if used else set()
+    assert broken(given, small_plan()) == expected
+
+
+def test_wrap_around_of_interleaved_pipelines_is_a_link() -> None:
+    """Four stages on four hosts: the last one sends to the first only if the stages hold several chunks."""
+    links = np.full((4, 4), 20.0)
+    links[3, 0] = np.nan
+    given = instance(cluster(4, links, gpus=4))
+    full = small_instance().cluster
+    for chunks, expected in ((None, set()), (2, {"links_were_measured", "estimate_is_reproduced"})):
+        chosen = replace(
+            small_config(virtual_pipeline_model_parallel_size=chunks),
+            pipeline_model_parallel_size=4,
+            data_parallel_size=2,
+            layers_per_stage=(2, 2, 2, 2),
+        )
+        complete = replace(given, cluster=replace(full, nodes=full.nodes[:4], link_matrices=(matrix(20.0, 4),)))
+        plan = plan_of(complete, chosen, (0, 1, 2, 3))
+        assert broken(given, plan) - {"estimate_is_reproduced"} == expected - {"estimate_is_reproduced"}
+
+
+def test_capacity_is_that_of_the_smallest_gpu() -> None:
+    """Hosts n0, n2, n4 have 80 GiB, n1 and n3 40: a stage on n3 may not count on 78."""
+    given = instance(cluster(5, 15.0, gpus=4, kinds=(A100_80, A100_40)))
+    plan = plan_of(given, small_config())
+    assert broken(given, plan) == {"memory_fits"}
+    for stage in (0, 1):
+        plan = remembered(plan, stage, capacity_bytes=40 * GIB)
+    verify(given, plan)
+
+
+def test_state_floor_by_hand() -> None:
+    """
+    Four layers of the tiny model on two tensor ranks, bf16 with fp32 gradients, optimizer over four replicas.
+
+    Sharded per layer: 12 h^2 weights, 3 h and 4 h biases, h = 1024; halved; times 2 + 4 + 12 / 4 bytes.
+    """
+    floor = 4 * (12 * 1024**2 + 7 * 1024) / 2 * 9
+    plan = remembered(small_plan(), 0, predicted_bytes=0)
+    assert broken(small_instance(), remembered(plan, 0, upper_bytes=int(floor) - 1)) == {"memory_fits"}
+    assert broken(small_instance(), remembered(plan, 0, upper_bytes=int(floor))) == set()
+
+
+def test_coordinates_are_checked_against_division(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the rank grid wrong, the rule would say so: turn its replicas round."""
+    original = RankGrid.coordinates
+
+    def turned(self: RankGrid) -> np.ndarray:
+        coordinates = original(self)
+        coordinates[:, 1] = self.dp - 1 - coordinates[:, 1]
+        return coordinates
+
+    plan = small_plan()
+    monkeypatch.setattr(RankGrid, "coordinates", turned)
+    assert broken(small_instance(), plan) == {"coordinates_in_rank_order"}
+
+
+def test_torchrun_needs_equal_hosts() -> None:
+    """Ten ranks on hosts of four: the last host has two, which one launch line for all cannot say."""
+    chosen = replace(
+        small_config(), data_parallel_size=5, micro_batch_size=1, pipeline_model_parallel_size=1, layers_per_stage=(8,)
+    )
+    given = replace(small_instance("torchrun"), training=replace(small_instance().training, global_batch_size=40))
+    placement = identity_placement(chosen, 4, np.array(HOST_ORDER[:3]), "tp-cp-ep-dp-pp")
+    assert broken(given, plan_on(given, chosen, placement)) == {"torchrun_ranks_contiguous"}
+
+
+def test_same_placement_object_is_not_changed() -> None:
+    """Verifying reads only."""
+    plan = small_plan()
+    before = Placement(order=plan.placement.order, node=plan.placement.node, local_rank=plan.placement.local_rank)
+    verify(small_instance(), plan)
+    np.testing.assert_array_equal(plan.placement.node, before.node)
+
+
+def test_independent_of_the_solver() -> None:
+    """``verify`` imports neither the integer problem nor anything that solves it."""
+    tree = ast.parse(Path(pipette_opt.verify.__file__).read_text())
+    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    forbidden = {"problem", "solution", "solver", "heuristics", "build", "judge", "optimize"}
+    assert not {module for module in modules if set(module.split(".")) & forbidden}
+
+
+def test_every_rule_is_broken_somewhere() -> None:
+    """No rule without a test that breaks it."""
+    elsewhere = {
+        "coordinates_in_rank_order",
+        "torchrun_ranks_contiguous",
+        "configuration_is_legal",
+        "links_were_measured",
+    }
+    assert {rule.__name__ for rule in RULES} == {name for name, _ in BREAKS} | elsewhere
