@@ -1,4 +1,4 @@
-"""Bandwidth matrices: our CSV (GB/s), and Pipette's JSON (MB/s)."""
+"""Bandwidth matrices: our CSV (GB/s), and Pipette's JSON (mpiGraph's MB/s)."""
 
 import csv
 import io
@@ -15,7 +15,8 @@ from pipette_opt.read.files import read_json, read_text
 from pipette_opt.types import FloatArray, read_only
 from pipette_opt.units import GB
 
-MB = 10**6
+MPIGRAPH_MB = 2**20
+"""mpiGraph prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``): its MB is 2^20 bytes."""
 
 _GPU = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
 
@@ -87,7 +88,8 @@ def read_matrix_csv(path: str | Path) -> HostMatrix:
 
 def read_pipette_json(path: str | Path) -> HostMatrix:
     """
-    Read ``{"gpus": [...], "bandwidth": [[...]]}`` in MB/s, row sends to column; the diagonal is ignored.
+    Read ``{"gpus": [...], "bandwidth": [[...]]}`` in mpiGraph's MB/s (2^20 bytes), row sends to column;
+    the diagonal is ignored.
 
     Several such tables in one file are two sides of one measurement: ``send`` (or ``1``) as the sender of the row
     saw it, ``recv`` (or ``0``) as the receiver of the row saw it; of the two figures the smaller counts.
@@ -205,5 +207,5 @@ def _pipette_table(where: str, data: object) -> tuple[list[str], FloatArray]:
             if not number or not np.isfinite(value) or value <= 0:
                 place = f"bandwidth from {names[i]} to {names[j]}"
                 raise InputError(where, f"{place} must be a number > 0 (MB/s), or null if not measured, got {value!r}.")
-            values[i, j] = value * MB
+            values[i, j] = value * MPIGRAPH_MB
     return names, values

@@ -1,15 +1,12 @@
-"""Output of mpiGraph: the tables of send and receive bandwidth, MB/s."""
+"""Output of mpiGraph: the tables of send and receive bandwidth, in its MB/s, which are MiB/s."""
 
 import re
 
 import numpy as np
 
 from pipette_opt.errors import InputError
-from pipette_opt.read.matrices import HostMatrix, reduce_to_hosts
+from pipette_opt.read.matrices import MPIGRAPH_MB, HostMatrix, reduce_to_hosts
 from pipette_opt.types import FloatArray
-
-MB = 10**6
-"""mpiGraph divides bytes by microseconds: decimal megabytes (github.com/LLNL/mpiGraph, ``mpiGraph.c``)."""
 
 _RANK = re.compile(r"^(?P<host>.+):(?P<rank>\d+)$")
 
@@ -61,4 +58,4 @@ def _number(text: str, where: str) -> float:
         raise InputError(where, f"must be a bandwidth in MB/s, got {text!r}.") from None
     if not (np.isfinite(value) and value >= 0):
         raise InputError(where, f"must be a bandwidth >= 0 in MB/s, got {text!r}.")
-    return value * MB if value > 0 else float("nan")
+    return value * MPIGRAPH_MB if value > 0 else float("nan")

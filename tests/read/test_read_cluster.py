@@ -1,0 +1,284 @@
+"""Cluster files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.cluster import exclude_hosts, read_cluster, subset_cluster, write_cluster
+from pipette_opt.read.gpus import read_gpu
+from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
+
+GOOD = """\
+name: three
+nodes:
+  - {hosts: "gpu[01-02]", gpu: a100-80gb, gpus_per_node: 8}
+  - {hosts: [big], gpu: A100-40GB, gpus_per_node: 8}
+intra_node: {bandwidth_gb_per_s: 235, latency_us: 8}
+inter_node:
+  latency_us: 12
+  nics_per_node: 4
+  matrices:
+    - {file: links.csv, concurrent_flows: 1}
+  node_bandwidth_gb_per_s: 90
+"""
+LINKS = """\
+,gpu01,gpu02,big
+gpu01,,20,10.5
+gpu02,21,,
+big,9,8,
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A good cluster of three hosts."""
+    (tmp_path / "c.yaml").write_text(GOOD)
+    (tmp_path / "links.csv").write_text(LINKS)
+    return tmp_path
+
+
+def test_every_field_arrives_in_base_units(folder: Path) -> None:
+    """GB/s are 10^9, empty cells are missing, links are directed."""
+    cluster = read_cluster(folder / "c.yaml")
+    assert cluster.hosts == ("gpu01", "gpu02", "big")
+    assert [node.gpu.name for node in cluster.nodes] == ["a100-80gb", "a100-80gb", "a100-40gb"]
+    assert cluster.intra_node_bytes_per_s == 235e9
+    assert cluster.inter_node_latency_s == pytest.approx(12e-6)
+    assert cluster.nics_per_node == 4
+    assert cluster.node_bytes_per_s == 90e9
+    expected = np.array([[np.nan, 20, 10.5], [21, np.nan, np.nan], [9, 8, np.nan]]) * 1e9
+    np.testing.assert_array_equal(cluster.link_matrices[0].bytes_per_s, expected)
+
+
+def test_a_matrix_may_have_another_order_and_fewer_hosts(folder: Path) -> None:
+    """Rows are found by name; a host without a row has no measurement."""
+    (folder / "links.csv").write_text("x,big,gpu01\nbig,,9\ngpu01,10.5,\n")
+    links = read_cluster(folder / "c.yaml").link_matrices[0].bytes_per_s / 1e9
+    assert links[0, 2] == 10.5
+    assert links[2, 0] == 9
+    assert np.isnan(links[1]).all()
+
+
+def test_uniform_links(folder: Path) -> None:
+    """One number instead of matrices."""
+    text = GOOD.replace("  matrices:\n    - {file: links.csv, concurrent_flows: 1}\n", "  bandwidth_gb_per_s: 25\n")
+    (folder / "c.yaml").write_text(text)
+    links = read_cluster(folder / "c.yaml").link_matrices[0].bytes_per_s
+    assert np.count_nonzero(links == 25e9) == 6
+
+
+def test_a_matrix_of_gpus_becomes_the_slowest_pair(folder: Path) -> None:
+    """Two GPUs a host: from gpu01 to gpu02 were measured 5, 6 and 7 GB/s; one flow is promised 5."""
+    names = ["gpu01:0", "gpu01:1", "gpu02:0", "gpu02:1"]
+    rows = [["", "200", "6", "5"], ["200", "", "7", ""], ["4", "4", "", "200"], ["4", "3", "200", ""]]
+    lines = [",".join(["", *names]), *(",".join([name, *row]) for name, row in zip(names, rows, strict=True))]
+    (folder / "links.csv").write_text("\n".join(lines))
+    links = read_cluster(folder / "c.yaml").link_matrices[0].bytes_per_s / 1e9
+    assert links[0, 1] == 5
+    assert links[1, 0] == 3
+    (folder / "c.yaml").write_text(GOOD.replace("concurrent_flows: 1", "concurrent_flows: 8"))
+    with pytest.raises(InputError, match="concurrent_flows must be 1"):
+        read_cluster(folder / "c.yaml")
+
+
+def test_pipette_json_in_place_of_csv(folder: Path) -> None:
+    """Pipette's files hold mpiGraph's MB/s, of 2^20 bytes; the diagonal is ignored."""
+    (folder / "links.json").write_text('{"gpus": ["gpu01", "gpu02"], "bandwidth": [[7, 1000], [2000, 7]]}')
+    (folder / "c.yaml").write_text(GOOD.replace("links.csv", "links.json"))
+    links = read_cluster(folder / "c.yaml").link_matrices[0].bytes_per_s
+    assert links[0, 1] == 1000 * 2**20
+    assert links[1, 0] == 2000 * 2**20
+
+
+def test_a_gpu_may_be_written_out(folder: Path) -> None:
+    """A GPU the catalogue lacks."""
+    gpu = "{name: mine, memory_mib: 1000, memory_bandwidth_gb_per_s: 500, peak_tflops: {fp32: 10, bf16: 100}}"
+    (folder / "c.yaml").write_text(GOOD.replace("gpu: a100-80gb", f"gpu: {gpu}"))
+    mine = read_cluster(folder / "c.yaml").nodes[0].gpu
+    assert mine.memory_bytes == 1000 * 2**20
+    assert mine.peak_flops == {"fp32": 10e12, "bf16": 100e12}
+
+
+WRONG_YAML = [
+    ("name: three", "nam: three", r"unknown field 'nam'. Did you mean name"),
+    ("latency_us: 12", "latency_us: -1", r"inter_node: latency_us must be a number >= 0, got -1"),
+    ("latency_us: 12", "latency_us: .nan", r"latency_us must be a number >= 0, got nan"),
+    (
+        "gpus_per_node: 8}\n  - {hosts: [big]",
+        "gpus_per_node: 4}\n  - {hosts: [big]",
+        r"equally many GPUs, got \[4, 8\]",
+    ),
+    ("gpus_per_node: 8", "gpus_per_node: 0", r"nodes\[0\]: gpus_per_node must be a whole number >= 1, got 0"),
+    ("gpus_per_node: 8", "gpus_per_nod: 8", r"unknown field 'gpus_per_nod'. Did you mean gpus_per_node"),
+    ("gpu: a100-80gb, ", "", r"nodes\[0\]: the field gpu is missing"),
+    ("a100-80gb", "a100-81gb", r"unknown GPU 'a100-81gb'. Did you mean a100-80gb"),
+    ("gpu[01-02]", "gpu[01-02", r"unmatched bracket"),
+    ("gpu[01-02]", "gpu[02-01]", r"the range 02-01 runs backwards"),
+    ("[big]", "[gpu02]", r"nodes: host 'gpu02' is listed 2 times"),
+    ("{bandwidth_gb_per_s: 235, ", "{", r"intra_node: the field bandwidth_gb_per_s is missing. The catalogue has 235"),
+    ("file: links.csv", "file: nowhere.csv", r"nowhere.csv: there is no such file"),
+    (
+        "  latency_us: 12\n",
+        "  latency_us: 12\n  latency_us: 13\n",
+        r"line 8: is not valid YAML: 'latency_us' is given twice",
+    ),
+    ("intra_node: {", "intra_node: {{", r"line \d+: is not valid YAML"),
+    ("concurrent_flows: 1}", "concurrent_flows: 1}\n    - {file: links.csv, concurrent_flows: 1}", r"2 entries with"),
+    ("  node_bandwidth_gb_per_s: 90", "  bandwidth_gb_per_s: 90", r"not both"),
+    ("node_bandwidth_gb_per_s: 90", "node_bandwidth_gb_per_s: fast", r"must be a number > 0, got 'fast'"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG_YAML, ids=[new[:30] for _, new, _ in WRONG_YAML])
+def test_wrong_cluster_files(folder: Path, old: str, new: str, message: str) -> None:
+    """Each mistake gives one message that names the place."""
+    assert old in GOOD
+    (folder / "c.yaml").write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(InputError, match=message):
+        read_cluster(folder / "c.yaml")
+
+
+WRONG_CSV = [
+    ("20,10.5", "nan,10.5", r"row gpu01, column gpu02: must be > 0 and finite .* got 'nan'"),
+    ("20,10.5", "-3,10.5", r"row gpu01, column gpu02: must be > 0 .* got '-3'"),
+    ("20,10.5", "0,10.5", r"row gpu01, column gpu02: must be > 0"),
+    ("20,10.5", "inf,10.5", r"finite"),
+    ("20,10.5", "fast,10.5", r"must be a bandwidth in GB/s or empty, got 'fast'"),
+    ("gpu01,,20", "gpu01,5,20", r"the diagonal is no link"),
+    ("big,9,8,\n", "", r"must be square: 3 hosts in the first row, 2 rows"),
+    ("big,9,8,\n", "big,9\n", r"row big has 1 values, the first row names 3"),
+    ("gpu02,21", "gpu03,21", r"row 'gpu03' where 'gpu02' is due"),
+    (",gpu01,gpu02,big", ",gpu01,gpu01,big", r"names host 'gpu01' 2 times"),
+    ("big", "huge", r"host 'huge' is not among the nodes"),
+    (LINKS, "", r"is empty"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG_CSV, ids=[message[:30] for _, _, message in WRONG_CSV])
+def test_wrong_matrices(folder: Path, old: str, new: str, message: str) -> None:
+    """Each mistake gives one message that names file, row and column."""
+    assert old in LINKS
+    (folder / "links.csv").write_text(LINKS.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        read_cluster(folder / "c.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "just words", "- a\n- b", "nodes: []", "nodes: 3", "\x00", "nodes: [{hosts: 3.5}]", "nodes: [[]]"]
+)
+def test_nonsense_is_an_input_error(tmp_path: Path, text: str) -> None:
+    """Never another exception."""
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(InputError):
+        read_cluster(tmp_path / "c.yaml")
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    """A file that is not there, a folder, and one that is no text."""
+    with pytest.raises(InputError, match="no such file"):
+        read_cluster(tmp_path / "c.yaml")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_cluster(tmp_path)
+    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_cluster(tmp_path / "c.yaml")
+
+
+def same_cluster(first: ClusterSpec, second: ClusterSpec) -> None:
+    """Equal to 1 kB/s and 1 ps."""
+    assert first.name == second.name
+    assert first.nodes == second.nodes
+    assert first.nics_per_node == second.nics_per_node
+    assert (first.node_bytes_per_s is None) == (second.node_bytes_per_s is None)
+    assert first.intra_node_bytes_per_s == pytest.approx(second.intra_node_bytes_per_s, abs=1e3)
+    assert first.inter_node_latency_s == pytest.approx(second.inter_node_latency_s, abs=1e-12)
+    for mine, other in zip(first.link_matrices, second.link_matrices, strict=True):
+        assert mine.concurrent_flows == other.concurrent_flows
+        np.testing.assert_allclose(mine.bytes_per_s, other.bytes_per_s, atol=1e3, rtol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(num_nodes=st.integers(1, 6), seed=st.integers(0, 2**32 - 1), cap=st.booleans())
+def test_writing_and_reading_again(
+    tmp_path_factory: pytest.TempPathFactory, num_nodes: int, seed: int, cap: bool
+) -> None:
+    """Any cluster comes back; writing what was read gives the same files byte for byte."""
+    rng = np.random.default_rng(seed)
+    special = GpuSpec(name="odd", memory_bytes=2**30, peak_flops={"bf16": 1.5e14}, memory_bytes_per_s=1e12, source="x")
+    kinds = [read_gpu("a100-80gb"), read_gpu("a100-40gb"), special]
+    matrices = []
+    for flows in rng.choice([1, 2, 4, 8], size=rng.integers(1, 4), replace=False):
+        values = rng.uniform(1e9, 1e11, size=(num_nodes, num_nodes))
+        values[rng.random(values.shape) < 0.2] = np.nan
+        matrices.append(LinkMatrix(concurrent_flows=int(flows), bytes_per_s=values))
+    cluster = ClusterSpec(
+        name="any: name #1",
+        nodes=tuple(
+            NodeSpec(host=f"n{rng.integers(0, 9)}-{i:02d}", gpu=kinds[rng.integers(0, 3)], num_gpus=8)
+            for i in range(num_nodes)
+        ),
+        intra_node_bytes_per_s=float(rng.uniform(1e9, 1e12)),
+        inter_node_latency_s=float(rng.uniform(0, 1e-4)),
+        nics_per_node=int(rng.integers(1, 9)),
+        link_matrices=tuple(matrices),
+        node_bytes_per_s=float(rng.uniform(1e9, 1e12)) if cap else None,
+    )
+    folder = tmp_path_factory.mktemp("written")
+    write_cluster(cluster, folder / "a.yaml", comment="made\nby a test")
+    again = read_cluster(folder / "a.yaml")
+    same_cluster(cluster, again)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    write_cluster(again, folder / "a.yaml", comment="made\nby a test")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_subset_keeps_order_and_links(folder: Path) -> None:
+    """Hosts stay in the cluster's order, whatever the order they are asked in."""
+    cluster = subset_cluster(read_cluster(folder / "c.yaml"), ["big", "gpu01"])
+    assert cluster.hosts == ("gpu01", "big")
+    np.testing.assert_array_equal(cluster.link_matrices[0].bytes_per_s / 1e9, [[np.nan, 10.5], [9, np.nan]])
+
+
+def test_excluding_hosts(folder: Path) -> None:
+    """Ranges are understood; unknown hosts and excluding all are errors."""
+    cluster = read_cluster(folder / "c.yaml")
+    assert exclude_hosts(cluster, []).hosts == cluster.hosts
+    assert exclude_hosts(cluster, ["gpu[01-02]"]).hosts == ("big",)
+    with pytest.raises(InputError, match=r"host 'gpu03' is not in cluster three. Did you mean gpu0"):
+        exclude_hosts(cluster, ["gpu03"])
+    with pytest.raises(InputError, match="no host of cluster three is left"):
+        exclude_hosts(cluster, ["gpu[01-02],big"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu[01-03,20]", ["gpu01", "gpu02", "gpu03", "gpu20"]),
+        ("a,b[9-11]", ["a", "b9", "b10", "b11"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        (["x[1-2]", "y"], ["x1", "x2", "y"]),
+        ("gpu[098-101].lab", ["gpu098.lab", "gpu099.lab", "gpu100.lab", "gpu101.lab"]),
+    ],
+)
+def test_host_ranges(text: object, expected: list[str]) -> None:
+    """Slurm's way to write many hosts."""
+    assert list(expand_hosts(text)) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["gpu", "node-", "a1b"]), st.integers(0, 120), st.integers(1, 4)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_compressed_hosts_expand_again(parts: list[tuple[str, int, int]]) -> None:
+    """Whatever the names, numbers and leading zeros."""
+    hosts = tuple(f"{prefix}{str(number).zfill(width)}" for prefix, number, width in parts)
+    assert expand_hosts(compress_hosts(hosts)) == hosts

@@ -1,0 +1,316 @@
+"""Models: presets, Hugging Face, Megatron arguments."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.model import list_models, read_architecture, read_model
+
+EXACT = {
+    # Sum of the tensors of the published checkpoints.
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "mistral-7b": 7_241_732_096,
+    "mistral-nemo-12b": 12_247_782_400,
+    "qwen2-1.5b": 1_543_714_304,
+    "qwen2-7b": 7_615_616_512,
+    "qwen2-72b": 72_706_203_648,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-32b": 32_762_123_264,
+    "gpt-neox-20b": 20_554_567_680,
+}
+PAPER = {
+    # The "number of parameters" columns of the papers.
+    "gpt-3-175b": 175e9,
+    "gpt-3-13b": 13e9,
+    "megatron-1.7b": 1.7e9,
+    "megatron-3.6b": 3.6e9,
+    "megatron-7.5b": 7.5e9,
+    "megatron-18b": 18.4e9,
+    "megatron-39b": 39.1e9,
+    "megatron-76b": 76.1e9,
+    "megatron-145b": 145.6e9,
+    "megatron-310b": 310.1e9,
+    "megatron-530b": 529.6e9,
+    "megatron-1t": 1008.0e9,
+    "megatron-22b": 22e9,
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_presets_have_the_published_parameters(name: str) -> None:
+    """To the last parameter."""
+    assert read_model(name).num_parameters == EXACT[name]
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_presets_agree_with_the_papers(name: str) -> None:
+    """To the digits that the tables have."""
+    tolerance = 0.03 if name == "megatron-1.7b" else 0.0125
+    assert read_model(name).num_parameters == pytest.approx(PAPER[name], rel=tolerance)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_preset_reads_and_names_its_source(name: str) -> None:
+    """Any case; the file's name is the model's."""
+    assert read_model(name.upper()).name == name
+    from pipette_opt.shipped import shipped_path
+
+    assert "source:" in shipped_path("data", "architectures", f"{name}.yaml").read_text()
+
+
+def test_unknown_models_name_near_ones() -> None:
+    """A typing mistake costs nothing."""
+    with pytest.raises(InputError, match=r"'llama3-8b': is neither a preset nor a file. Did you mean .*llama-3-8b"):
+        read_model("llama3-8b")
+
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+    "rope_scaling": None,
+}
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+NEOX: dict[str, Any] = {
+    "model_type": "gpt_neox",
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 44,
+    "vocab_size": 50432,
+    "max_position_embeddings": 2048,
+}
+QWEN2 = LLAMA | {
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+}
+QWEN3 = LLAMA | {
+    "model_type": "qwen3",
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "head_dim": 128,
+    "vocab_size": 151936,
+}
+MISTRAL = LLAMA | {"model_type": "mistral", "vocab_size": 32000, "max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (LLAMA, 8_030_261_248),
+        (GPT2, 124_439_808),
+        (NEOX, 20_554_567_680),
+        (QWEN2, 7_615_616_512),
+        (QWEN3, 8_190_735_360),
+        (MISTRAL, 7_241_732_096),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_hugging_face(tmp_path: Path, config: dict[str, Any], parameters: int) -> None:
+    """Published sizes come out; a folder stands for its config.json, and gives the name."""
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    model = read_model(folder)
+    assert model.num_parameters == parameters
+    assert model.name == "my-model"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mamba"}, r"model_type 'mamba' is not supported; supported: llama"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, r"'mixtral' is a mixture of experts"),
+        ({"model_type": "qwen3_moe"}, r"'qwen3_moe' is a mixture of experts"),
+        ({"num_local_experts": 8}, r"mixture of experts"),
+        ({"model_type": None}, r"model_type is missing"),
+        ({"hidden_size": None}, r"the field hidden_size is missing"),
+        ({"hidden_size": "big"}, r"hidden_size must be a whole number >= 1, got 'big'"),
+        ({"num_attention_heads": 33}, r"33 heads must divide the hidden size 4096"),
+        ({"num_key_value_heads": 5}, r"num_query_groups must divide"),
+    ],
+)
+def test_wrong_hugging_face_configs(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """Each names the field."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | change))
+    with pytest.raises(InputError, match=message):
+        read_model(path)
+    path.write_text("{broken")
+    with pytest.raises(InputError, match="line 1: is not valid JSON"):
+        read_model(path)
+
+
+def test_architecture_files_name_wrong_fields(tmp_path: Path) -> None:
+    """A misspelt field of our YAML."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("num_layer: 3")
+    with pytest.raises(InputError, match=r"unknown field 'num_layer'. Did you mean num_layers"):
+        read_architecture(path)
+
+
+LLAMA_ARGS = """
+--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 \\
+    --group-query-attention --num-query-groups 8 --swiglu --disable-bias-linear \\
+    --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights \\
+    --max-position-embeddings 8192 --vocab-size 128256 --hidden-dropout 0.0 --attention-dropout=0
+"""
+
+
+def test_megatron_arguments_give_the_preset() -> None:
+    """Llama 3 8B as Megatron is told about it."""
+    model, preset = read_model(LLAMA_ARGS), read_model("llama-3-8b")
+    assert model.num_parameters == preset.num_parameters
+    assert model.num_query_groups == 8
+    assert (model.hidden_dropout, model.attention_dropout) == (0.0, 0.0)
+
+
+def test_megatron_defaults() -> None:
+    """Four times the width, biases, learned positions, dropout 0.1, no grouping without the flag."""
+    model = read_model("--num-layers 2 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --vocab-size 1000")
+    assert model.ffn_hidden_size == 4096
+    assert model.kv_channels == 64
+    assert model.num_query_groups == 16
+    assert model.max_position_embeddings == 512
+    assert model.add_bias_linear
+    assert model.add_qkv_bias
+    assert model.position_embedding_type == "learned_absolute"
+    assert model.hidden_dropout == 0.1
+    assert not model.untie_embeddings_and_output_weights
+    assert model.padded_vocab_size(2) == 1024
+
+
+def test_swiglu_default_width() -> None:
+    """int(4 h * 2/3 / 64) * 64: for h = 4096, 10922.67 / 64 = 170.67, hence 170 * 64 = 10880."""
+    text = "--num-layers 2 --hidden-size 4096 --num-attention-heads 32 --seq-length 8 --padded-vocab-size 999 --swiglu"
+    model = read_model(text)
+    assert model.ffn_hidden_size == 10880
+    assert model.padded_vocab_size(1) == 999
+
+
+def test_query_groups_without_the_flag_do_nothing() -> None:
+    """As in Megatron, and a group of one with the flag alone."""
+    base = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 8 --vocab-size 9"
+    assert read_model(f"{base} --num-query-groups 2").num_query_groups == 4
+    assert read_model(f"{base} --group-query-attention").num_query_groups == 1
+
+
+def test_a_shell_script_with_everything(tmp_path: Path) -> None:
+    """Arrays, comments and foreign options are no hindrance."""
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/bash\n# --num-layers 99 is not it\nMODEL_ARGS=(\n    --num-layers 40  # deep\n    --hidden-size 5120\n"
+        '    --num-attention-heads 40\n)\nTRAIN="--seq-length 2048 --max-position-embeddings 2048 --lr 1e-4 --bf16"\n'
+        "DATA='--vocab-size 50257 --tokenizer-type GPT2BPETokenizer'\n"
+        "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} \\\n  --tensor-model-parallel-size 8 \\\n"
+        "  --pipeline-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 64\n"
+    )
+    assert read_model(script).num_layers == 40
+    args = parse_megatron_args(script.read_text(), str(script))
+    assert args.precision == "bf16"
+    assert (args.micro_batch_size, args.global_batch_size, args.seq_length) == (4, 64, 2048)
+    config = args.parallel_config(40, 64)
+    assert (config.tensor_model_parallel_size, config.pipeline_model_parallel_size, config.data_parallel_size) == (
+        8,
+        2,
+        4,
+    )
+
+
+def test_current_degrees_only() -> None:
+    """Degrees without a model, for a comparison with today's run."""
+    args = parse_megatron_args(
+        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
+        "--sequence-parallel --use-distributed-optimizer --recompute-activations --use-tp-pp-dp-mapping"
+    )
+    assert args.model is None
+    config = args.parallel_config(32, 32)
+    assert config.layers_per_stage == (8, 8, 8, 8)
+    assert config.virtual_pipeline_model_parallel_size == 4
+    assert config.data_parallel_size == 2
+    assert config.sequence_parallel
+    assert config.use_distributed_optimizer
+    assert config.recompute_granularity == "selective"
+    assert args.rank_order == "tp-cp-ep-pp-dp"
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("", (10, 10, 10)),
+        ("--decoder-first-pipeline-num-layers 8", (8, 11, 11)),
+        ("--decoder-last-pipeline-num-layers 6", (12, 12, 6)),
+        ("--decoder-first-pipeline-num-layers 9 --decoder-last-pipeline-num-layers 7", (9, 14, 7)),
+    ],
+)
+def test_layers_per_stage(text: str, layers: tuple[int, ...]) -> None:
+    """Thirty layers on three stages."""
+    args = parse_megatron_args(f"--pipeline-model-parallel-size 3 {text}")
+    assert args.layers_per_stage(30) == layers
+
+
+def test_embedding_and_loss_count_as_layers() -> None:
+    """(30 + 2) / 4 = 8 a stage; the first and the last have one layer less."""
+    flags = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    args = parse_megatron_args(f"--pipeline-model-parallel-size 4 {flags}")
+    assert args.layers_per_stage(30) == (7, 8, 8, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--num-layers", r"--num-layers must be followed by a value"),
+        ("--num-layers --hidden-size 3", r"--num-layers must be followed by a value"),
+        ("--num-layers many", r"--num-layers must be a whole number >= 1, got 'many'"),
+        ("--num-layers $LAYERS", r"--num-layers is the shell variable \$LAYERS"),
+        ("--num-layers 4", r"--hidden-size is missing"),
+        ("--tensor-model-paralel-size 4", r"Did you mean --tensor-model-parallel-size"),
+        ("--num-layers 4 --hidden-size 8 --num-attention-heads 2 --seq-length 8", r"--vocab-size .* is missing"),
+        ("--num-layers 4 --hidden-size 8 --num-attention-heads 3 --seq-length 8 --vocab-size 9", r"must divide"),
+        ("--num-layers 4 --num-experts 8", r"mixtures of experts are not supported"),
+        ("--recompute-granularity some", r"must be selective or full, got 'some'"),
+        ("--tensor-model-parallel-size 8", r"has no --num-layers"),
+    ],
+)
+def test_wrong_megatron_arguments(text: str, message: str) -> None:
+    """Each names the option."""
+    with pytest.raises(InputError, match=message):
+        read_model(text)
+
+
+def test_degrees_that_do_not_fit_the_gpus() -> None:
+    """Tensor x pipeline must divide the GPUs."""
+    args = parse_megatron_args("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 3")
+    with pytest.raises(InputError, match="= 24 must divide the 64 GPUs"):
+        args.parallel_config(30, 64)
+    with pytest.raises(InputError, match="32 layers must be a multiple of the 3 stages"):
+        args.parallel_config(32, 48)
