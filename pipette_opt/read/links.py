@@ -201,14 +201,12 @@ def _read_known(evidence: _Evidence, path: Path, only_gpus: int | None) -> None:
 
 def _add_test(evidence: _Evidence, test: NcclTest, only_gpus: int | None) -> None:
     file = Path(test.source).name
-    for host, gpus in test.gpus_of_host.items():
-        evidence.hosts.setdefault(host)
-        evidence.gpus_of_host[host] = max(evidence.gpus_of_host.get(host, 0), gpus)
-        evidence.device_names[host] |= test.device_names[host]
-    if only_gpus is not None and set(test.gpus_of_host.values()) != {only_gpus}:
-        return
     if test.problem and not test.failed:
         evidence.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
+        return
+    if len(test.hosts) <= 2:
+        _add_hosts(evidence, test)
+    if only_gpus is not None and set(test.gpus_of_host.values()) != {only_gpus}:
         return
     flows = pair_flows(test)
     if flows is None:
@@ -228,6 +226,13 @@ def _add_test(evidence: _Evidence, test: NcclTest, only_gpus: int | None) -> Non
     evidence.symmetric = True
     if test.kind == "sendrecv":
         evidence.latencies += [row.time_s - row.size_bytes / rate for row in test.rows if row.size_bytes <= SMALL_BYTES]
+
+
+def _add_hosts(evidence: _Evidence, test: NcclTest) -> None:
+    for host, gpus in test.gpus_of_host.items():
+        evidence.hosts.setdefault(host)
+        evidence.gpus_of_host[host] = max(evidence.gpus_of_host.get(host, 0), gpus)
+        evidence.device_names[host] |= test.device_names[host]
 
 
 def _add_inside_or_skip(evidence: _Evidence, test: NcclTest) -> None:
