@@ -1,0 +1,202 @@
+"""``pipette-opt memory``: collect traces, train the predictor, predict the memory of one configuration."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipette_opt.errors import InputError
+
+if TYPE_CHECKING:
+    from pipette_opt.parallel import ParallelConfig
+    from pipette_opt.specs import ModelSpec
+
+app = typer.Typer(help="Peak memory: collect traces, train the predictor, predict.", no_args_is_help=True)
+
+Progress = Callable[[int, int], None]
+
+
+@app.command()
+def collect(
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file; an unfinished one is continued.")] = Path(
+        "traces.csv"
+    ),
+    num_points: Annotated[int, typer.Option(help="Points in all.", min=1)] = 4000,
+    seed: Annotated[int, typer.Option(help="Seed of the points.", min=0)] = 0,
+    workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.", min=1)] = None,
+) -> None:
+    """
+    Trace random stages without a GPU and write the training data.
+
+    Example: pipette-opt memory collect -o traces.csv --num-points 4000
+    """
+    import os
+
+    from pipette_opt.memory.collect import collect as collect_points
+
+    with _progress("tracing") as report:
+        done = collect_points(
+            out, num_points=num_points, seed=seed, workers=workers or os.cpu_count() or 1, progress=report
+        )
+    typer.echo(f"{done} points traced, {out} holds all {num_points}.")
+
+
+@app.command()
+def train(
+    data: Annotated[Path, typer.Option(help="What `memory collect` wrote.")] = Path("traces.csv"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Weights file; the card goes beside it.")] = Path(
+        "memory.npz"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the first weights.", min=0)] = 0,
+) -> None:
+    """
+    Train the predictor and write weights and model card.
+
+    Example: pipette-opt memory train --data traces.csv -o memory.npz
+    """
+    from pipette_opt.files import write_atomically
+    from pipette_opt.memory.card import markdown_table, model_card
+    from pipette_opt.memory.collect import read_rows
+    from pipette_opt.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset
+    from pipette_opt.memory.weights import write_weights
+
+    dataset, params = load_dataset(data), FitParams(seed=seed)
+    with _progress("training") as report:
+        result = fit(dataset, params, report)
+    shift = fit_small_predict_large(dataset, params)
+    seeds = ", ".join(sorted({row["seed"] for row in read_rows(data)}))
+    points = len(dataset.peak)
+    unseen = int(result.errors.loc[0, "points"]) + len(result.network.residuals)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_weights(out, result.network)
+    write_atomically(
+        out.with_suffix(".md"), model_card(result, shift, seed=seeds, points=points, train=points - unseen)
+    )
+    typer.echo(markdown_table(result.errors))
+    typer.echo(f"wrote {out} and {out.with_suffix('.md')}")
+
+
+@app.command()
+def predict(
+    model: Annotated[str, typer.Option(help="Preset name, Hugging Face config.json, or Megatron arguments.")],
+    global_batch_size: Annotated[int, typer.Option(help="Sequences per iteration.", min=1)],
+    seq_length: Annotated[int, typer.Option(help="Tokens per sequence.", min=1)],
+    tensor_parallel: Annotated[int, typer.Option(min=1)] = 1,
+    pipeline_parallel: Annotated[int, typer.Option(min=1)] = 1,
+    data_parallel: Annotated[int, typer.Option(min=1)] = 1,
+    virtual_pipeline: Annotated[int, typer.Option(help="Model chunks per stage; 1 is no interleaving.", min=1)] = 1,
+    micro_batch_size: Annotated[int, typer.Option(min=1)] = 1,
+    sequence_parallel: Annotated[bool, typer.Option(help="Split norms and dropouts over tensor ranks.")] = True,
+    distributed_optimizer: Annotated[bool, typer.Option(help="Split optimizer state over data ranks.")] = True,
+    recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
+    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    attention_kernel: Annotated[str, typer.Option(help="flash or unfused.")] = "flash",
+    gpu_memory_gib: Annotated[float, typer.Option(help="Memory of one GPU, GiB.", min=1)] = 80.0,
+    max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
+    weights: Annotated[Path | None, typer.Option(help="Weights file; the shipped one by default.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Also trace every stage (needs torch).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """
+    Predict the peak memory of every stage of one configuration.
+
+    Example: pipette-opt memory predict --model llama-3-8b --global-batch-size 512 --seq-length 4096
+    --tensor-parallel 4 --pipeline-parallel 2 --data-parallel 4
+    """
+    from pipette_opt.cli.options import one_of
+    from pipette_opt.memory.predictor import MemoryPredictor
+    from pipette_opt.parallel import ParallelConfig
+    from pipette_opt.read.model import read_model
+    from pipette_opt.specs import TrainingSpec
+    from pipette_opt.units import GIB
+
+    one_of("--recompute", recompute, ("none", "selective", "full"))
+    one_of("--precision", precision, ("bf16", "fp16", "fp32"))
+    one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
+    spec = read_model(model)
+    training = TrainingSpec(
+        global_batch_size=global_batch_size,
+        seq_length=seq_length,
+        precision=precision,  # type: ignore[arg-type]
+        attention_kernel=attention_kernel,  # type: ignore[arg-type]
+    )
+    try:
+        config = ParallelConfig(
+            tensor_model_parallel_size=tensor_parallel,
+            pipeline_model_parallel_size=pipeline_parallel,
+            data_parallel_size=data_parallel,
+            micro_batch_size=micro_batch_size,
+            layers_per_stage=_even_layers(spec, pipeline_parallel),
+            virtual_pipeline_model_parallel_size=virtual_pipeline if virtual_pipeline > 1 else None,
+            sequence_parallel=sequence_parallel and tensor_parallel > 1,
+            recompute_granularity=None if recompute == "none" else recompute,  # type: ignore[arg-type]
+            use_distributed_optimizer=distributed_optimizer,
+        )
+        predictor = MemoryPredictor.load(weights)
+        prediction = predictor.predict(spec, training, [config], max_oom_risk=max_oom_risk)[0]
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError("memory predict", str(error)) from error
+    capacity = int(gpu_memory_gib * GIB) - predictor.overhead.reserve_bytes
+    rows: list[dict[str, Any]] = [
+        {
+            "stage": stage,
+            "predicted_gib": predicted / GIB,
+            "upper_gib": upper / GIB,
+            "capacity_gib": capacity / GIB,
+            "oom_probability": float(predictor.oom_probability(predicted, capacity)),
+            "extrapolates": bool(outside),
+        }
+        for stage, (predicted, upper, outside) in enumerate(
+            zip(prediction.predicted_bytes, prediction.upper_bytes, prediction.extrapolates, strict=True)
+        )
+    ]
+    if trace:
+        from pipette_opt.memory.trace import trace_stage
+
+        for row in rows:
+            row["traced_gib"] = trace_stage(spec, training, config, row["stage"]).peak_bytes / GIB
+    _show(rows, config, as_json)
+
+
+def _even_layers(model: "ModelSpec", pipeline_parallel: int) -> tuple[int, ...]:
+    if model.num_layers % pipeline_parallel:
+        raise InputError(
+            "--pipeline-parallel",
+            f"must divide the {model.num_layers} layers of {model.name}, got {pipeline_parallel}.",
+        )
+    return (model.num_layers // pipeline_parallel,) * pipeline_parallel
+
+
+def _show(rows: list[dict[str, Any]], config: "ParallelConfig", as_json: bool) -> None:
+    """Print a table, or JSON."""
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*rows[0], title=config.label())
+    for row in rows:
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console().print(table)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Progress]:
+    """A bar on a terminal, a line now and then elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: typer.echo(f"{what}: {done} of {total}", err=True)
+        return
+    with Bar(console=console) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

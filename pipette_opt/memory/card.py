@@ -1,0 +1,91 @@
+"""The model card: what the network was trained on, how wrong it is, where not to trust it."""
+
+from typing import TYPE_CHECKING
+
+from pipette_opt.memory.features import FEATURES
+from pipette_opt.memory.overhead import DEFAULT_OVERHEAD
+from pipette_opt.units import gib
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pipette_opt.memory.fit import Fit
+
+_TEMPLATE = """# Memory predictor
+
+Predicts the peak of allocated GPU memory of one rank of each pipeline stage, without a GPU: a closed formula
+(weights, gradients, optimizer state, activations in flight) times the exponential of what a small network adds for
+the temporaries of the running pass. Written by `pipette-opt memory train`.
+
+## Data
+
+{points} points from `pipette-opt memory collect --seed {seed}`: random GPT-like and Llama-like models of 100 million
+to a trillion parameters, tensor parallel 1-16, pipeline 1-64, data 1-256, interleaved or not, sequences of 1 k to
+32 k tokens, all recomputation modes, with and without sequence parallelism and distributed optimizer, bf16, fp16 and
+fp32, attention with and without stored scores. Each is traced: the stage runs forward and backward in its 1F1B order
+on tensors without data while live storages are counted. **No point was measured on a GPU.**
+
+{train} points train, {calibration} calibrate the risk bound, {test} (below) are seen by neither.
+
+## Error against the trace, by slice
+
+{errors}
+
+## Stated and attained coverage of the upper bound
+
+{coverage}
+
+## Small models to large ones
+
+A network trained on models up to 30 billion parameters only, on models above 100 billion:
+
+{shift}
+
+## What a trace cannot see
+
+Named constants (`pipette_opt/memory/overhead.py`), allowances rather than fits: {context:.2f} GiB CUDA context,
+{communicators:.2f} GiB NCCL buffers and {library:.3f} GiB library workspaces are kept free on every GPU; allocator
+fragmentation multiplies the prediction by {fragmentation}.
+
+## Where not to trust it
+
+- The probability of running out of memory is calibrated on traces. It covers the network's error against the trace,
+  not the trace's against a real stack: kernels, communication buffers and the allocator differ between frameworks
+  and versions by several percent.
+- Megatron-Core's behaviour is assumed: fused weight-gradient accumulation, main gradients kept all the time, freed
+  pipeline outputs, no overlap buffers, no fp8, no mixture of experts, ZeRO no further than the distributed optimizer.
+- Context parallelism only divides the sequence; its exchange buffers are not counted.
+- Outside of the ranges above the prediction says so (`extrapolates`); its network term is then held inside the
+  range seen in training, and the closed formula carries the rest.
+
+## Features
+
+{features}
+"""
+
+
+def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str, points: int, train: int) -> str:
+    """The text of the card."""
+    test = int(fit.errors.loc[0, "points"])
+    return _TEMPLATE.format(
+        points=points,
+        seed=seed,
+        train=train,
+        calibration=len(fit.network.residuals),
+        test=test,
+        errors=markdown_table(fit.errors),
+        coverage=markdown_table(fit.coverage),
+        shift=markdown_table(shift.iloc[:1]),
+        context=gib(DEFAULT_OVERHEAD.context_bytes),
+        communicators=gib(DEFAULT_OVERHEAD.communicator_bytes),
+        library=gib(DEFAULT_OVERHEAD.library_bytes),
+        fragmentation=DEFAULT_OVERHEAD.fragmentation,
+        features="\n".join(f"- `{name}` ({unit})" for name, unit in FEATURES),
+    )
+
+
+def markdown_table(frame: "pd.DataFrame") -> str:
+    """A frame as a Markdown table, floats with three decimals."""
+    rows = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row] for row in frame.values]
+    lines = [list(frame.columns), ["---"] * len(frame.columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

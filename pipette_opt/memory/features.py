@@ -1,0 +1,101 @@
+"""
+What the network sees of a stage.
+
+Shares of the closed formula, so that a large job looks like a small one with the same proportions, and a few
+flags. The network predicts ``log(peak / formula)``, which depends on proportions only.
+"""
+
+import numpy as np
+
+from pipette_opt.memory.formula import FormulaBytes, formula_bytes, parameters
+from pipette_opt.memory.table import StageTable, stage_table
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.types import FloatArray
+
+FEATURES: tuple[tuple[str, str], ...] = (
+    ("static_share", "of formula"),
+    ("saved_share", "of formula"),
+    ("head_share", "of formula"),
+    ("recomputed_share", "of formula"),
+    ("hidden_share", "of formula"),
+    ("hidden_shard_share", "of formula"),
+    ("up_share", "of formula"),
+    ("down_share", "of formula"),
+    ("query_share", "of formula"),
+    ("key_value_share", "of formula"),
+    ("scores_share", "of formula"),
+    ("logits_share", "of formula"),
+    ("embedding_gradient_share", "of formula"),
+    ("step_share", "of formula"),
+    ("log_in_flight", "log2"),
+    ("log_chunk_layers", "log2(1 + layers)"),
+    ("log_tensor", "log2"),
+    ("element", "bytes"),
+    ("first", "0 or 1"),
+    ("last", "0 or 1"),
+    ("has_layers", "0 or 1"),
+    ("sequence_parallel", "0 or 1"),
+    ("selective", "0 or 1"),
+    ("full", "0 or 1"),
+    ("interleaved", "0 or 1"),
+    ("flash", "0 or 1"),
+    ("grouped_queries", "0 or 1"),
+    ("hidden_dropout", "0 or 1"),
+    ("attention_dropout", "0 or 1"),
+    ("rope", "0 or 1"),
+    ("qk_norm", "0 or 1"),
+)
+"""Name and unit of each column."""
+
+FEATURE_NAMES = tuple(name for name, _ in FEATURES)
+
+
+def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
+    """Features of every row, shape ``(num_rows, len(FEATURES))``."""
+    total = formula.total
+    e, tokens = table.element, table.tokens
+    step = np.where(table.gradient < 4, 4 * parameters(table) / table.state_shards, 0.0)
+    columns = (
+        formula.static / total,
+        formula.saved / total,
+        formula.head / total,
+        formula.recomputed / total,
+        e * tokens * table.hidden / total,
+        e * tokens / table.shards * table.hidden / total,
+        e * tokens * table.up / total,
+        e * tokens * table.down / total,
+        e * tokens * table.query / total,
+        e * tokens * table.key_value / total,
+        e * table.scores / total,
+        table.last * e * tokens * table.vocab / total,
+        e * table.first_parameters / total,
+        step / total,
+        np.log2(table.in_flight),
+        np.log2(1 + table.chunk_layers),
+        np.log2(table.tensor),
+        table.element,
+        table.first,
+        table.last,
+        table.layers > 0,
+        table.shards > 1,
+        table.selective,
+        table.full,
+        table.interleaved,
+        table.scores == 0,
+        table.key_value < table.query,
+        table.hidden_dropout,
+        table.attention_dropout,
+        table.rope,
+        table.qk_norm,
+    )
+    return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
+
+
+def features(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, num_microbatches: int
+) -> FloatArray:
+    """Features of one stage, shape ``(len(FEATURES),)``."""
+    table = stage_table(model, training, [config], stage=stage, num_microbatches=num_microbatches)
+    row: FloatArray = table_features(table, formula_bytes(table))[0]
+    return row

@@ -1,0 +1,122 @@
+"""Which configurations fit the cluster, and what the others lack."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.memory.predictor import MemoryPrediction, MemoryPredictor
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.types import IntArray, read_only
+from pipette_opt.units import ceil_div, gib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CheckedConfig:
+    """
+    A configuration and what its stages need.
+
+    Parameters
+    ----------
+    need_bytes
+        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
+    short_bytes
+        What the configuration lacks to fit, at least; 0 if it may fit.
+    """
+
+    config: ParallelConfig
+    prediction: MemoryPrediction
+    need_bytes: IntArray
+    short_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "need_bytes", read_only(self.need_bytes, np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryCheck:
+    """
+    Result of the memory filter.
+
+    Parameters
+    ----------
+    fitting, rejected
+        In the order of the candidates.
+    capacity_bytes
+        What a stage may take on one GPU of each host, shape ``(num_nodes,)``.
+    max_oom_risk
+        Accepted risk behind the needs.
+    """
+
+    fitting: tuple[CheckedConfig, ...]
+    rejected: tuple[CheckedConfig, ...]
+    capacity_bytes: IntArray
+    max_oom_risk: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capacity_bytes", read_only(self.capacity_bytes, np.int64))
+
+    @property
+    def nearest_miss(self) -> CheckedConfig | None:
+        """The rejected configuration that lacks least."""
+        return min(self.rejected, key=lambda checked: checked.short_bytes, default=None)
+
+    def explain(self) -> str:
+        """How many candidates memory rules out, and the nearest miss with its numbers."""
+        total = len(self.fitting) + len(self.rejected)
+        head = f"memory rules out {len(self.rejected)} of {total} candidates"
+        miss = self.nearest_miss
+        if miss is None:
+            return f"{head}."
+        stage = int(miss.need_bytes.argmax())
+        need, room = gib(int(miss.need_bytes[stage])), gib(int(self.capacity_bytes.max()))
+        if need > room:
+            return f"{head}; nearest miss: {miss.config.label()}, stage {stage} needs {need:.1f} GiB of {room:.1f}."
+        return (
+            f"{head}; nearest miss: {miss.config.label()} needs {need:.1f} GiB on stage {stage}, and too few hosts "
+            f"have that much: it lacks {gib(miss.short_bytes):.1f} GiB."
+        )
+
+
+def usable_bytes(cluster: ClusterSpec, predictor: MemoryPredictor) -> IntArray:
+    """What a stage may take on one GPU of each host, shape ``(num_nodes,)``."""
+    return np.array([predictor.overhead.usable_bytes(node.gpu) for node in cluster.nodes], dtype=np.int64)
+
+
+def keep_fitting(
+    instance: Instance,
+    candidates: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+    max_oom_risk: float = 0.01,
+) -> MemoryCheck:
+    """
+    Sort out candidates that cannot fit, wherever they are placed.
+
+    Stages are matched with hosts, the largest need with the largest capacity, as if GPUs of different hosts could
+    be mixed freely; a candidate that fails even so fails in every placement. Which hosts a stage really gets is
+    the solver's to decide.
+    """
+    capacity = usable_bytes(instance.cluster, predictor)
+    gpus = np.repeat(np.sort(capacity)[::-1], instance.cluster.gpus_per_node)
+    predictions = predictor.predict(instance.model, instance.training, candidates, max_oom_risk=max_oom_risk)
+    fitting, rejected = [], []
+    for config, prediction in zip(candidates, predictions, strict=True):
+        short = _short_bytes(config, prediction.upper_bytes, gpus)
+        checked = CheckedConfig(
+            config=config, prediction=prediction, need_bytes=prediction.upper_bytes, short_bytes=short
+        )
+        (rejected if short else fitting).append(checked)
+    return MemoryCheck(
+        fitting=tuple(fitting), rejected=tuple(rejected), capacity_bytes=capacity, max_oom_risk=max_oom_risk
+    )
+
+
+def _short_bytes(config: ParallelConfig, need_bytes: IntArray, gpus: IntArray) -> int:
+    """The most that any GPU lacks when stages, by need, meet GPUs, by capacity (both descending); 0 if all fit."""
+    per_stage = ceil_div(config.world_size, config.pipeline_model_parallel_size)
+    if config.world_size > len(gpus):
+        needs = np.sort(need_bytes)[::-1]
+        return int(max(needs[0] - gpus[0], 0))
+    worst = gpus[per_stage * np.arange(1, len(need_bytes) + 1) - 1]  # the smallest GPU that each stage gets
+    return int(max((np.sort(need_bytes)[::-1] - worst).max(), 0))

@@ -1,0 +1,477 @@
+"""
+The transformer of one tensor-parallel rank, in torch.
+
+Every operation allocates what the kernels behind Megatron-Core allocate, keeps for the backward pass what they
+keep, and computes nothing: the numbers in the tensors are never looked at, so a fused kernel is an empty output of
+the right size. Weight gradients are accumulated into the main gradient by the matrix product itself (Megatron's
+gradient accumulation fusion), so weights take no part in autograd here; only the embeddings make a gradient of
+their own first. Communication inside the tensor-parallel group shows as the buffers it needs.
+
+Activations are two-dimensional: tokens of one micro-batch, times width.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from pipette_opt.memory.shapes import LocalShapes
+from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.types import RecomputeGranularity
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class _Linear(Function):
+    """
+    ``x @ weight`` of one rank; ``gather`` and ``scatter`` say what sequence parallelism does before and after.
+
+    Gathering: the input is one shard of the sequence, collected for the product and again for the weight gradient;
+    only the shard is kept. Scattering: the output is reduced into one shard.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, gather: int, scatter: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.gather, ctx.scatter = gather, scatter
+        total = x if gather == 1 else x.new_empty(x.shape[0] * gather, x.shape[1])
+        out = total @ weight
+        return out if scatter == 1 else out.new_empty(out.shape[0] // scatter, out.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        x, weight = ctx.saved_tensors
+        if ctx.scatter > 1:
+            grad = grad.new_empty(grad.shape[0] * ctx.scatter, grad.shape[1])
+        if ctx.gather == 1:
+            return grad @ weight.t(), None, None, None
+        gathered = x.new_empty(x.shape[0] * ctx.gather, x.shape[1])  # for the weight gradient, until the end
+        grad_total = grad @ weight.t()
+        grad_shard = torch.empty_like(x)
+        del gathered, grad_total
+        return grad_shard, None, None, None
+
+
+class _Norm(Function):
+    """LayerNorm (two statistics a row) or RMSNorm (one) over rows of ``width``: keeps input and fp32 statistics."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, width: int, num_statistics: int) -> Tensor:
+        statistics = torch.empty(num_statistics, x.numel() // width, dtype=torch.float32)
+        ctx.save_for_backward(x, statistics)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return torch.empty_like(grads[0]), None, None
+
+
+class _SplitQueryKeyValue(Function):
+    """Query, key and value out of one product; keeps nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, mixed: Tensor, query: int, key_value: int) -> tuple[Tensor, Tensor, Tensor]:
+        tokens = mixed.shape[0]
+        return mixed.new_empty(tokens, query), mixed.new_empty(tokens, key_value), mixed.new_empty(tokens, key_value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return torch.cat(grads, dim=1), None, None
+
+
+class _Rotate(Function):
+    """Rotary position embedding: a new tensor each way, nothing kept but the shared angles."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return (torch.empty_like(grads[0]),)
+
+
+class _FlashAttention(Function):
+    """
+    Attention without a stored score matrix: keeps query, key, value, output and the fp32 log-sum-exp of every row.
+
+    The backward pass works with an fp32 query gradient, the row sums of grad * output, and with key and value
+    gradients for every query head before they are summed over the group (FlashAttention-2's ``mha_bwd``).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+        out = torch.empty_like(q)
+        log_sum_exp = torch.empty(q.shape[0], heads, dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, out, log_sum_exp)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, _, log_sum_exp = ctx.saved_tensors
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        work = [torch.empty_like(q, dtype=torch.float32), torch.empty_like(log_sum_exp)]
+        if k.shape != q.shape:
+            work += [torch.empty_like(q), torch.empty_like(q)]
+        del work
+        return dq, dk, dv, None
+
+
+class _RepeatHeads(Function):
+    """Keys or values copied for every query head of their group, as unfused attention needs them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, width: int) -> Tensor:
+        ctx.shape = x.shape
+        return x.new_empty(x.shape[0], width)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return grads[0].new_empty(ctx.shape), None
+
+
+class _Scores(Function):
+    """Query times key, shape ``(heads of all sequences, s, s)``; keeps both factors."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        ctx.save_for_backward(q, k)
+        return q.new_empty(shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(k), None
+
+
+class _Softmax(Function):
+    """Scaled masked softmax: keeps its output."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        out = torch.empty_like(scores)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return (torch.empty_like(grads[0]),)
+
+
+class _Dropout(Function):
+    """Dropout: keeps one byte per element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(torch.empty_like(x, dtype=torch.bool))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return (torch.empty_like(grads[0]),)
+
+
+class _Context(Function):
+    """Probabilities times value; keeps both factors."""
+
+    @staticmethod
+    def forward(ctx: Any, probabilities: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(probabilities, v)
+        return torch.empty_like(v)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        probabilities, v = ctx.saved_tensors
+        return torch.empty_like(probabilities), torch.empty_like(v)
+
+
+class _Activation(Function):
+    """Fused bias and GELU, or SwiGLU when the output is half as wide: keeps the input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, width: int) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.new_empty(x.shape[0], width)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        return torch.empty_like(x), None
+
+
+class _DropoutAdd(Function):
+    """Fused bias, dropout and residual sum: keeps the dropout mask, if there is dropout."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, residual: Tensor, dropout: bool) -> Tensor:
+        ctx.dropout = dropout
+        if dropout:
+            ctx.save_for_backward(torch.empty_like(x, dtype=torch.bool))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        return (torch.empty_like(grad) if ctx.dropout else grad), grad, None
+
+
+class _Embedding(Function):
+    """
+    Vocabulary-parallel look-up, reduced over the group; keeps the token numbers.
+
+    ``anchor`` is an empty tensor that makes autograd call the backward pass, where the gradient of each whole
+    table exists for a moment before it is added to the main gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, tokens: Tensor, tables: "nn.ParameterList", shards: int) -> Tensor:
+        ctx.tables, ctx.shards = tables, shards
+        outside = torch.empty_like(tokens, dtype=torch.bool)
+        masked = torch.empty_like(tokens)
+        ctx.save_for_backward(masked)
+        width = tables[0].shape[1]
+        found = tables[0].new_empty(tokens.shape[0], width)
+        del outside
+        out = torch.empty_like(found)  # batch first becomes sequence first
+        if len(tables) > 1:
+            found = torch.empty_like(out)  # plus positions
+            out = torch.empty_like(out)
+        return out if shards == 1 else out.new_empty(out.shape[0] // shards, width)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        if ctx.shards > 1:
+            grad = grad.new_empty(grad.shape[0] * ctx.shards, grad.shape[1])
+        ordered = torch.empty_like(grad)
+        for table in ctx.tables:
+            torch.empty_like(table)
+        del ordered
+        return None, None, None, None
+
+
+class _CrossEntropy(Function):
+    """Vocabulary-parallel cross entropy: an fp32 copy of the logits becomes the softmax and then the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        softmax = torch.empty_like(logits, dtype=torch.float32) if logits.dtype != torch.float32 else logits
+        loss = torch.empty(logits.shape[0], dtype=torch.float32)
+        ctx.save_for_backward(
+            softmax, torch.empty_like(loss, dtype=torch.bool), torch.empty_like(loss, dtype=torch.int64)
+        )
+        ctx.dtype = logits.dtype
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        softmax = ctx.saved_tensors[0]
+        return (softmax.to(ctx.dtype),)
+
+
+class _Recompute(Function):
+    """Keeps the inputs of ``run`` and runs it again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.run = run
+        ctx.save_for_backward(*inputs)
+        with torch.no_grad():
+            return run(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+        with torch.enable_grad():
+            out = ctx.run(*inputs)
+        torch.autograd.backward((out,), grads)
+        return (None, *(tensor.grad for tensor in inputs))
+
+
+class Hop(Function):
+    """
+    The end of a stage: the output goes to the next one, the gradient comes back into ``box`` before the backward.
+
+    Stands for Megatron's freeing of a sent output: what remains is an empty tensor that holds the graph.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, box: list[Tensor]) -> Tensor:
+        ctx.box = box
+        return x.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.box.pop(), None
+
+
+class _Part(nn.Module):
+    """Common to the parts below: weights that take no part in autograd."""
+
+    def weight(self, *shape: int, dtype: torch.dtype) -> nn.Parameter:
+        """An empty weight."""
+        return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
+
+
+class Attention(_Part):
+    """Self-attention of one rank: column-parallel input product, core, row-parallel output product."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes, selective: bool) -> None:
+        super().__init__()
+        dtype = DTYPES[training.precision]
+        self.shapes, self.model, self.selective = shapes, model, selective
+        self.flash = training.attention_kernel == "flash"
+        mixed = shapes.query + 2 * shapes.key_value
+        self.input_weight = self.weight(shapes.hidden, mixed, dtype=dtype)
+        self.output_weight = self.weight(shapes.query, shapes.hidden, dtype=dtype)
+        if model.add_qkv_bias:
+            self.input_bias = self.weight(mixed, dtype=dtype)
+        if model.add_bias_linear:
+            self.output_bias = self.weight(shapes.hidden, dtype=dtype)
+        if model.qk_layernorm:
+            self.query_norm = self.weight(model.kv_channels, dtype=dtype)
+            self.key_norm = self.weight(model.kv_channels, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attention of one micro-batch."""
+        shapes = self.shapes
+        q, k, v = _SplitQueryKeyValue.apply(
+            _Linear.apply(x, self.input_weight, shapes.sequence_shards, 1), shapes.query, shapes.key_value
+        )
+        if self.model.qk_layernorm:
+            q, k = _Norm.apply(q, self.model.kv_channels, 1), _Norm.apply(k, self.model.kv_channels, 1)
+        if self.model.position_embedding_type == "rope":
+            q, k = _Rotate.apply(q), _Rotate.apply(k)
+        context = _Recompute.apply(self._core, q, k, v) if self.selective else self._core(q, k, v)
+        del q, k, v
+        return _Linear.apply(context, self.output_weight, 1, shapes.sequence_shards)
+
+    def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        shapes = self.shapes
+        if self.flash:
+            return _FlashAttention.apply(q, k, v, shapes.heads)
+        if k.shape != q.shape:
+            k, v = _RepeatHeads.apply(k, shapes.query), _RepeatHeads.apply(v, shapes.query)
+        shape = (shapes.heads * shapes.micro_batch_size, shapes.seq_length, shapes.seq_length)
+        probabilities = _Softmax.apply(_Scores.apply(q, k, shape))
+        if self.model.attention_dropout > 0:
+            probabilities = _Dropout.apply(probabilities)
+        return _Context.apply(probabilities, v)
+
+
+class FeedForward(_Part):
+    """MLP of one rank: column-parallel, activation, row-parallel."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes) -> None:
+        super().__init__()
+        dtype = DTYPES[training.precision]
+        self.shapes = shapes
+        self.up_weight = self.weight(shapes.hidden, shapes.up, dtype=dtype)
+        self.down_weight = self.weight(shapes.down, shapes.hidden, dtype=dtype)
+        if model.add_bias_linear:
+            self.up_bias = self.weight(shapes.up, dtype=dtype)
+            self.down_bias = self.weight(shapes.hidden, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """MLP of one micro-batch."""
+        up = _Linear.apply(x, self.up_weight, self.shapes.sequence_shards, 1)
+        down = _Activation.apply(up, self.shapes.down)
+        del up
+        return _Linear.apply(down, self.down_weight, 1, self.shapes.sequence_shards)
+
+
+class Norm(_Part):
+    """LayerNorm or RMSNorm over the hidden size."""
+
+    def __init__(self, model: ModelSpec, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.width = model.hidden_size
+        self.num_statistics = 2 if model.normalization == "LayerNorm" else 1
+        self.scale = self.weight(model.norm_parameters, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise one micro-batch."""
+        out: Tensor = _Norm.apply(x, self.width, self.num_statistics)
+        return out
+
+
+class Layer(_Part):
+    """One transformer layer: norm, attention, residual; norm, MLP, residual."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes, selective: bool) -> None:
+        super().__init__()
+        dtype = DTYPES[training.precision]
+        self.dropout = model.hidden_dropout > 0
+        self.attention_norm = Norm(model, dtype)
+        self.attention = Attention(model, training, shapes, selective)
+        self.feed_forward_norm = Norm(model, dtype)
+        self.feed_forward = FeedForward(model, training, shapes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One micro-batch through the layer."""
+        x = _DropoutAdd.apply(self.attention(self.attention_norm(x)), x, self.dropout)
+        out: Tensor = _DropoutAdd.apply(self.feed_forward(self.feed_forward_norm(x)), x, self.dropout)
+        return out
+
+
+class Embeddings(_Part):
+    """Word (and learned position) embeddings of the first stage."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes) -> None:
+        super().__init__()
+        dtype = DTYPES[training.precision]
+        self.shapes, self.dropout = shapes, model.hidden_dropout > 0
+        self.tables = nn.ParameterList([self.weight(shapes.vocab, shapes.hidden, dtype=dtype)])
+        if model.position_embedding_type == "learned_absolute":
+            self.tables.append(self.weight(model.max_position_embeddings, shapes.hidden, dtype=dtype))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Activations of one micro-batch from its token numbers."""
+        anchor = torch.empty(0, requires_grad=True)
+        out: Tensor = _Embedding.apply(anchor, tokens, self.tables, self.shapes.sequence_shards)
+        return _Dropout.apply(out) if self.dropout else out
+
+
+class Head(_Part):
+    """Final norm, output product over this rank's vocabulary, and the loss."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes, table: Tensor | None) -> None:
+        super().__init__()
+        dtype = DTYPES[training.precision]
+        self.shapes = shapes
+        self.norm = Norm(model, dtype)
+        self.table = self.weight(shapes.vocab, shapes.hidden, dtype=dtype) if table is None else table
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Loss of one micro-batch."""
+        x = self.norm(x)
+        logits = _Linear.apply(x, self.table.t(), self.shapes.sequence_shards, 1)
+        losses: Tensor = _CrossEntropy.apply(logits)
+        return losses.mean()
+
+
+class Chunk(nn.Module):
+    """Consecutive layers of one stage, with the embeddings before and the head after where they belong."""
+
+    def __init__(
+        self,
+        layers: list[Layer],
+        embeddings: Embeddings | None,
+        head: Head | None,
+        recompute: RecomputeGranularity | None,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.embeddings, self.head = embeddings, head
+        self.full = recompute == "full"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Output of the chunk for one micro-batch: activations, or the loss."""
+        if self.embeddings is not None:
+            x = self.embeddings(x)
+        for layer in self.layers:
+            x = _Recompute.apply(layer, x) if self.full else layer(x)
+        return x if self.head is None else self.head(x)

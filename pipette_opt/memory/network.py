@@ -1,0 +1,42 @@
+"""The network: features to ``log(peak / formula)``; scaling is a buffer, so one ``state_dict`` holds all of it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipette_opt.memory.features import FEATURE_NAMES
+
+
+class MemoryNetwork(nn.Module):
+    """
+    A small MLP over standardised features.
+
+    Hidden units are ``tanh``: outside of the training range the answer levels off instead of running away.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, hidden: Sequence[int] = (48, 48)) -> None:
+        super().__init__()
+        sizes = [len(FEATURE_NAMES), *hidden, 1]
+        self.register_buffer("mean", torch.zeros(sizes[0], dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(sizes[0], dtype=torch.float64))
+        self.layers = nn.ModuleList(
+            nn.Linear(a, b, dtype=torch.float64) for a, b in zip(sizes, sizes[1:], strict=False)
+        )
+
+    def set_scaling(self, features: Tensor) -> None:
+        """Take mean and standard deviation from training features; a constant column keeps scale 1."""
+        self.mean.copy_(features.mean(dim=0))
+        deviation = features.std(dim=0)
+        self.scale.copy_(torch.where(deviation > 1e-9, deviation, 1.0))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``log(peak / formula)``, shape ``(num_rows,)``."""
+        x = (features - self.mean) / self.scale
+        for layer in self.layers[:-1]:
+            x = torch.tanh(layer(x))
+        out: Tensor = self.layers[-1](x)
+        return out[:, 0]

@@ -1,0 +1,140 @@
+"""Peak memory of every stage, predicted by the trained network in numpy, with a bound for an accepted risk."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from pipette_opt.memory.features import FEATURE_NAMES, table_features
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
+from pipette_opt.memory.table import StageTable, stage_table
+from pipette_opt.memory.weights import NetworkWeights, read_weights
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.shipped import shipped_path
+from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryPrediction:
+    """
+    Memory of the stages of one configuration.
+
+    Parameters
+    ----------
+    predicted_bytes
+        Expected peak of one GPU of each stage, allocator fragmentation included, shape ``(pp,)``.
+    upper_bytes
+        Exceeded with at most the accepted risk, shape ``(pp,)``.
+    extrapolates
+        Whether a feature of the stage lies outside the range of the training data, shape ``(pp,)``.
+    """
+
+    predicted_bytes: IntArray
+    upper_bytes: IntArray
+    extrapolates: BoolArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "predicted_bytes", read_only(self.predicted_bytes, np.int64))
+        object.__setattr__(self, "upper_bytes", read_only(self.upper_bytes, np.int64))
+        object.__setattr__(self, "extrapolates", read_only(self.extrapolates, np.bool_))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryPredictor:
+    """The trained network, with the allowances for what it does not see."""
+
+    network: NetworkWeights
+    overhead: MemoryOverhead = DEFAULT_OVERHEAD
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, *, overhead: MemoryOverhead = DEFAULT_OVERHEAD) -> Self:
+        """Read a weights file, the shipped one by default; raises ``InputError`` if it is damaged or foreign."""
+        chosen = shipped_path("models", "memory.npz") if path is None else Path(path)
+        return cls(network=read_weights(chosen), overhead=overhead)
+
+    @property
+    def smallest_risk(self) -> float:
+        """The smallest risk that the calibration data can vouch for."""
+        return 1 / (len(self.network.residuals) + 1)
+
+    def predict(
+        self,
+        model: ModelSpec,
+        training: TrainingSpec,
+        configs: Sequence[ParallelConfig],
+        *,
+        max_oom_risk: float = 0.01,
+    ) -> list[MemoryPrediction]:
+        """
+        Memory of every stage of every configuration.
+
+        Parameters
+        ----------
+        max_oom_risk
+            Accepted probability that a stage needs more than ``upper_bytes``; at least :attr:`smallest_risk`.
+        """
+        if not configs:
+            return []
+        margin = self.risk_margin(max_oom_risk)
+        table = stage_table(model, training, configs)
+        predicted, outside = self._predict(table)
+        upper = np.ceil(predicted * margin)
+        ends = np.cumsum([config.pipeline_model_parallel_size for config in configs])[:-1]
+        return [
+            MemoryPrediction(predicted_bytes=a, upper_bytes=b, extrapolates=c)
+            for a, b, c in zip(
+                np.split(np.ceil(predicted), ends), np.split(upper, ends), np.split(outside, ends), strict=True
+            )
+        ]
+
+    def risk_margin(self, max_oom_risk: float) -> float:
+        """
+        Factor over the prediction that is exceeded with at most that probability.
+
+        Split conformal: with ``n`` calibration points that the network has not seen, the
+        ``ceil((n + 1) (1 - risk))``-th smallest of traced / predicted.
+        """
+        residuals = self.network.residuals
+        if not self.smallest_risk <= max_oom_risk < 1:
+            raise ValueError(f"max_oom_risk must be in [{self.smallest_risk:.4g}, 1), got {max_oom_risk}.")
+        rank = int(np.ceil((len(residuals) + 1) * (1 - max_oom_risk) - 1e-9))
+        return float(np.exp(residuals[max(rank, 1) - 1]))
+
+    def oom_probability(self, predicted_bytes: IntArray | FloatArray, capacity_bytes: IntArray | int) -> FloatArray:
+        """
+        Probability that a stage needs more than there is, from the calibration points; arguments broadcast.
+
+        Conservative: never below :attr:`smallest_risk`.
+        """
+        residuals = self.network.residuals
+        room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
+        exceeding = len(residuals) - np.searchsorted(residuals, room, side="right")
+        probability: FloatArray = (1 + exceeding) / (1 + len(residuals))
+        return probability
+
+    def _predict(self, table: StageTable) -> tuple[FloatArray, BoolArray]:
+        """Expected bytes of every row, and whether it lies outside of the training data."""
+        formula = formula_bytes(table)
+        features = table_features(table, formula)
+        log_ratio = np.concatenate(
+            [
+                self.network.log_ratio(features[start : start + _ROWS_AT_ONCE])
+                for start in range(0, len(features), _ROWS_AT_ONCE)
+            ]
+        )
+        tolerance = 1e-9 + 0.01 * (self.network.highest - self.network.lowest)
+        outside = (features < self.network.lowest - tolerance) | (features > self.network.highest + tolerance)
+        return formula.total * np.exp(log_ratio) * self.overhead.fragmentation, outside.any(axis=1)
+
+
+def extrapolated_features(predictor: MemoryPredictor, table: StageTable) -> list[str]:
+    """Names of the features of any row that lie outside of the training data."""
+    features = table_features(table, formula_bytes(table))
+    outside = (features < predictor.network.lowest) | (features > predictor.network.highest)
+    return [name for name, flag in zip(FEATURE_NAMES, outside.any(axis=0), strict=True) if flag]

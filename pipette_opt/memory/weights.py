@@ -1,0 +1,132 @@
+"""The file of the trained network: plain numpy arrays, with the feature names inside."""
+
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.errors import InputError
+from pipette_opt.memory.features import FEATURE_NAMES
+from pipette_opt.types import FloatArray
+
+FORMAT = "pipette-opt memory network 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NetworkWeights:
+    """
+    What :class:`~pipette_opt.memory.network.MemoryNetwork` holds, for numpy.
+
+    Parameters
+    ----------
+    mean, scale
+        Of each feature, shape ``(num_features,)``.
+    weights, biases
+        Of each layer, shapes ``(outputs, inputs)`` and ``(outputs,)``.
+    lowest, highest
+        Range of each feature in training, shape ``(num_features,)``.
+    log_ratio_range
+        Range of ``log(peak / formula)`` in training; predictions are kept inside.
+    residuals
+        ``log(traced / predicted)`` of the calibration points, ascending.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+    weights: tuple[FloatArray, ...]
+    biases: tuple[FloatArray, ...]
+    lowest: FloatArray
+    highest: FloatArray
+    log_ratio_range: FloatArray
+    residuals: FloatArray
+
+    def log_ratio(self, features: FloatArray) -> FloatArray:
+        """``log(peak / formula)`` of every row, shape ``(num_rows,)``."""
+        x = (features - self.mean) / self.scale
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = np.tanh(x @ weight.T + bias)
+        out = (x @ self.weights[-1].T + self.biases[-1])[:, 0]
+        return np.clip(out, *self.log_ratio_range)
+
+
+def write_weights(path: Path, network: NetworkWeights) -> None:
+    """Write the file; the same network always gives the same bytes."""
+    arrays: dict[str, np.ndarray] = {
+        "format": np.array(FORMAT),
+        "feature_names": np.array(FEATURE_NAMES),
+        "mean": network.mean,
+        "scale": network.scale,
+        "lowest": network.lowest,
+        "highest": network.highest,
+        "log_ratio_range": network.log_ratio_range,
+        "residuals": network.residuals,
+    }
+    for index, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+        arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(buffer.getvalue())
+    temporary.replace(path)
+
+
+def read_weights(path: Path) -> NetworkWeights:
+    """
+    Read and check the file.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, of another program, or trained on other features.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(str(path), f"is no readable weights file ({error}); `memory train` writes one.") from error
+    if str(arrays.get("format")) != FORMAT:
+        raise InputError(str(path), f"format must be {FORMAT!r}, got {str(arrays.get('format'))!r}.")
+    names = tuple(str(name) for name in arrays.get("feature_names", ()))
+    if names != FEATURE_NAMES:
+        raise InputError(str(path), f"was trained on other features: {sorted(set(names) ^ set(FEATURE_NAMES))}.")
+    try:
+        return _network(arrays)
+    except (KeyError, ValueError) as error:
+        raise InputError(str(path), f"is damaged: {error}.") from error
+
+
+def _network(arrays: dict[str, np.ndarray]) -> NetworkWeights:
+    """Check shapes and values."""
+    depth = sum(name.startswith("weight_") for name in arrays)
+    floats = {name: np.asarray(arrays[name], dtype=np.float64) for name in arrays if arrays[name].dtype.kind in "fiu"}
+    for name, array in floats.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} holds values that are not finite")
+    weights = tuple(floats[f"weight_{index}"] for index in range(depth))
+    biases = tuple(floats[f"bias_{index}"] for index in range(depth))
+    inputs = len(FEATURE_NAMES)
+    for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        if weight.ndim != 2 or weight.shape[1] != inputs or bias.shape != weight.shape[:1]:
+            raise ValueError(f"layer {index} has shapes {weight.shape} and {bias.shape}")
+        inputs = weight.shape[0]
+    if not depth or inputs != 1:
+        raise ValueError(f"the network has {depth} layers and {inputs} outputs")
+    for name in ("mean", "scale", "lowest", "highest"):
+        if floats[name].shape != (len(FEATURE_NAMES),):
+            raise ValueError(f"{name} has shape {floats[name].shape}")
+    if not (floats["scale"] > 0).all():
+        raise ValueError("scale must be > 0")
+    if floats["log_ratio_range"].shape != (2,) or floats["residuals"].ndim != 1 or not len(floats["residuals"]):
+        raise ValueError("log_ratio_range or residuals have the wrong shape")
+    return NetworkWeights(
+        mean=floats["mean"],
+        scale=floats["scale"],
+        weights=weights,
+        biases=biases,
+        lowest=floats["lowest"],
+        highest=floats["highest"],
+        log_ratio_range=floats["log_ratio_range"],
+        residuals=np.sort(floats["residuals"]),
+    )
