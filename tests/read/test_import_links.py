@@ -189,6 +189,22 @@ def test_damaged_output_is_not_believed(logs: Callable[..., Path]) -> None:
     assert np.isnan(links(imported, 1)[1, 2])
 
 
+@pytest.mark.parametrize("cut", range(0, 1300, 7))
+def test_a_log_cut_anywhere_is_whole_or_unusable(cut: int) -> None:
+    """No half of a log passes for a measurement."""
+    whole = nccl_text("alltoall", {"n1": 1, "n2": 1}, 27.0)
+    true = parse_nccl_text(whole, "x.log")[0]
+    for test in parse_nccl_text(whole[:cut], "x.log"):
+        assert test.problem or test.rows == true.rows
+
+
+def test_warnings_of_a_run_that_ended_well_do_not_matter(logs: Callable[..., Path]) -> None:
+    """NCCL warns of much; only a run that does not end has failed."""
+    text = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0)
+    warned = text.replace("# Using devices", "n1:1:1 [0] NCCL WARN something is deprecated\n# Using devices")
+    assert links(import_links(logs(a=warned)), 1)[0, 1] == pytest.approx(15.0, rel=2e-3)
+
+
 def test_latency_is_fitted_from_small_messages(logs: Callable[..., Path]) -> None:
     """Twenty microseconds and 20 GB/s come out again, and the bandwidth is that of large messages."""
     sizes = [2**power for power in range(10, 31)]
