@@ -380,7 +380,7 @@ def _nics(evidence: _Evidence, matrices: Sequence[LinkMatrix], count: int, given
         flows = matrices[0].concurrent_flows
         notes.append(
             f"Assumed: {count} NICs per host, one for each GPU, so that more than {_count(flows, 'flow')} gain in "
-            f"proportion up to {max(count, flows)}; more were not measured. Correct nics_per_node in the cluster file if that is wrong."
+            f"proportion up to {max(count, flows)}; more were not measured. Correct nics_per_node if it is wrong."
         )
     return count
 
