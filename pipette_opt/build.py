@@ -42,15 +42,24 @@ class FittingCandidate:
 
 
 def build_problem_data(
-    instance: Instance, fitting: Sequence[FittingCandidate], capacity_bytes: IntArray
+    instance: Instance,
+    fitting: Sequence[FittingCandidate],
+    capacity_bytes: IntArray,
+    *,
+    lower_form: bool = False,
 ) -> ProblemData:
     """
     Turn seconds into ticks and bytes into MiB.
+
+    With blocking sends, two stages exchange an activation and a gradient together and wait for the slower one, so
+    the closed form uses the slower direction of each link both ways.
 
     Parameters
     ----------
     capacity_bytes
         Memory of one GPU of each host that a stage may use, shape ``(num_nodes,)``.
+    lower_form
+        Give every candidate the lower form, which no schedule and no send mode undercuts.
 
     Returns
     -------
@@ -63,7 +72,7 @@ def build_problem_data(
     )
     tick_s = shortest / TICKS_PER_ROUND_TRIP
     candidates = [
-        _candidate(instance, candidate, times, block, tick_s)
+        _candidate(instance, candidate, times, block, tick_s, exact=candidate.config.num_chunks == 1 and not lower_form)
         for candidate, times in zip(fitting, compute, strict=True)
         for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
     ]
@@ -77,11 +86,20 @@ def build_problem_data(
 
 
 def _candidate(
-    instance: Instance, fitting: FittingCandidate, compute: StageCompute, block: NodeBlock, tick_s: float
+    instance: Instance,
+    fitting: FittingCandidate,
+    compute: StageCompute,
+    block: NodeBlock,
+    tick_s: float,
+    *,
+    exact: bool,
 ) -> CandidateData:
     config, cluster = fitting.config, instance.cluster
     gpus, members = _gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
     message = p2p_bytes(instance.model, instance.training, config)
+    link_s = inter_node_message_s(cluster, message, gpus // block.stages)
+    if exact and instance.p2p == "blocking":
+        link_s = np.maximum(link_s, link_s.T)
     gradient = gradient_traffic(instance.model, instance.training, config)
     distinct = sorted(set(gradient))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
@@ -92,14 +110,14 @@ def _candidate(
         config=config,
         block=block,
         grid=block.node_grid(config),
-        exact=config.num_chunks == 1,
+        exact=exact,
         num_microbatches=num_microbatches,
         forward_ticks=forward,
         backward_ticks=backward,
         first_forward_ticks=first_forward,
         first_backward_ticks=first_backward,
         intra_p2p_ticks=int(_up(intra_node_message_s(cluster, message), tick_s)),
-        p2p_ticks=_link_ticks(inter_node_message_s(cluster, message, gpus // block.stages), tick_s),
+        p2p_ticks=_link_ticks(link_s, tick_s),
         ring_class=np.array([distinct.index(traffic) for traffic in gradient]),
         ring_ticks=np.array([_ring_ticks(cluster, traffic, members, gpus, tick_s) for traffic in distinct])
         if several_hosts

@@ -13,7 +13,9 @@ import numpy as np
 
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.heuristics.common import optimistic_ticks
-from pipette_opt.parallel import Placement, block_placement
+from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
 from pipette_opt.plan import Alternative, Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
 from pipette_opt.solution import Result, Solution
@@ -90,14 +92,21 @@ def lower_bound_s(data: ProblemData, result: Result) -> float:
     return max(0, result.lower_bound_ticks - rounding) * data.tick_s
 
 
-def judge_lower_bound_s(data: ProblemData) -> float:
-    """No plan of any candidate can be faster by the judge: the lower form at the best hosts and links."""
+def judge_lower_bound_s(lower: ProblemData) -> float:
+    """
+    No plan of any candidate can be faster by the judge: the lower form at the best hosts and links.
+
+    Parameters
+    ----------
+    lower
+        The problem with the lower form of every candidate.
+    """
     bounds = []
-    for candidate in data.candidates:
-        ticks = optimistic_ticks(data, replace(candidate, exact=False))
+    for candidate in lower.candidates:
+        ticks = optimistic_ticks(lower, candidate)
         if ticks < UNUSABLE_TICKS:
             bounds.append(max(0, ticks - candidate.rounding_ticks))
-    return min(bounds, default=0) * data.tick_s
+    return min(bounds, default=0) * lower.tick_s
 
 
 def placement_dependent_s(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> float:
@@ -182,6 +191,30 @@ def make_plan(
         notes=notes,
         seed=seed,
         inputs=dict(inputs or {}),
+    )
+
+
+def stage_memory(
+    instance: Instance,
+    config: ParallelConfig,
+    placement: Placement,
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+) -> tuple[StageMemory, ...]:
+    """Memory of every stage, against the smallest of the GPUs that hold it."""
+    (prediction,) = predictor.predict(instance.model, instance.training, [config], max_oom_risk=max_oom_risk)
+    hosts = placement.node[RankGrid.of(config, placement.order).ranks()]
+    capacity = usable_bytes(instance.cluster, predictor)[hosts].reshape(len(hosts), -1).min(axis=1)
+    risk = predictor.oom_probability(prediction.predicted_bytes, capacity)
+    return tuple(
+        StageMemory(
+            stage=stage,
+            predicted_bytes=int(prediction.predicted_bytes[stage]),
+            upper_bytes=int(prediction.upper_bytes[stage]),
+            capacity_bytes=int(capacity[stage]),
+            oom_probability=float(risk[stage]),
+        )
+        for stage in range(len(hosts))
     )
 
 

@@ -9,15 +9,16 @@ proven lower form.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
-from pipette_opt.errors import InfeasibleError
+from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.heuristics.common import optimistic_ticks
+from pipette_opt.heuristics.common import checked_solution, optimistic_ticks
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
@@ -26,8 +27,9 @@ from pipette_opt.judge import (
     lost_because,
     make_certificate,
     make_plan,
+    stage_memory,
 )
-from pipette_opt.memory.filter import MemoryCheck, keep_fitting, stage_memory
+from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
@@ -111,21 +113,32 @@ class Watcher:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
-    """Everything before the search: what is legal, what fits, and the integer problem of both kinds of schedule."""
+    """
+    Everything before the search: what is legal, what fits, and the problem in integers.
+
+    Parameters
+    ----------
+    problem
+        Each candidate with the form that the solver minimises.
+    lower
+        Each candidate with the lower form.
+    """
 
     instance: Instance
     enumeration: Enumeration
+    predictor: MemoryPredictor
     memory: MemoryCheck
     problem: ProblemData
+    lower: ProblemData
 
-    @property
+    @cached_property
     def exact(self) -> ProblemData:
         """The candidates with a closed form."""
         return _only(self.problem, exact=True)
 
-    @property
+    @cached_property
     def interleaved(self) -> ProblemData:
         """The candidates with a proven lower form only."""
         return _only(self.problem, exact=False)
@@ -168,12 +181,31 @@ def prepare(instance: Instance, space: SearchSpace, params: OptimizeParams, watc
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())
     watcher.report(f"predicting the memory of {len(enumeration.candidates)} candidates")
-    memory = keep_fitting(instance, enumeration.candidates, MemoryPredictor.load(), params.max_oom_risk)
+    predictor = load_predictor(params.max_oom_risk)
+    memory = keep_fitting(instance, enumeration.candidates, predictor, params.max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
-    fitting = [FittingCandidate(config=config, need_bytes=need) for config, need in memory.fitting]
-    problem = build_problem_data(instance, fitting, memory.capacity_bytes)
-    return Prepared(instance=instance, enumeration=enumeration, memory=memory, problem=problem)
+    fitting = _fitting(memory.fitting)
+    return Prepared(
+        instance=instance,
+        enumeration=enumeration,
+        predictor=predictor,
+        memory=memory,
+        problem=build_problem_data(instance, fitting, memory.capacity_bytes),
+        lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
+    )
+
+
+def load_predictor(max_oom_risk: float) -> MemoryPredictor:
+    """The shipped memory predictor; raises ``InputError`` for a risk that its data cannot vouch for."""
+    predictor = MemoryPredictor.load()
+    if not predictor.smallest_risk <= max_oom_risk < 1:
+        raise InputError("--max-oom-risk", f"must be in [{predictor.smallest_risk:.2g}, 1), got {max_oom_risk}.")
+    return predictor
+
+
+def _fitting(checked: Sequence[CheckedConfig]) -> list[FittingCandidate]:
+    return [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in checked]
 
 
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:
@@ -219,7 +251,8 @@ def judge_interleaved(
     """
     Place and judge the interleaved candidates whose lower form is below the best time, most promising first.
 
-    What time does not allow stays open; the judge's lower bound covers it.
+    Each is annealed for its lower form, and also tried on the hosts of the best plans of its grid. What time does
+    not allow stays open; the judge's lower bound covers it.
     """
     data = prepared.interleaved
     fastest = best[0].estimate.iteration_time_s if best else float("inf")
@@ -237,9 +270,34 @@ def judge_interleaved(
         watcher.report(f"judging interleaved schedules ({position + 1} of {len(order)})")
         share = min(1.0, max(0.02, left / (len(order) - position)))
         found = anneal(data, AnnealingParams(time_limit_s=share, seed=params.seed), [index], stop=watcher.stop)
-        judged += judge_pool(prepared.instance, data, found)
+        tried = [] if found.solution is None else [found.solution, *_same_grid(data, index, best)]
+        judged += [one for one in map(partial(_judged_if_linked, prepared.instance, data), tried) if one is not None]
         fastest = min([fastest, *(one.estimate.iteration_time_s for one in judged)])
     return judged
+
+
+def _same_grid(data: ProblemData, index: int, best: list[JudgedSolution]) -> list[Solution]:
+    """The hosts of the fastest plan with the candidate's block and grid, for the candidate."""
+    candidate = data.candidates[index]
+    for one in best:
+        if one.candidate.block == candidate.block and one.candidate.grid == candidate.grid:
+            found = checked_solution(data, index, one.nodes)
+            return [] if found is None else [found]
+    return []
+
+
+def _judged_if_linked(instance: Instance, data: ProblemData, solution: Solution) -> JudgedSolution | None:
+    """
+    Judge an interleaved solution; ``None`` if it lacks a link.
+
+    Activations also go from the last stage back to the first, over a link that the lower form does not know.
+    """
+    candidate = data.candidates[solution.candidate]
+    first, last = solution.nodes[0], solution.nodes[-1]
+    links = instance.cluster.usable_links
+    if candidate.grid[0] > 1 and not (links[last, first] & links[first, last]).all():
+        return None
+    return judge_solution(instance, data, solution)
 
 
 def finish(
@@ -257,7 +315,7 @@ def finish(
         prepared.problem if best.objective_s is None else prepared.exact,
         best,
         result,
-        judge_lower_bound_s(prepared.problem),
+        judge_lower_bound_s(prepared.lower),
         watcher.elapsed_s,
     )
     num_configs = len({candidate.config for candidate in prepared.problem.candidates})
@@ -295,7 +353,7 @@ def _why_nothing(prepared: Prepared) -> str:
 
 def _memory(prepared: Prepared, best: JudgedSolution, params: OptimizeParams) -> tuple[StageMemory, ...]:
     return stage_memory(
-        prepared.instance, best.candidate.config, best.placement, MemoryPredictor.load(), params.max_oom_risk
+        prepared.instance, best.candidate.config, best.placement, prepared.predictor, params.max_oom_risk
     )
 
 
@@ -315,7 +373,7 @@ def _alternative(
 
 def _notes(prepared: Prepared) -> tuple[str, ...]:
     cluster = prepared.instance.cluster
-    notes = [*prepared.memory.notes]
+    notes = []
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     if missing:
         notes.append(f"{missing} directed host pairs were not measured and are not used.")
@@ -350,9 +408,8 @@ def candidate_overview(
 ) -> tuple[Enumeration, list[CandidateRow]]:
     """Every legal configuration, those that fit first, by what they can reach at best."""
     enumeration = enumerate_with_reasons(instance, space)
-    memory = keep_fitting(instance, enumeration.candidates, MemoryPredictor.load(), max_oom_risk)
-    fitting = [FittingCandidate(config=config, need_bytes=need) for config, need in memory.fitting]
-    problem = build_problem_data(instance, fitting, memory.capacity_bytes)
+    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk), max_oom_risk)
+    problem = build_problem_data(instance, _fitting(memory.fitting), memory.capacity_bytes)
     fastest: dict[ParallelConfig, float] = {}
     for candidate in problem.candidates:
         ticks = optimistic_ticks(problem, candidate)
@@ -360,12 +417,12 @@ def candidate_overview(
             fastest[candidate.config] = min(ticks * problem.tick_s, fastest.get(candidate.config, float("inf")))
     rows = [
         CandidateRow(
-            config=config,
+            config=one.config,
             fits=fits,
-            need_gib=gib(float(need.max())),
-            fastest_s=fastest.get(config),
+            need_gib=gib(float(one.need_bytes.max())),
+            fastest_s=fastest.get(one.config),
         )
         for group, fits in ((memory.fitting, True), (memory.rejected, False))
-        for config, need in group
+        for one in group
     ]
     return enumeration, sorted(rows, key=lambda row: (not row.fits, row.fastest_s or float("inf"), row.need_gib))

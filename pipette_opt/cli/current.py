@@ -62,8 +62,8 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
 
     from pipette_opt.candidates import check_legal
     from pipette_opt.estimator.estimate import estimate
-    from pipette_opt.memory.filter import stage_memory
-    from pipette_opt.memory.predictor import MemoryPredictor
+    from pipette_opt.judge import stage_memory
+    from pipette_opt.optimize import load_predictor
     from pipette_opt.parallel import identity_placement
     from pipette_opt.read.files import read_text
     from pipette_opt.read.megatron_args import parse_megatron_args
@@ -95,7 +95,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
         placement=placement,
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
         estimate=estimate(instance, config, placement),
-        memory=stage_memory(instance, config, placement, MemoryPredictor.load(), max_oom_risk),
+        memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk), max_oom_risk),
     )
 
 
@@ -105,7 +105,7 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     known = job.instance.cluster.hosts
     if hosts is None:
         return np.arange(len(known))
-    names = expand_hosts("host order", hosts)
+    names = expand_hosts(hosts, "host order")
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InputError("host order", f"{', '.join(unknown)} not in cluster {job.instance.cluster.name}.")

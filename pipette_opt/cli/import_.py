@@ -23,6 +23,7 @@ def links(
     ] = "exclude",
     gpu: Annotated[str | None, typer.Option(help="Kind of GPU, if the logs do not name it.")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if the logs use fewer.")] = None,
+    nics_per_node: Annotated[int | None, typer.Option(help="NICs per host, if the logs do not tell.")] = None,
     only_gpus: Annotated[
         int | None, typer.Option(help="Use only the logs of tests with this many GPUs per host.")
     ] = None,
@@ -44,10 +45,11 @@ def links(
         fill=fill,  # type: ignore[arg-type]
         gpu=gpu,
         gpus_per_node=gpus_per_node,
+        nics_per_node=nics_per_node,
         only_gpus=only_gpus,
         name=name or out.stem,
     )
-    write_cluster(found.cluster, out)
+    write_cluster(found.cluster, out, comment="\n".join(found.notes))
     if json:
         show_json({"cluster": str(out), "hosts": list(found.cluster.hosts), "notes": list(found.notes)})
         return

@@ -12,6 +12,7 @@ from pipette_opt.errors import InputError
 if TYPE_CHECKING:
     from pipette_opt.candidates import SearchSpace
     from pipette_opt.specs import Instance
+    from pipette_opt.types import RecomputeGranularity
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ def read_job(
             raise InputError(option, f"must be >= 1, got {value}.")
     spec = read_cluster(cluster_path)
     if exclude_hosts:
-        spec = without(spec, expand_hosts("--exclude-hosts", exclude_hosts))
+        spec = without(spec, expand_hosts(exclude_hosts, "--exclude-hosts"))
     model_spec = read_model(model) if model is not None else shown.model  # type: ignore[union-attr]
     base = shown.training if shown else None
     training = TrainingSpec(
@@ -177,10 +178,11 @@ def search_space(
     )
     if recompute is None:
         return space
+    choices: dict[str, RecomputeGranularity | None] = {"none": None, "selective": "selective", "full": "full"}
     names = [name.strip() for name in recompute.split(",")]
     for name in names:
-        one_of("--recompute", name, ("none", "selective", "full"))
-    return replace(space, recompute=tuple(None if name == "none" else name for name in names))  # type: ignore[arg-type]
+        one_of("--recompute", name, tuple(choices))
+    return replace(space, recompute=tuple(choices[name] for name in names))
 
 
 def sizes(option: str, text: str | None) -> tuple[int, ...] | None:

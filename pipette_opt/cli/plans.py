@@ -8,7 +8,7 @@ from pipette_opt.errors import InputError
 if TYPE_CHECKING:
     from pipette_opt.cli.current import Current
     from pipette_opt.plan import Plan
-    from pipette_opt.specs import Instance
+    from pipette_opt.specs import ComputeProfile, Instance
 
 
 def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance]":
@@ -36,7 +36,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
         spec = read_cluster(cluster_path)
         excluded = plan.inputs.get("exclude_hosts")
         if excluded:
-            spec = exclude_hosts(spec, expand_hosts("exclude_hosts", excluded))
+            spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
         instance = Instance(
             model=ModelSpec(**model),
             cluster=spec,
@@ -58,8 +58,8 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
     """A plan, judged afresh."""
     from pipette_opt.cli.current import Current
     from pipette_opt.estimator.estimate import estimate
-    from pipette_opt.memory.filter import stage_memory
-    from pipette_opt.memory.predictor import MemoryPredictor
+    from pipette_opt.judge import stage_memory
+    from pipette_opt.optimize import load_predictor
 
     plan, instance = plan_and_instance(path, cluster)
     return Current(
@@ -67,7 +67,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
         placement=plan.placement,
         hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
         estimate=estimate(instance, plan.config, plan.placement),
-        memory=stage_memory(instance, plan.config, plan.placement, MemoryPredictor.load(), max_oom_risk),
+        memory=stage_memory(instance, plan.config, plan.placement, load_predictor(max_oom_risk), max_oom_risk),
     )
 
 
@@ -84,7 +84,7 @@ def _found(recorded: Path, plan: Path, example: object) -> Path:
     raise InputError(str(plan), f"its cluster file {recorded} is not there; say where with --cluster.")
 
 
-def _profile(plan: "Plan") -> "object | None":
+def _profile(plan: "Plan") -> "ComputeProfile | None":
     recorded = plan.inputs.get("profile")
     if not recorded:
         return None
