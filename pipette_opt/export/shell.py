@@ -1,0 +1,43 @@
+"""Pieces of bash that several targets write; everything that comes from a plan is quoted."""
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+
+from pipette_opt.errors import InputError
+
+MASTER_PORT = 29500
+"""Port of the rendezvous, torchrun's own default."""
+
+CUDA_CONNECTIONS = "export CUDA_DEVICE_MAX_CONNECTIONS=1"
+"""Megatron-LM refuses tensor and context parallelism without it before the Blackwell GPUs."""
+
+JOB_ARGUMENTS = 'JOB_ARGS=("$@")\nif (( $# == 0 )); then JOB_ARGS=("${TRIAL_ARGS[@]}"); fi'
+"""A job's own arguments, or else the trial run's."""
+
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""Names and addresses that every launcher takes as they are."""
+
+
+def launchable(hosts: Iterable[str]) -> list[str]:
+    """Each host once, in the given order; ``InputError`` for one that a launcher would misread."""
+    order = list(dict.fromkeys(hosts))
+    for host in order:
+        if not HOST_NAME.fullmatch(host):
+            raise InputError("hosts", f"{host!r} is no host name (letters, digits, dots, hyphens); rename it first.")
+    return order
+
+
+def quoted(words: Iterable[object]) -> str:
+    """Words of a command, each quoted where it needs to be."""
+    return " ".join(shlex.quote(str(word)) for word in words)
+
+
+def comment(text: str) -> str:
+    """Comment lines; whatever ``text`` holds, none of it is run."""
+    return "\n".join(f"# {line}" for line in text.splitlines())
+
+
+def array_lines(name: str, entries: Sequence[Sequence[object]]) -> list[str]:
+    """Definition of a bash array, an entry of several words per line."""
+    return [f"{name}=(", *(f"  {quoted(words)}" for words in entries), ")"]

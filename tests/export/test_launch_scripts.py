@@ -1,0 +1,293 @@
+"""The generated scripts, run: under shims that stand for Slurm and torchrun, and under the real torchrun."""
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plans import plan_of, plan_on, scrambled_plan, small_config, small_instance, small_plan
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.megatron import megatron_arguments, trial_options
+from pipette_opt.export.targets import export
+from pipette_opt.parallel import Placement
+from pipette_opt.plan import Plan, rank_rows
+
+BASH = shutil.which("bash")
+pytestmark = pytest.mark.skipif(BASH is None, reason="there is no bash")
+
+RECORDER = f"""#!{sys.executable}
+import json, os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_DEVICE_MAX_CONNECTIONS")
+found = {{name: os.environ.get(name) for name in names}}
+found["host"], found["args"] = os.environ.get("SLURMD_NODENAME"), sys.argv[1:]
+with open(os.environ["RECORD"], "a") as file:
+    file.write(json.dumps(found) + "\\n")
+"""
+
+SRUN = """#!/bin/bash
+# Stands for srun: one task per line of the host file, one after the other.
+options=()
+while [[ $1 == --* ]]; do options+=("$1"); shift; done
+[[ " ${options[*]} " == *" --distribution=arbitrary "* ]] || exit 9
+declare -A seen
+task=0
+while read -r host; do
+  SLURM_PROCID=$task SLURM_LOCALID=${seen[$host]:-0} SLURM_NTASKS=$SHIM_TASKS SLURMD_NODENAME=$host "$@" || exit
+  seen[$host]=$(( ${seen[$host]:-0} + 1 ))
+  task=$(( task + 1 ))
+done < "$SLURM_HOSTFILE"
+"""
+
+
+def write_files(plan: Plan, target: str, folder: Path) -> dict[str, str]:
+    """Export into a folder."""
+    files = export(plan, target)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return files
+
+
+def shim(folder: Path, name: str, text: str) -> None:
+    """An executable."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(stat.S_IRWXU)
+
+
+def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run in a folder, shims first on the path."""
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER", "RANK"))}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**clean, "PATH": path, "RECORD": str(folder / "record"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def records(folder: Path) -> list[dict[str, object]]:
+    """What the recorder saw, call by call."""
+    return [json.loads(line) for line in (folder / "record").read_text().splitlines()]
+
+
+def expected_arguments(plan: Plan) -> list[str]:
+    """The plan's arguments and the trial run's."""
+    return [*megatron_arguments(plan), *(word for option in trial_options(plan) for word in option)]
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchrun", "slurm"])
+def test_scripts_parse(target: str, tmp_path: Path) -> None:
+    """``bash -n`` has no objection."""
+    for name in write_files(small_plan("torchrun"), target, tmp_path):
+        if not name.endswith(".txt"):
+            done = run(["bash", "-n", name], tmp_path)
+            assert (done.returncode, done.stderr) == (0, ""), name
+
+
+@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+def test_slurm_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Path) -> None:
+    """The whole batch script under a stand-in for srun: ranks, GPUs, hosts, rendezvous and arguments."""
+    plan = make()
+    write_files(plan, "slurm", tmp_path)
+    shim(tmp_path / "bin", "srun", SRUN)
+    shim(tmp_path / "bin", "python", RECORDER)
+    done = run(["bash", "job.sbatch"], tmp_path, SLURM_SUBMIT_DIR=str(tmp_path), SHIM_TASKS="16")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = records(tmp_path)
+    assert [(one["RANK"], one["host"], one["LOCAL_RANK"]) for one in found] == [
+        (str(row.rank), row.host, str(row.local_rank)) for row in rank_rows(plan)
+    ]
+    master = rank_rows(plan)[0].host
+    assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found} == {("16", master, "29500")}
+    assert {one["CUDA_DEVICE_MAX_CONNECTIONS"] for one in found} == {"1"}
+    assert all(one["args"] == ["-u", "pretrain_gpt.py", *expected_arguments(plan)] for one in found)
+
+
+def test_local_rank_is_the_plans_not_slurms(tmp_path: Path) -> None:
+    """Within a host Slurm numbers tasks in rank order; a scrambled map wants other GPUs."""
+    plan = scrambled_plan()
+    write_files(plan, "slurm", tmp_path)
+    rows = rank_rows(plan)
+    by_slurm = [sum(other.host == row.host for other in rows[: row.rank]) for row in rows]
+    assert by_slurm != [row.local_rank for row in rows]
+    for rank in (0, 5, 15):
+        done = run(
+            ["bash", "task.sh", "bash", "-c", "echo $RANK $LOCAL_RANK"],
+            tmp_path,
+            SLURM_PROCID=str(rank),
+            SLURM_LOCALID="0",
+        )
+        assert done.stdout.split() == [str(rank), str(rows[rank].local_rank)]
+
+
+def test_slurm_asks_for_the_plans_hosts(tmp_path: Path) -> None:
+    """Directives and host file: hosts 3, 0, 4, 1 of the cluster, four tasks each."""
+    files = write_files(small_plan(), "slurm", tmp_path)
+    assert files["hostfile.txt"].split() == ["n3"] * 4 + ["n0"] * 4 + ["n4"] * 4 + ["n1"] * 4
+    for line in ("--nodes=4", "--ntasks=16", "--nodelist=n3,n0,n4,n1", "--gpus-per-node=4"):
+        assert f"#SBATCH {line}\n" in files["job.sbatch"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [({"SLURMD_NODENAME": "n1"}, "belongs on n3"), ({"SLURM_NTASKS": "8"}, "has 8 tasks")],
+)
+def test_task_on_the_wrong_host_stops(environment: dict[str, str], said: str, tmp_path: Path) -> None:
+    """If Slurm did not follow the host file, nothing starts."""
+    write_files(small_plan(), "slurm", tmp_path)
+    done = run(["bash", "task.sh", "echo", "started"], tmp_path, SLURM_PROCID="0", **environment)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert said in done.stderr
+
+
+def test_own_arguments_replace_the_trial(tmp_path: Path) -> None:
+    """Arguments of the job go through word by word, whatever is in them."""
+    plan = small_plan()
+    write_files(plan, "slurm", tmp_path)
+    shim(tmp_path / "bin", "srun", SRUN)
+    shim(tmp_path / "bin", "python", RECORDER)
+    own = ["--data-path", "a folder/text; $HOME *", "--save", "it's"]
+    done = run(["bash", "job.sbatch", *own], tmp_path, SHIM_TASKS="16", PRETRAIN="my pretrain.py", MASTER_PORT="1234")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(one["args"] == ["-u", "my pretrain.py", *megatron_arguments(plan), *own] for one in records(tmp_path))
+    assert {one["MASTER_PORT"] for one in records(tmp_path)} == {"1234"}
+
+
+def test_nothing_in_a_plan_is_run(tmp_path: Path) -> None:
+    """Text of a plan that looks like a command stays text."""
+    plan = small_plan()
+    training = {**plan.inputs["training"], "attention_kernel": "$(touch pwned); `touch pwned`"}
+    plan = replace(plan, nccl_algorithm="ring\ntouch pwned\n", inputs={**plan.inputs, "training": training})
+    write_files(plan, "slurm", tmp_path)
+    shim(tmp_path / "bin", "srun", SRUN)
+    shim(tmp_path / "bin", "python", RECORDER)
+    assert run(["bash", "job.sbatch"], tmp_path, SHIM_TASKS="16").returncode == 0
+    assert training["attention_kernel"] in records(tmp_path)[0]["args"]  # type: ignore[operator]
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("target", ["torchrun", "slurm"])
+def test_strange_host_names_are_refused(target: str) -> None:
+    """A launcher would read these as ranges, options or several hosts."""
+    for name in ("n[0-3]", "a b", "-x", "a,b", "a;b", ""):
+        plan = replace(small_plan(), hosts=("n0", "n1", "n2", name, "n4"))
+        with pytest.raises(InputError, match="no host name"):
+            export(plan, target)
+
+
+@pytest.mark.parametrize("stages_per_host", [1, 2])
+def test_torchrun_launch_lines(stages_per_host: int, tmp_path: Path) -> None:
+    """Each node's line under a stand-in for torchrun."""
+    plan = plan_of(small_instance("torchrun"), small_config(), stages_per_host=stages_per_host)
+    files = write_files(plan, "torchrun", tmp_path)
+    assert files["nodes.txt"].split() == list(dict.fromkeys(row.host for row in rank_rows(plan)))
+    shim(tmp_path / "bin", "torchrun", RECORDER)
+    for node in range(4):
+        assert run(["bash", "launch.sh", str(node)], tmp_path).returncode == 0
+    for node, one in enumerate(records(tmp_path)):
+        fixed = f"--nnodes 4 --nproc-per-node 4 --node-rank {node} --rdzv-backend static"
+        rendezvous = "--master-addr n3 --master-port 29500"
+        assert one["args"] == [*fixed.split(), *rendezvous.split(), "pretrain_gpt.py", *expected_arguments(plan)]
+        assert one["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+
+
+@pytest.mark.parametrize("argument", ["4", "-1", "n0", ""])
+def test_torchrun_wrong_node_rank(argument: str, tmp_path: Path) -> None:
+    """A node that is not in the plan starts nothing."""
+    write_files(small_plan("torchrun"), "torchrun", tmp_path)
+    shim(tmp_path / "bin", "torchrun", RECORDER)
+    assert run(["bash", "launch.sh", argument], tmp_path).returncode != 0
+    assert not (tmp_path / "record").exists()
+
+
+def test_torchrun_refuses_what_it_cannot_start() -> None:
+    """Scattered ranks, exchanged GPUs of one host, hosts of unequal size; the first wrong rank is named."""
+    with pytest.raises(InputError, match="rank 0 is GPU"):
+        export(replace(scrambled_plan()), "torchrun")
+    plan = small_plan()
+    local_rank = plan.placement.local_rank.copy()
+    local_rank[[5, 6]] = local_rank[[6, 5]]
+    exchanged = replace(plan, placement=replace(plan.placement, local_rank=local_rank))
+    with pytest.raises(InputError, match="rank 5 is GPU 2 of n0"):
+        export(exchanged, "torchrun")
+    assert "slurm" not in export(exchanged, "slurm")["hostfile.txt"]
+    node = plan.placement.node.copy()
+    node[-1] = 2
+    unequal = replace(plan, placement=replace(plan.placement, node=node))
+    with pytest.raises(InputError, match="rank 15 is GPU 3 of n2"):
+        export(unequal, "torchrun")
+
+
+WORKER = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+mine = torch.tensor([int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]), os.getppid()])
+everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+dist.all_gather(everyone, mine)
+if dist.get_rank() == 0:
+    assert "--tensor-model-parallel-size" in sys.argv
+    for one in everyone:
+        print("SEEN", *one.tolist())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_real_torchrun(tmp_path: Path) -> None:
+    """Two agents of two processes each on this machine, started by the exported lines, meet and agree on ranks."""
+    pytest.importorskip("torch")
+    torchrun = Path(sys.executable).parent / "torchrun"
+    if not torchrun.exists():
+        pytest.skip("torchrun is not installed beside this Python")
+    given = small_instance("torchrun")
+    chosen = replace(small_config(), data_parallel_size=1)
+    map_ = Placement(order="tp-cp-ep-dp-pp", node=[4, 4, 1, 1], local_rank=[0, 1, 0, 1])  # type: ignore[arg-type]
+    write_files(plan_on(given, chosen, map_), "torchrun", tmp_path)
+    (tmp_path / "worker.py").write_text(WORKER)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PATH": f"{torchrun.parent}{os.pathsep}{os.environ['PATH']}",
+        "PRETRAIN": "worker.py",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    # Started in the wrong order on purpose: the node rank, not the arrival, decides.
+    agents = []
+    for node in ("1", "0"):
+        agents.append(
+            subprocess.Popen(
+                ["bash", "launch.sh", node],
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        second, first = [agent.communicate(timeout=120) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], (first, second)
+    seen = [tuple(map(int, line.split()[1:])) for line in first[0].splitlines() if line.startswith("SEEN")]
+    assert [(rank, local_rank) for rank, local_rank, _ in seen] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    parents = [parent for _, _, parent in seen]
+    assert parents == [agents[1].pid] * 2 + [agents[0].pid] * 2

@@ -1,0 +1,161 @@
+"""Megatron's arguments: parsed back they are the plan; what they cannot say is refused."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from plans import plan_of, small_config, small_instance, small_plan
+from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.megatron import megatron_arguments, megatron_options, trial_options
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plan import Plan
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.specs import Instance, TrainingSpec
+
+
+def values(plan: Plan) -> dict[str, str]:
+    """Options and values; flags have an empty one."""
+    return {option[0]: " ".join(option[1:]) for option in megatron_options(plan)}
+
+
+def with_training(plan: Plan, **changes: object) -> Plan:
+    """The plan with other recorded training fields."""
+    return replace(plan, inputs={**plan.inputs, "training": {**plan.inputs["training"], **changes}})
+
+
+CASES: dict[str, tuple[Instance, ParallelConfig, int]] = {
+    "even": (small_instance(), small_config(), 1),
+    "second order": (small_instance(), small_config(), 2),
+    "uneven, both ends": (
+        instance(cluster(4, gpus=4), TINY),
+        config(tp=1, pp=4, dp=4, layers_per_stage=(1, 3, 3, 1)),
+        1,
+    ),
+    "uneven, last": (instance(cluster(4, gpus=4), TINY), config(tp=2, pp=2, dp=4, layers_per_stage=(5, 3)), 1),
+    "interleaved, full": (
+        instance(cluster(4, gpus=4), LLAMA_8B),
+        config(
+            tp=2,
+            pp=4,
+            dp=2,
+            num_layers=32,
+            virtual_pipeline_model_parallel_size=4,
+            recompute_granularity="full",
+            sequence_parallel=True,
+        ),
+        1,
+    ),
+    "interleaved, uneven": (
+        instance(cluster(4, gpus=4), LLAMA_8B),
+        config(tp=2, pp=4, dp=2, layers_per_stage=(6, 10, 10, 6), virtual_pipeline_model_parallel_size=2),
+        1,
+    ),
+    "selective": (
+        instance(cluster(4, gpus=4), LLAMA_8B),
+        config(tp=4, pp=1, dp=4, num_layers=32, recompute_granularity="selective", use_distributed_optimizer=True),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arguments_read_back_are_the_plan(name: str) -> None:
+    """Our own reader of Megatron's arguments, written from Megatron's source, finds every decision again."""
+    given, chosen, stages_per_host = CASES[name]
+    plan = plan_of(given, chosen, tuple(range(4)), stages_per_host=stages_per_host)
+    words = [*megatron_arguments(plan), *(word for option in trial_options(plan) for word in option)]
+    found = parse_megatron_args(" ".join(words))
+    model = replace(given.model, name="megatron", vocab_size=given.model.vocab_size - 1)
+    assert found.model == model
+    assert found.parallel_config(model.num_layers, chosen.world_size) == chosen
+    assert (found.global_batch_size, found.seq_length, found.precision) == (64, 1024, "bf16")
+    assert found.rank_order == plan.placement.order
+    assert (stages_per_host == 2) == ("--use-tp-pp-dp-mapping" in words)
+
+
+def test_trial_vocabulary_is_padded_like_the_plans() -> None:
+    """NullTokenizer adds one token to what it is told."""
+    plan = small_plan()
+    (told,) = [option[1] for option in trial_options(plan) if option[0] == "--vocab-size"]
+    assert int(told) + 1 == TINY.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("changes", "present", "absent"),
+    [
+        (
+            {"precision": "bf16"},
+            {"--bf16", "--accumulate-allreduce-grads-in-fp32"},
+            {"--fp16", "--grad-reduce-in-bf16"},
+        ),
+        (
+            {"precision": "bf16", "accumulate_allreduce_grads_in_fp32": False},
+            {"--bf16", "--grad-reduce-in-bf16"},
+            {"--accumulate-allreduce-grads-in-fp32"},
+        ),
+        (
+            {"precision": "fp16", "accumulate_allreduce_grads_in_fp32": False},
+            {"--fp16"},
+            {"--bf16", "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32"},
+        ),
+        ({"precision": "fp32"}, set(), {"--fp16", "--bf16", "--accumulate-allreduce-grads-in-fp32"}),
+    ],
+)
+def test_number_formats(changes: dict[str, object], present: set[str], absent: set[str]) -> None:
+    """Megatron's bf16 keeps gradients in fp32 unless told not to; fp16 keeps them in fp16 unless told."""
+    found = set(values(with_training(small_plan(), **changes)))
+    assert present <= found
+    assert not absent & found
+
+
+def test_rotary_positions_cover_the_sequence() -> None:
+    """Megatron refuses fewer positions than tokens, also where they shape nothing."""
+    given = instance(cluster(4, gpus=4), LLAMA_8B, seq_length=16384)
+    plan = plan_of(given, config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
+    assert values(plan)["--max-position-embeddings"] == "16384"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda plan: replace(plan, p2p="async"), "never waited for"),
+        (lambda plan: replace(plan, inputs={}), "inputs.model"),
+        (lambda plan: replace(plan, inputs={"model": asdict(TINY)}), "inputs.training"),
+        (lambda plan: replace(plan, inputs={**plan.inputs, "model": {"name": "x"}}), "inputs.model"),
+        (lambda plan: with_training(plan, seq_length=0), "inputs.training"),
+        (
+            lambda plan: replace(plan, inputs={**plan.inputs, "model": {**asdict(TINY), "add_qkv_bias": False}}),
+            "biases",
+        ),
+        (
+            lambda plan: replace(
+                plan,
+                config=replace(plan.config, pipeline_model_parallel_size=4, layers_per_stage=(2, 1, 3, 2)),
+            ),
+            "differ in the middle",
+        ),
+    ],
+)
+def test_what_megatron_cannot_say_is_refused(change: object, said: str) -> None:
+    """No option is left out in silence."""
+    with pytest.raises(InputError, match=said):
+        megatron_arguments(change(small_plan()))  # type: ignore[operator]
+
+
+def test_async_sends_without_a_pipeline_are_nothing() -> None:
+    """With one stage there is nothing to send."""
+    given = replace(small_instance(), p2p="async")
+    plan = plan_of(
+        given, replace(small_config(), pipeline_model_parallel_size=1, data_parallel_size=8, layers_per_stage=(8,))
+    )
+    assert "--bf16" in values(plan)
+
+
+def test_recorded_training_is_what_counts() -> None:
+    """Kernel and length come from the inputs."""
+    plan = with_training(
+        small_plan(), **asdict(TrainingSpec(global_batch_size=64, seq_length=2048, attention_kernel="unfused"))
+    )
+    assert values(plan)["--seq-length"] == "2048"
+    assert values(plan)["--attention-backend"] == "unfused"

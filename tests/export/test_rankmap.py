@@ -1,0 +1,53 @@
+"""Rank maps read back are the placement."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from plans import scrambled_plan, small_plan
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.targets import TARGETS, export
+from pipette_opt.plan import Plan
+
+
+@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+def test_json(make: object) -> None:
+    """Hosts and GPUs of all ranks, and their number and order."""
+    plan: Plan = make()  # type: ignore[operator]
+    content = json.loads(export(plan, "rankmap-json")["rankmap.json"])
+    assert (content["world_size"], content["rank_order"]) == (16, "tp-cp-ep-dp-pp")
+    assert_placement(plan, content["ranks"])
+
+
+@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+def test_csv(make: object) -> None:
+    """The same as a table."""
+    plan: Plan = make()  # type: ignore[operator]
+    rows = list(csv.DictReader(io.StringIO(export(plan, "rankmap-csv")["rankmap.csv"])))
+    assert_placement(plan, rows)
+
+
+def assert_placement(plan: Plan, rows: list[dict[str, str]]) -> None:
+    """Rows are the ranks in order; coordinates by hand for tp 2, dp 4, pp 2."""
+    assert [int(row["rank"]) for row in rows] == list(range(16))
+    np.testing.assert_array_equal([plan.hosts.index(row["host"]) for row in rows], plan.placement.node)
+    np.testing.assert_array_equal([int(row["local_rank"]) for row in rows], plan.placement.local_rank)
+    coordinates = [tuple(int(row[name]) for name in ("tp", "cp", "ep", "dp", "pp")) for row in rows]
+    assert coordinates == [(rank % 2, 0, 0, rank // 2 % 4, rank // 8) for rank in range(16)]
+
+
+def test_unknown_target() -> None:
+    """The message lists what there is."""
+    with pytest.raises(InputError, match=r"rankmap-json.*slurm.*'pbs'"):
+        export(small_plan(), "pbs")
+
+
+def test_every_target_has_files_that_end_in_a_newline() -> None:
+    """Whole lines only, so that files can be joined and shown."""
+    for target in TARGETS:
+        files = export(small_plan("torchrun"), target)
+        assert files
+        assert all(text.endswith("\n") for text in files.values())
