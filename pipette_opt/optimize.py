@@ -25,6 +25,7 @@ from pipette_opt.judge import (
     judge_lower_bound_s,
     judge_solution,
     lost_because,
+    lower_bound_s,
     make_certificate,
     make_plan,
     stage_memory,
@@ -34,7 +35,7 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
-from pipette_opt.solution import Result
+from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
 
@@ -328,7 +329,7 @@ def finish(
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
         ),
-        notes=_notes(prepared),
+        notes=_notes(prepared, ranked, result),
         seed=params.seed,
         inputs=inputs,
     )
@@ -371,15 +372,30 @@ def _alternative(
     )
 
 
-def _notes(prepared: Prepared) -> tuple[str, ...]:
-    cluster = prepared.instance.cluster
+def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], result: Result) -> tuple[str, ...]:
+    cluster, enumeration, memory = prepared.instance.cluster, prepared.enumeration, prepared.memory
     notes = []
+    plain = next((one for one in ranked if one.objective_s is not None), None)
+    if plain is not None and ranked[0].objective_s is None and plain.objective_s is not None:
+        bound_s = lower_bound_s(prepared.exact, result)
+        notes.append(
+            f"Without interleaving the best is {plain.candidate.config.label()}: "
+            f"closed form {plain.objective_s:.4f} s, proven bound {bound_s:.4f} s, "
+            f"judged {plain.estimate.iteration_time_s:.4f} s."
+        )
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     if missing:
         notes.append(f"{missing} directed host pairs were not measured and are not used.")
-    rejected = len(prepared.enumeration.candidates) - len(prepared.memory.fitting)
-    if rejected:
-        notes.append(f"{rejected} of {len(prepared.enumeration.candidates)} candidates do not fit in memory.")
+    if memory.rejected:
+        notes.append(f"{len(memory.rejected)} of {len(enumeration.candidates)} candidates do not fit in memory.")
+    (prediction,) = prepared.predictor.predict(
+        prepared.instance.model, prepared.instance.training, [ranked[0].candidate.config]
+    )
+    if prediction.extrapolates.any():
+        notes.append("The memory of this plan is predicted outside of the predictor's training data.")
+    used = enumeration.num_gpus // cluster.gpus_per_node
+    if 0 < used < cluster.num_nodes:
+        notes.append(f"{used} of {cluster.num_nodes} hosts are used; the placement chooses which.")
     return tuple(notes)
 
 

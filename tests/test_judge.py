@@ -1,0 +1,158 @@
+"""Certificates and reasons on problems small enough to enumerate."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import LLAMA_8B, config, instance, random_cluster
+
+from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.judge import (
+    best_first,
+    closed_form_s,
+    judge_lower_bound_s,
+    judge_solution,
+    make_certificate,
+    placement_dependent_s,
+    unused_hosts,
+)
+from pipette_opt.parallel import block_placement
+from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.solution import Result, Solution
+from pipette_opt.specs import Instance
+from pipette_opt.units import GIB
+
+
+def small(seed: int = 0, num_nodes: int = 4, p2p: str = "blocking") -> tuple[Instance, ProblemData, ProblemData]:
+    """Two configurations of a model on four of the hosts, plain and interleaved."""
+    rng = np.random.default_rng(seed)
+    job = instance(random_cluster(rng, num_nodes, inter_node_latency_s=1e-5), LLAMA_8B, seq_length=4096, p2p=p2p)
+    configs = [
+        config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
+        config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
+        config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
+    ]
+    fitting = [
+        FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in configs
+    ]
+    capacity = np.full(num_nodes, 80 * GIB)
+    return (
+        job,
+        build_problem_data(job, fitting, capacity),
+        build_problem_data(job, fitting, capacity, lower_form=True),
+    )
+
+
+def placements(data: ProblemData, index: int) -> list[np.ndarray]:
+    """Every placement of a candidate."""
+    candidate = data.candidates[index]
+    return [
+        np.array(hosts).reshape(candidate.grid)
+        for hosts in itertools.permutations(range(data.num_nodes), candidate.num_cells)
+    ]
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_judges_bound_holds_for_every_plan(seed: int, p2p: str) -> None:
+    """No placement of any candidate, interleaved or not, is judged faster."""
+    job, data, lower = small(seed, p2p=p2p)
+    fastest = min(
+        estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+        for index, one in enumerate(data.candidates)
+        for nodes in placements(data, index)
+    )
+    bound = judge_lower_bound_s(lower)
+    assert 0.9 * fastest < bound <= fastest
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_the_closed_form_is_above_the_lower_form(p2p: str) -> None:
+    """For every placement the two forms bracket the judge (mild links: the upper form holds, too)."""
+    job, data, lower = small(5, p2p=p2p)
+    for index in (0, 1):
+        one, low = data.candidates[index], lower.candidates[index]
+        for nodes in placements(data, index):
+            judged = estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+            assert closed_form_s(data, one, nodes) >= judged * (1 - 1e-9)
+            lowest = objective_ticks(lower, low, nodes) - low.rounding_ticks
+            assert lowest * lower.tick_s <= judged * (1 + 1e-9)
+
+
+def test_certificate_of_an_optimum() -> None:
+    """Status and gap of a proven optimum; the bound is freed of rounding only."""
+    job, data, lower = small()
+    plain = replace(data, candidates=data.candidates[:2])
+    best = min(
+        (
+            Solution(candidate=i, nodes=nodes, objective_ticks=objective_ticks(plain, plain.candidates[i], nodes))
+            for i in range(2)
+            for nodes in placements(plain, i)
+        ),
+        key=lambda one: one.objective_ticks,
+    )
+    result = Result(status="OPTIMAL", lower_bound_ticks=best.objective_ticks, solution=best)
+    judged = judge_solution(job, plain, best)
+    certificate = make_certificate(plain, judged, result, judge_lower_bound_s(lower), 1.0)
+    assert certificate.status == "OPTIMAL"
+    assert 0 <= certificate.gap < 1e-5
+    assert certificate.lower_bound_s <= certificate.objective_s
+    assert certificate.judge_lower_bound_s <= judged.estimate.iteration_time_s
+    assert certificate.placement_dependent_s > 0
+
+
+def test_certificate_of_an_interleaved_plan_is_the_judges() -> None:
+    """Without a closed form the judge's time is the objective, and nothing is called optimal."""
+    job, data, lower = small()
+    nodes = np.arange(4).reshape(data.candidates[2].grid)
+    judged = judge_solution(job, data, Solution(candidate=2, nodes=nodes, objective_ticks=0))
+    nothing = Result(status="UNKNOWN", lower_bound_ticks=0, solution=None)
+    certificate = make_certificate(data, judged, nothing, judge_lower_bound_s(lower), 1.0)
+    assert judged.objective_s is None
+    assert certificate.status == "FEASIBLE"
+    assert certificate.objective_s == judged.estimate.iteration_time_s
+    assert certificate.lower_bound_s == certificate.judge_lower_bound_s
+    assert "interleaved" in certificate.scope
+
+
+def test_placement_dependent_part() -> None:
+    """It vanishes if links are free, and is what the objective loses when they become so."""
+    _, data, _ = small()
+    candidate = data.candidates[0]
+    nodes = np.arange(4).reshape(candidate.grid)
+    dependent = placement_dependent_s(data, candidate, nodes)
+    free = replace(candidate, p2p_ticks=np.zeros((4, 4)), ring_ticks=np.zeros_like(candidate.ring_ticks))
+    assert dependent == pytest.approx(closed_form_s(data, candidate, nodes) - closed_form_s(data, free, nodes))
+    assert placement_dependent_s(data, free, nodes) == 0
+
+
+def test_best_first_keeps_each_configuration_once() -> None:
+    """Ranked by the judge; the better placement of a configuration stands for it."""
+    job, data, _ = small()
+    solutions = [
+        Solution(candidate=0, nodes=nodes, objective_ticks=objective_ticks(data, data.candidates[0], nodes))
+        for nodes in placements(data, 0)
+    ]
+    judged = [judge_solution(job, data, one) for one in solutions]
+    (first,) = best_first(judged)
+    assert first.estimate.iteration_time_s == min(one.estimate.iteration_time_s for one in judged)
+
+
+def test_reasons_for_unused_hosts() -> None:
+    """The host left out says what its best exchange costs: checked against every exchange."""
+    job, data, _ = small(1, num_nodes=5)
+    candidate = data.candidates[0]
+    best = min(placements(data, 0), key=lambda nodes: objective_ticks(data, candidate, nodes))
+    judged = judge_solution(job, data, Solution(candidate=0, nodes=best, objective_ticks=0))
+    ((host, reason),) = unused_hosts(job, data, judged).items()
+    left_out = int(host.removeprefix("n"))
+    costs = []
+    for cell in range(4):
+        nodes = best.copy()
+        nodes.flat[cell] = left_out
+        costs.append(objective_ticks(data, candidate, nodes))
+    loss = (min(costs) - objective_ticks(data, candidate, best)) * data.tick_s
+    assert left_out not in best
+    assert f"{loss:.3g} s" in reason
