@@ -20,6 +20,10 @@ class InputError(PipetteError, ValueError):
         self.problem = problem
 
 
+class MissingLinkError(InputError):
+    """A placement uses a link without a measurement."""
+
+
 class InfeasibleError(PipetteError):
     """No plan satisfies every constraint; the message says which constraint rules out how many candidates."""
 

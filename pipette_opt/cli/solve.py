@@ -98,8 +98,12 @@ def solve(
     current = None
     if compare_current is not None:
         from pipette_opt.cli.current import current_of
+        from pipette_opt.errors import MissingLinkError
 
-        current = current_of(job, compare_current, current_hosts)
+        try:
+            current = current_of(job, compare_current, current_hosts, max_oom_risk)
+        except MissingLinkError as error:
+            say(f"your current launch cannot be compared: {error}")
     watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
     with _stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         plan = optimize(job.instance, space, params, watcher, job.inputs)

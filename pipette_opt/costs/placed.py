@@ -13,7 +13,7 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
-from pipette_opt.errors import InputError
+from pipette_opt.errors import MissingLinkError
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.types import FloatArray, IntArray, read_only
@@ -69,7 +69,7 @@ def placed_times(instance: Instance, config: ParallelConfig, placement: Placemen
     Times of any placement, regular or not.
 
     Flows that run at once and share a host pair: the messages of one stage boundary in one direction; the
-    gradient rings of all stages; the tensor-parallel rings of all stages. Raises ``InputError`` if the
+    gradient rings of all stages; the tensor-parallel rings of all stages. Raises ``MissingLinkError`` if the
     placement uses a link that was not measured.
     """
     ranks = RankGrid.of(config, placement.order).ranks()
@@ -198,7 +198,7 @@ def _ring_time(
 
 def _check_measured(cluster: ClusterSpec, time: float, source: int, target: int, who: str) -> None:
     if np.isnan(time):
-        raise InputError(
+        raise MissingLinkError(
             f"cluster {cluster.name}",
             f"{who} uses the link from {cluster.hosts[source]} to {cluster.hosts[target]}, which was not measured; "
             "choose other hosts, or import the links again with a fill value.",
