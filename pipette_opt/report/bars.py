@@ -1,0 +1,48 @@
+"""Bars in table cells, in blocks where the output can show them and in ASCII where it cannot."""
+
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.text import Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """
+    A filled part, a lighter part behind it, and the rest empty.
+
+    Parameters
+    ----------
+    filled, reached
+        Shares of the whole, in [0, 1]; ``reached`` is where the lighter part ends.
+    width
+        Columns.
+    """
+
+    filled: float
+    reached: float = 0.0
+    style: str = "cyan"
+    width: int = 24
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw within the width that there is."""
+        solid, light, empty = ("#", "=", ".") if options.ascii_only else ("█", "▒", "·")
+        width = min(self.width, options.max_width)
+        first = columns(self.filled, width)
+        second = max(0, columns(self.reached, width) - first)
+        bar = Text(solid * first, style=self.style)
+        bar.append(light * second, style=self.style)
+        bar.append(empty * (width - first - second), style="dim")
+        yield bar
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Half the width will do."""
+        return Measurement(min(self.width // 2, options.max_width), min(self.width, options.max_width))
+
+
+def columns(share: float, width: int) -> int:
+    """Columns of a share of ``width``; at least one of anything above zero, never more than there are."""
+    if share <= 0:
+        return 0
+    return max(1, min(width, round(share * width)))

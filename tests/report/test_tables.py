@@ -1,0 +1,234 @@
+"""Tables: the right numbers, at most 100 columns, plain where there is no terminal."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
+from rich.console import Console, RenderableType
+from specs_for_tests import TINY, cluster, config, instance
+
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plan import Plan
+from pipette_opt.report.bars import Bar, columns
+from pipette_opt.report.tables import (
+    benchmark_table,
+    breakdown_table,
+    candidates_table,
+    certificate_table,
+    estimate_tables,
+    hosts_tables,
+    memory_table,
+    plan_tables,
+)
+from pipette_opt.units import GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A row of the candidates' table."""
+
+    config: ParallelConfig
+    fits: bool
+    need_gib: float
+    fastest_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A row of the benchmark's table."""
+
+    method: str
+    config: str = "tp8 pp2 dp8 mbs1"
+    objective_s: float | None = None
+    gap: float | None = None
+    iteration_time_s: float | None = None
+    seconds: float = 30.0
+
+
+def shown(*parts: RenderableType, encoding: str = "utf-8", terminal: bool = False, width: int = 100) -> str:
+    """What a console prints."""
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding)
+    colours = "standard" if terminal else "auto"
+    console = Console(file=file, width=width, force_terminal=terminal, highlight=False, color_system=colours)
+    for part in parts:
+        console.print(part)
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def row(text: str, name: str) -> list[str]:
+    """Words of the first line that starts with ``name``, without it."""
+    return next(line for line in text.splitlines() if line.startswith(name))[len(name) :].split()
+
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "small": small_plan,
+    "scrambled": scrambled_plan,
+    "interleaved": lambda: plan_of(
+        small_instance(), small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
+    ),
+    "one stage": lambda: plan_of(
+        small_instance(),
+        replace(small_config(), pipeline_model_parallel_size=1, data_parallel_size=8, layers_per_stage=(8,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_at_most_100_columns_and_plain(name: str, encoding: str) -> None:
+    """No line is longer, no escape codes where there is no terminal, and ASCII where nothing else can be shown."""
+    text = shown(*plan_tables(PLANS[name]()), encoding=encoding)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "\x1b" not in text
+
+
+def test_colours_on_a_terminal_only() -> None:
+    """The same tables with escape codes."""
+    assert "\x1b" in shown(*plan_tables(small_plan()), terminal=True)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_narrow_consoles(width: int) -> None:
+    """Narrower than meant, nothing breaks and nothing runs over."""
+    assert max(map(len, shown(*plan_tables(small_plan()), width=width).splitlines())) <= width
+
+
+def test_plan_numbers() -> None:
+    """Figures of the small plan, by hand where they are round."""
+    plan = small_plan()
+    text = shown(*plan_tables(plan))
+    assert "on 4 of 5 hosts, 16 GPUs" in text
+    assert "2 of 64, 8 rounds" in text
+    assert row(text, "gap") == ["3.12%", "of", "the", "objective"]
+    assert row(text, "placement gap")[0] == "12.50%"
+    assert row(text, "iteration time")[0] == f"{plan.estimate.iteration_time_s:.4f}"
+    assert row(text, "stage 1")[:6] == ["28.0", "GiB", "32.0", "GiB", "78.0", "GiB"]
+    assert row(text, "megatron")[-3:] == ["+20.00%", "0.0", "s"]
+    assert "2 directed host pairs were not measured" in text
+
+
+def test_certificate_says_what_it_covers() -> None:
+    """Status, scope and effort."""
+    plan = small_plan()
+    text = shown(certificate_table(plan.certificate, plan.estimate))
+    for said in ("FEASIBLE", plan.certificate.scope, "120 candidates, 100 ruled out by bounds, 12.5 s"):
+        assert said in text
+    closed = replace(plan.certificate, placement_dependent_s=0.0, placement_gap=0.0, status="OPTIMAL")
+    text = shown(certificate_table(closed, plan.estimate))
+    assert "placement gap" not in text
+    assert "the search is finished" in text
+
+
+def test_breakdown_adds_up() -> None:
+    """The shown seconds of the causes add up to the shown total, but for rounding."""
+    text = shown(breakdown_table(small_plan().estimate))
+    lines = [line.split() for line in text.splitlines() if "%" in line]
+    seconds = [float(next(word for word in words if word[0].isdigit())) for words in lines]
+    assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=5e-4)
+
+
+def test_memory_bar() -> None:
+    """Half predicted and three quarters at most of 24 columns: 12 solid, 6 light, 6 empty."""
+    stage = replace(small_plan().memory[0], predicted_bytes=40 * GIB, upper_bytes=60 * GIB, capacity_bytes=80 * GIB)
+    assert "█" * 12 + "▒" * 6 + "·" * 6 in shown(memory_table([stage]))
+    assert "#" * 12 + "=" * 6 + "." * 6 in shown(memory_table([stage]), encoding="ascii")
+
+
+@pytest.mark.parametrize(("upper_gib", "colour"), [(60, "32"), (75, "33"), (81, "31")])
+def test_memory_colours(upper_gib: int, colour: str) -> None:
+    """Green, yellow above nine tenths, red above the capacity."""
+    stage = replace(small_plan().memory[0], upper_bytes=upper_gib * GIB, capacity_bytes=80 * GIB)
+    assert f"\x1b[{colour}m" in shown(memory_table([stage]), terminal=True)
+
+
+def test_only_the_fullest_of_many_stages() -> None:
+    """Of forty stages, thirty-two are shown, in order, and the fullest is among them."""
+    one = small_plan().memory[0]
+    stages = [replace(one, stage=stage, upper_bytes=(30 + stage) * GIB) for stage in range(40)]
+    text = shown(memory_table(stages))
+    assert "fullest 32 of 40 stages" in text
+    listed = [int(line.split()[1]) for line in text.splitlines() if line.startswith("stage ")]
+    assert listed == list(range(8, 40))
+
+
+def test_hosts_in_grid_order() -> None:
+    """Stage 0 is on hosts 3 and 0, stage 1 on 4 and 1; two stages on one host are one line."""
+    text = shown(*hosts_tables(small_plan()))
+    assert row(text, "0") == ["n3", "n0"]
+    assert row(text, "1") == ["n4", "n1"]
+    assert row(text, "n2")[0] == "in"
+    together = shown(*hosts_tables(plan_of(small_instance(), small_config(), stages_per_host=2)))
+    assert row(together, "0-1") == ["n3", "n0", "n4", "n1"]
+
+
+def test_many_hosts_wrap() -> None:
+    """Sixty-four hosts with long names stay within the columns, none is lost."""
+    given = instance(cluster(64, np.full((64, 64), 20.0), gpus=4), TINY)
+    plan = plan_of(given, config(tp=4, dp=64, num_layers=8), tuple(range(64)))
+    plan = replace(plan, hosts=tuple(f"compute-node-{number:03}" for number in range(64)))
+    text = shown(*hosts_tables(plan))
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(host in text for host in plan.hosts)
+
+
+def test_nothing_in_a_plan_is_markup() -> None:
+    """Brackets in names and reasons are shown as they are."""
+    plan = small_plan()
+    hosts = ("n0", "n1", "[red]n2[/]", "rack[3]", "n4")
+    plan = replace(plan, hosts=hosts, unused_hosts={"[red]n2[/]": "[/bold] broken"}, notes=("[link=x]note",))
+    text = shown(*plan_tables(plan))
+    for part in ("[red]n2[/]", "rack[3]", "[/bold] broken", "[link=x]note"):
+        assert part in text
+
+
+def test_estimate_beside_a_plan() -> None:
+    """A launch that takes a quarter longer: the plan saves a fifth of it."""
+    plan = small_plan()
+    slow = replace(plan.estimate, iteration_time_s=plan.estimate.iteration_time_s * 1.25)
+    for time, said in ((slow, "20.00% faster"), (plan.estimate, "equally fast")):
+        text = shown(*estimate_tables(plan.config, time, plan.memory, hosts=("n0",), plan=plan, title="today"))
+        assert f"The plan is {said}" in text
+    quick = replace(plan.estimate, iteration_time_s=plan.estimate.iteration_time_s * 0.8)
+    text = shown(*estimate_tables(plan.config, quick, plan.memory, hosts=("n0",), plan=plan))
+    assert "The plan is 25.00% slower" in text
+    assert "The plan" not in shown(*estimate_tables(plan.config, slow, plan.memory, hosts=("n0",)))
+
+
+def test_candidates() -> None:
+    """One that fits and one that does not."""
+    chosen = small_config()
+    rows = [
+        Candidate(config=chosen, fits=True, need_gib=33.25, fastest_s=1.5),
+        Candidate(config=replace(chosen, micro_batch_size=8), fits=False, need_gib=133.0, fastest_s=None),
+    ]
+    text = shown(candidates_table(rows))
+    assert row(text, chosen.label()) == ["16", "33.2", "GiB", "yes", "1.5000", "s"]
+    assert row(text, rows[1].config.label()) == ["16", "133.0", "GiB", "no", "-"]
+
+
+def test_benchmark() -> None:
+    """The best is 0 % from the best; 12 s is a fifth more than 10 s; nothing found is a dash."""
+    rows = [
+        Method(method="pipette-opt", objective_s=10.0, gap=0.01, iteration_time_s=9.5),
+        Method(method="annealing", objective_s=12.0, iteration_time_s=11.0),
+        Method(method="identity order", config="none found"),
+    ]
+    text = shown(benchmark_table(rows))
+    assert row(text, "pipette-opt")[4:] == ["10.0000", "s", "+0.00%", "1.00%", "9.5000", "s", "30.0", "s"]
+    assert row(text, "annealing")[6:8] == ["+20.00%", "-"]
+    assert row(text, "identity order")[2:] == ["-", "-", "-", "-", "30.0", "s"]
+    shown(benchmark_table([rows[2]]))
+
+
+@pytest.mark.parametrize(
+    ("share", "width", "expected"), [(0.0, 24, 0), (1e-9, 24, 1), (0.5, 24, 12), (1.0, 24, 24), (1.7, 24, 24)]
+)
+def test_bar_columns(share: float, width: int, expected: int) -> None:
+    """Anything above zero is seen, nothing runs over."""
+    assert columns(share, width) == expected
+    assert shown(Bar(filled=share, width=width)).count("█") == expected
