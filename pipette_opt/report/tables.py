@@ -129,7 +129,7 @@ def configuration_table(plan: Plan) -> RenderableType:
         ("distributed optimizer", _yes(config.use_distributed_optimizer)),
         ("rank order", plan.placement.order),
         ("launcher", plan.launcher),
-        ("collectives", f"NCCL {plan.nccl_algorithm}"),
+        ("communication", f"{plan.p2p} sends, NCCL {plan.nccl_algorithm}"),
     ]
     half = (len(rows) + 1) // 2
     table = Table.grid(padding=(0, 2))
@@ -399,8 +399,7 @@ def _runs(layers: Sequence[int]) -> str:
 
 def _schedule(plan: Plan) -> str:
     chunks = plan.config.virtual_pipeline_model_parallel_size
-    kind = "1F1B" if chunks is None else f"interleaved 1F1B, {chunks} chunks"
-    return kind if plan.config.pipeline_model_parallel_size == 1 else f"{kind}, {plan.p2p} sends"
+    return "1F1B" if chunks is None else f"interleaved 1F1B, {chunks} chunks"
 
 
 def _status(status: str) -> str:
