@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from pipette_opt.compiled import evaluate, tables
 from pipette_opt.heuristics import kernels
 from pipette_opt.heuristics.common import checked_solution, optimistic_ticks, result_of
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
@@ -64,7 +65,7 @@ class _Search:
     def __init__(self, data: ProblemData, index: int, bound: int, params: AnnealingParams) -> None:
         self.index, self.bound, self.params = index, bound, params
         self.grid = data.candidates[index].grid
-        self.tables = kernels.tables(data, data.candidates[index])
+        self.tables = tables(data, data.candidates[index])
         self.random = np.random.SeedSequence((params.seed, index)).generate_state(1, np.uint64) | np.uint64(1)
         self.nodes = np.empty(data.num_nodes, dtype=np.int64)
         self.best_nodes = self.nodes.copy()
@@ -107,8 +108,8 @@ class _Search:
         kernels.random_start(t, self.nodes, self.random)
         finish = np.zeros((len(t.watched), self.grid[1]), dtype=np.int64)
         ring = np.zeros(len(t.watched), dtype=np.int64)
-        work = np.zeros((4, len(t.row)), dtype=np.int64)
-        return int(kernels.evaluate(t, self.nodes, finish, ring, work))
+        times = np.zeros((6, len(t.row)), dtype=np.int64)
+        return int(evaluate(t, self.nodes, finish, ring, times))
 
 
 class _Budget:
