@@ -256,6 +256,25 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"mfu is {plan.estimate.mfu}, the judge says {again.mfu}"
 
 
+def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
+    """The certificate's objective is the closed form, up to ticks; with interleaving it is the judge's time."""
+    from pipette_opt.costs.placed import placed_times
+    from pipette_opt.estimator.closed_form import upper_s
+
+    if plan.config.num_chunks > 1:
+        expected, slack = plan.estimate.iteration_time_s, ROUNDING
+    else:
+        try:
+            times = placed_times(instance, plan.config, _on_cluster(instance, plan))
+            num_microbatches = plan.config.num_microbatches(instance.training.global_batch_size)
+        except (InputError, ValueError):
+            return  # estimate_is_reproduced says why
+        expected, slack = upper_s(times, num_microbatches, instance.p2p), TICKS_TOLERANCE
+    found = plan.certificate.objective_s
+    if not expected * (1 - ROUNDING) <= found <= expected * (1 + slack):
+        yield f"objective_s is {found}, the plan's own is {expected}"
+
+
 MAP_RULES: tuple[Rule, ...] = (degrees_fill_the_world, hosts_exist, one_rank_per_gpu)
 """What the map must be before anything else can be asked."""
 
@@ -269,6 +288,7 @@ CONTENT_RULES: tuple[Rule, ...] = (
     certificate_is_consistent,
     estimate_adds_up,
     estimate_is_reproduced,
+    objective_is_reproduced,
 )
 
 RULES: tuple[Rule, ...] = MAP_RULES + CONTENT_RULES

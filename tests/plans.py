@@ -5,6 +5,8 @@ from dataclasses import asdict, replace
 import numpy as np
 from specs_for_tests import TINY, cluster, config, instance
 
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.estimator.closed_form import upper_s
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
 from pipette_opt.plan import Alternative, Baseline, Certificate, Plan, StageMemory
@@ -30,7 +32,7 @@ def small_config(**options: object) -> ParallelConfig:
 def plan_of(
     given: Instance, chosen: ParallelConfig, hosts: tuple[int, ...] = HOST_ORDER, *, stages_per_host: int = 1
 ) -> Plan:
-    """A plan with round certificate numbers and the judge's own estimate."""
+    """A plan with round gaps, the judge's own estimate and the closed form's own objective."""
     blocks = node_blocks(chosen, given.cluster.gpus_per_node, given.launcher)
     block = next(one for one in blocks if one.stages == stages_per_host)
     placement = block_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
@@ -40,7 +42,10 @@ def plan_of(
 def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Plan:
     """The same for any placement."""
     judged = estimate(given, chosen, placement)
-    objective_s = 1.25 * judged.iteration_time_s
+    objective_s = judged.iteration_time_s
+    if chosen.num_chunks == 1:
+        times = placed_times(given, chosen, placement)
+        objective_s = upper_s(times, chosen.num_microbatches(given.training.global_batch_size), given.p2p)
     dependent_s = objective_s / 4
     unused = sorted(set(range(given.cluster.num_nodes)) - set(placement.node.tolist()))
     return Plan(

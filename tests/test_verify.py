@@ -94,6 +94,17 @@ def slower(plan: Plan, factor: float) -> Plan:
     )
 
 
+def another_objective(plan: Plan, factor: float) -> Plan:
+    """A consistent certificate of ``factor`` of the objective."""
+    proof = plan.certificate
+    return certified(
+        plan,
+        objective_s=proof.objective_s * factor,
+        lower_bound_s=proof.lower_bound_s * factor,
+        placement_dependent_s=proof.placement_dependent_s * factor,
+    )
+
+
 BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("degrees_fill_the_world", lambda plan: replace(plan, config=replace(plan.config, data_parallel_size=8))),
     ("hosts_exist", lambda plan: placed(plan, node=(0, 9))),
@@ -138,6 +149,8 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("estimate_is_reproduced", lambda plan: slower(plan, 1 + 1e-5)),
     ("estimate_is_reproduced", lambda plan: slower(plan, 1 - 1e-5)),
     ("estimate_is_reproduced", lambda plan: estimated(plan, mfu=plan.estimate.mfu / 2)),
+    ("objective_is_reproduced", lambda plan: another_objective(plan, 1 + 2e-3)),
+    ("objective_is_reproduced", lambda plan: another_objective(plan, 1 - 1e-6)),
 ]
 
 
@@ -153,6 +166,15 @@ def test_all_broken_rules_are_named() -> None:
     assert broken(small_instance(), plan) == {"memory_fits", "certificate_is_consistent"}
 
 
+def test_objective_in_ticks_and_of_interleaved_plans() -> None:
+    """Rounding up to ticks is allowed for; an interleaved plan's objective is exactly the judged time."""
+    given = small_instance()
+    assert broken(given, another_objective(small_plan(), 1 + 1e-4)) == set()
+    plan = plan_of(given, small_config(virtual_pipeline_model_parallel_size=2))
+    assert plan.certificate.objective_s == plan.estimate.iteration_time_s
+    assert broken(given, another_objective(plan, 1 + 1e-4)) == {"objective_is_reproduced"}
+
+
 @pytest.mark.parametrize("chunks", [None, 2])
 def test_illegal_configuration(chunks: int | None) -> None:
     """Three-way tensor parallelism does not divide sixteen heads."""
@@ -161,13 +183,13 @@ def test_illegal_configuration(chunks: int | None) -> None:
     assert "configuration_is_legal" in broken(given, replace(small_plan(), config=odd))
 
 
-def test_swapped_ranks_change_the_estimate_only() -> None:
+def test_swapped_hosts_change_the_times_only() -> None:
     """A right map that is not the estimated one: a stage of the last host and one of the first exchange places."""
     plan = small_plan()
     swapped = plan.placement.node.copy()
     swapped[[0, 1, 2, 3, 12, 13, 14, 15]] = swapped[[12, 13, 14, 15, 0, 1, 2, 3]]
     moved = replace(plan, placement=replace(plan.placement, node=swapped))
-    assert broken(small_instance(), moved) == {"estimate_is_reproduced"}
+    assert broken(small_instance(), moved) == {"estimate_is_reproduced", "objective_is_reproduced"}
 
 
 @pytest.mark.parametrize(
