@@ -67,13 +67,9 @@ def train(
         result = fit(dataset, params, report)
     shift = fit_small_predict_large(dataset, params)
     seeds = ", ".join(sorted({row["seed"] for row in read_rows(data)}))
-    points = len(dataset.peak)
-    unseen = int(result.errors.loc[0, "points"]) + len(result.network.residuals)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_weights(out, result.network)
-    write_atomically(
-        out.with_suffix(".md"), model_card(result, shift, seed=seeds, points=points, train=points - unseen)
-    )
+    write_atomically(out.with_suffix(".md"), model_card(result, shift, seed=seeds))
     typer.echo(markdown_table(result.errors))
     typer.echo(f"wrote {out} and {out.with_suffix('.md')}")
 

@@ -64,15 +64,14 @@ fragmentation multiplies the prediction by {fragmentation}.
 """
 
 
-def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str, points: int, train: int) -> str:
+def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str) -> str:
     """The text of the card."""
-    test = int(fit.errors.loc[0, "points"])
     return _TEMPLATE.format(
-        points=points,
+        points=fit.num_train + len(fit.network.residuals) + fit.num_test,
         seed=seed,
-        train=train,
+        train=fit.num_train,
         calibration=len(fit.network.residuals),
-        test=test,
+        test=fit.num_test,
         errors=markdown_table(fit.errors),
         coverage=markdown_table(fit.coverage),
         shift=markdown_table(shift.iloc[:1]),

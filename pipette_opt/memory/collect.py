@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from pipette_opt.errors import InputError
 from pipette_opt.files import write_atomically
@@ -34,10 +35,15 @@ def trace_point(seed: int, index: int) -> dict[str, str]:
 
 def point_of_row(row: Mapping[str, str]) -> Point:
     """The point of a row of the dataset."""
-    model, training, config = (
-        part(**{field.name: _value(field.name, row[field.name]) for field in fields(part)}) for part in _PARTS
+    values: list[dict[str, Any]] = [
+        {field.name: _value(field.name, row[field.name]) for field in fields(part)} for part in _PARTS
+    ]
+    return Point(
+        model=ModelSpec(**values[0]),
+        training=TrainingSpec(**values[1]),
+        config=ParallelConfig(**values[2]),
+        stage=int(row["stage"]),
     )
-    return Point(model=model, training=training, config=config, stage=int(row["stage"]))
 
 
 def collect(

@@ -7,7 +7,7 @@ flags. The network predicts ``log(peak / formula)``, which depends on proportion
 
 import numpy as np
 
-from pipette_opt.memory.formula import FormulaBytes, formula_bytes, parameters
+from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.table import StageTable, stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -16,18 +16,20 @@ from pipette_opt.types import FloatArray
 FEATURES: tuple[tuple[str, str], ...] = (
     ("static_share", "of formula"),
     ("saved_share", "of formula"),
-    ("head_share", "of formula"),
+    ("microbatch_share", "of formula"),
     ("recomputed_share", "of formula"),
+    ("head_share", "of formula"),
+    ("workspace_share", "of formula"),
+    ("working_share", "of formula"),
+    ("layer_work_share", "of formula"),
+    ("embedding_work_share", "of formula"),
     ("hidden_share", "of formula"),
     ("hidden_shard_share", "of formula"),
     ("up_share", "of formula"),
     ("down_share", "of formula"),
     ("query_share", "of formula"),
     ("key_value_share", "of formula"),
-    ("scores_share", "of formula"),
     ("logits_share", "of formula"),
-    ("embedding_gradient_share", "of formula"),
-    ("step_share", "of formula"),
     ("log_in_flight", "log2"),
     ("log_chunk_layers", "log2(1 + layers)"),
     ("log_tensor", "log2"),
@@ -55,22 +57,23 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
     """Features of every row, shape ``(num_rows, len(FEATURES))``."""
     total = formula.total
     e, tokens = table.element, table.tokens
-    step = np.where(table.gradient < 4, 4 * parameters(table) / table.state_shards, 0.0)
     columns = (
         formula.static / total,
         formula.saved / total,
-        formula.head / total,
+        formula.saved / table.in_flight / total,
         formula.recomputed / total,
+        formula.head / total,
+        formula.workspace / total,
+        formula.working / total,
+        formula.layer_work / total,
+        formula.embedding_work / total,
         e * tokens * table.hidden / total,
         e * tokens / table.shards * table.hidden / total,
         e * tokens * table.up / total,
         e * tokens * table.down / total,
         e * tokens * table.query / total,
         e * tokens * table.key_value / total,
-        e * table.scores / total,
         table.last * e * tokens * table.vocab / total,
-        e * table.first_parameters / total,
-        step / total,
         np.log2(table.in_flight),
         np.log2(1 + table.chunk_layers),
         np.log2(table.tensor),

@@ -100,7 +100,8 @@ def keep_fitting(
     capacity = usable_bytes(instance.cluster, predictor)
     gpus = np.repeat(np.sort(capacity)[::-1], instance.cluster.gpus_per_node)
     predictions = predictor.predict(instance.model, instance.training, candidates, max_oom_risk=max_oom_risk)
-    fitting, rejected = [], []
+    fitting: list[CheckedConfig] = []
+    rejected: list[CheckedConfig] = []
     for config, prediction in zip(candidates, predictions, strict=True):
         short = _short_bytes(config, prediction.upper_bytes, gpus)
         checked = CheckedConfig(

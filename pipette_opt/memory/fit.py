@@ -30,10 +30,10 @@ class FitParams:
         Points that the network does not see: for the risk bounds, and for the errors reported.
     """
 
-    hidden: tuple[int, ...] = (48, 48)
-    steps: int = 4000
+    hidden: tuple[int, ...] = (24, 24)
+    steps: int = 2500
     learning_rate: float = 1e-2
-    weight_decay: float = 1e-4
+    weight_decay: float = 0.05
     calibration_share: float = 0.2
     test_share: float = 0.15
     seed: int = 0
@@ -80,6 +80,8 @@ class Fit:
     """
 
     network: NetworkWeights
+    num_train: int
+    num_test: int
     errors: pd.DataFrame
     coverage: pd.DataFrame
 
@@ -126,6 +128,8 @@ def fit(dataset: Dataset, params: FitParams | None = None, progress: Callable[[i
     network = _with_residuals(network, residuals[calibration])
     return Fit(
         network=network,
+        num_train=len(train),
+        num_test=len(test),
         errors=error_table(dataset, network, test),
         coverage=coverage_table(network, residuals[test]),
     )
@@ -160,7 +164,7 @@ def train_network(
         loss.backward()
         optimizer.step()
         schedule.step()
-        if progress is not None and step % 100 == 99:
+        if progress is not None and (step + 1) % 500 == 0:
             progress(step + 1, params.steps)
     state = {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
     depth = len(network.layers)

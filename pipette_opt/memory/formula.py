@@ -1,9 +1,10 @@
 """
-The closed formula: what a stage holds, without the temporaries of the pass that runs.
+The closed formula: what a stage holds, and roughly what the running pass works with.
 
-Weights, gradients, optimizer state, and the activations kept for the backward pass of every micro-batch in flight
-(Korthikanti et al., arXiv 2205.05198, section 4, extended to grouped queries, gated MLPs, dropout or none, and
-attention kernels that do not store scores). Temporaries are what the network learns.
+Held: weights, gradients, optimizer state, and the activations kept for the backward pass of every micro-batch in
+flight (Korthikanti et al., arXiv 2205.05198, section 4, extended to grouped queries, gated MLPs, dropout or none, and
+attention kernels that do not store scores). Working: the largest of a few moments of a backward pass, each with what
+it has allocated less what it has already freed. What these moments miss is what the network learns.
 """
 
 from dataclasses import dataclass
@@ -31,6 +32,14 @@ class FormulaBytes:
         What final norm, output product and loss keep of one micro-batch; gone when layers are recomputed.
     workspace
         The score buffer that Megatron-Core's unfused attention keeps.
+    layer_work
+        The most that the backward pass of one layer needs on top of what is held.
+    head_work
+        The same of the output product.
+    embedding_work
+        The same of the embeddings, whose backward pass runs when all else of the micro-batch is gone.
+    step_work
+        fp32 copies of 16-bit gradients in the optimizer step, when no activations are held.
     """
 
     static: FloatArray
@@ -38,11 +47,28 @@ class FormulaBytes:
     recomputed: FloatArray
     head: FloatArray
     workspace: FloatArray
+    layer_work: FloatArray
+    head_work: FloatArray
+    embedding_work: FloatArray
+    step_work: FloatArray
+
+    @property
+    def held(self) -> FloatArray:
+        """What is held at the turn from forward to backward, without what the running pass works with."""
+        return self.static + self.workspace + self.saved + np.maximum(self.recomputed, self.head)
+
+    @property
+    def working(self) -> FloatArray:
+        """What the largest moment adds to what is held."""
+        moments = (self.recomputed + self.layer_work, self.head + self.head_work, self.embedding_work)
+        in_step = self.step_work - self.saved - self.workspace
+        peak: FloatArray = np.maximum(np.maximum.reduce(moments), in_step)
+        return np.maximum(peak - np.maximum(self.recomputed, self.head), 0.0)
 
     @property
     def total(self) -> FloatArray:
         """The formula."""
-        return self.static + self.workspace + self.saved + np.maximum(self.recomputed, self.head)
+        return self.held + self.working
 
 
 def parameters(table: StageTable) -> FloatArray:
@@ -60,13 +86,42 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     saved = table.chunk_layers * kept + table.first * table.hidden_dropout * shard_tokens * table.hidden
     recomputed = table.full * (rest + core) + table.selective * core
     logits = table.tokens * table.vocab
+    whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
+    half_precision = table.element < 4
+    head_product = (table.element - 4) * logits + whole + layer_input
+    owned = parameters(table) / table.state_shards
     return FormulaBytes(
         static=parameters(table) * per_parameter,
         saved=table.in_flight * saved,
         recomputed=(table.layers > 0) * recomputed,
         head=table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits),
         workspace=table.element * table.scores,
+        layer_work=(table.layers > 0) * _layer_work(table),
+        head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
+        embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - saved, 0.0),
+        step_work=(table.gradient < 4) * 4 * owned,
     )
+
+
+def _layer_work(table: StageTable) -> FloatArray:
+    """The most that the backward pass of one layer needs on top of what it finds: gradients, gathered inputs."""
+    e, tokens, gathers = table.element, table.tokens, table.shards > 1
+    q, kv, up, down = (e * tokens * width for width in (table.query, table.key_value, table.up, table.down))
+    hidden = e * tokens * table.hidden
+    shard = hidden / table.shards
+    mlp_gone = up + down + 2 * shard
+    grouped = table.key_value < table.query
+    flash = 2 * q + 2 * kv + 4 * tokens * (table.query + table.heads) + grouped * 2 * q
+    stored = (2 - table.attention_dropout) * e * table.scores
+    moments = (
+        hidden * gathers + down,
+        up,
+        hidden * (1 + gathers) + shard * gathers - down,
+        np.where(table.scores > 0, stored, flash) - mlp_gone,
+        hidden * (1 + gathers) - q - mlp_gone,
+    )
+    work: FloatArray = shard * (1 + table.hidden_dropout) + np.maximum.reduce(moments)
+    return work
 
 
 def _rest_bytes(table: StageTable) -> FloatArray:

@@ -11,7 +11,7 @@ Activations are two-dimensional: tokens of one micro-batch, times width.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -291,7 +291,7 @@ class _Recompute(Function):
         return (None, *(tensor.grad for tensor in inputs))
 
 
-class Hop(Function):
+class _Hop(Function):
     """
     The end of a stage: the output goes to the next one, the gradient comes back into ``box`` before the backward.
 
@@ -306,6 +306,17 @@ class Hop(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.box.pop(), None
+
+
+def hop(x: Tensor, box: list[Tensor]) -> Tensor:
+    """Send the output of a chunk; what comes back is to be run backward once ``box`` has the gradient."""
+    return _apply(_Hop, x, box)
+
+
+def _apply(function: Any, *inputs: Any) -> Tensor:
+    """Apply an operation; torch leaves ``Function.apply`` untyped."""
+    out: Tensor = function.apply(*inputs)
+    return out
 
 
 class _Part(nn.Module):
@@ -338,28 +349,28 @@ class Attention(_Part):
     def forward(self, x: Tensor) -> Tensor:
         """Attention of one micro-batch."""
         shapes = self.shapes
-        q, k, v = _SplitQueryKeyValue.apply(
-            _Linear.apply(x, self.input_weight, shapes.sequence_shards, 1), shapes.query, shapes.key_value
-        )
+        mixed = _apply(_Linear, x, self.input_weight, shapes.sequence_shards, 1)
+        q, k, v = cast(Any, _SplitQueryKeyValue).apply(mixed, shapes.query, shapes.key_value)
+        del mixed
         if self.model.qk_layernorm:
-            q, k = _Norm.apply(q, self.model.kv_channels, 1), _Norm.apply(k, self.model.kv_channels, 1)
+            q, k = _apply(_Norm, q, self.model.kv_channels, 1), _apply(_Norm, k, self.model.kv_channels, 1)
         if self.model.position_embedding_type == "rope":
-            q, k = _Rotate.apply(q), _Rotate.apply(k)
-        context = _Recompute.apply(self._core, q, k, v) if self.selective else self._core(q, k, v)
+            q, k = _apply(_Rotate, q), _apply(_Rotate, k)
+        context = _apply(_Recompute, self._core, q, k, v) if self.selective else self._core(q, k, v)
         del q, k, v
-        return _Linear.apply(context, self.output_weight, 1, shapes.sequence_shards)
+        return _apply(_Linear, context, self.output_weight, 1, shapes.sequence_shards)
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         shapes = self.shapes
         if self.flash:
-            return _FlashAttention.apply(q, k, v, shapes.heads)
+            return _apply(_FlashAttention, q, k, v, shapes.heads)
         if k.shape != q.shape:
-            k, v = _RepeatHeads.apply(k, shapes.query), _RepeatHeads.apply(v, shapes.query)
+            k, v = _apply(_RepeatHeads, k, shapes.query), _apply(_RepeatHeads, v, shapes.query)
         shape = (shapes.heads * shapes.micro_batch_size, shapes.seq_length, shapes.seq_length)
-        probabilities = _Softmax.apply(_Scores.apply(q, k, shape))
+        probabilities = _apply(_Softmax, _apply(_Scores, q, k, shape))
         if self.model.attention_dropout > 0:
-            probabilities = _Dropout.apply(probabilities)
-        return _Context.apply(probabilities, v)
+            probabilities = _apply(_Dropout, probabilities)
+        return _apply(_Context, probabilities, v)
 
 
 class FeedForward(_Part):
@@ -377,10 +388,10 @@ class FeedForward(_Part):
 
     def forward(self, x: Tensor) -> Tensor:
         """MLP of one micro-batch."""
-        up = _Linear.apply(x, self.up_weight, self.shapes.sequence_shards, 1)
-        down = _Activation.apply(up, self.shapes.down)
+        up = _apply(_Linear, x, self.up_weight, self.shapes.sequence_shards, 1)
+        down = _apply(_Activation, up, self.shapes.down)
         del up
-        return _Linear.apply(down, self.down_weight, 1, self.shapes.sequence_shards)
+        return _apply(_Linear, down, self.down_weight, 1, self.shapes.sequence_shards)
 
 
 class Norm(_Part):
@@ -394,8 +405,7 @@ class Norm(_Part):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise one micro-batch."""
-        out: Tensor = _Norm.apply(x, self.width, self.num_statistics)
-        return out
+        return _apply(_Norm, x, self.width, self.num_statistics)
 
 
 class Layer(_Part):
@@ -412,9 +422,8 @@ class Layer(_Part):
 
     def forward(self, x: Tensor) -> Tensor:
         """One micro-batch through the layer."""
-        x = _DropoutAdd.apply(self.attention(self.attention_norm(x)), x, self.dropout)
-        out: Tensor = _DropoutAdd.apply(self.feed_forward(self.feed_forward_norm(x)), x, self.dropout)
-        return out
+        x = _apply(_DropoutAdd, self.attention(self.attention_norm(x)), x, self.dropout)
+        return _apply(_DropoutAdd, self.feed_forward(self.feed_forward_norm(x)), x, self.dropout)
 
 
 class Embeddings(_Part):
@@ -431,8 +440,8 @@ class Embeddings(_Part):
     def forward(self, tokens: Tensor) -> Tensor:
         """Activations of one micro-batch from its token numbers."""
         anchor = torch.empty(0, requires_grad=True)
-        out: Tensor = _Embedding.apply(anchor, tokens, self.tables, self.shapes.sequence_shards)
-        return _Dropout.apply(out) if self.dropout else out
+        out = _apply(_Embedding, anchor, tokens, self.tables, self.shapes.sequence_shards)
+        return _apply(_Dropout, out) if self.dropout else out
 
 
 class Head(_Part):
@@ -448,9 +457,8 @@ class Head(_Part):
     def forward(self, x: Tensor) -> Tensor:
         """Loss of one micro-batch."""
         x = self.norm(x)
-        logits = _Linear.apply(x, self.table.t(), self.shapes.sequence_shards, 1)
-        losses: Tensor = _CrossEntropy.apply(logits)
-        return losses.mean()
+        logits = _apply(_Linear, x, self.table.t(), self.shapes.sequence_shards, 1)
+        return _apply(_CrossEntropy, logits).mean()
 
 
 class Chunk(nn.Module):
@@ -473,5 +481,5 @@ class Chunk(nn.Module):
         if self.embeddings is not None:
             x = self.embeddings(x)
         for layer in self.layers:
-            x = _Recompute.apply(layer, x) if self.full else layer(x)
+            x = _apply(_Recompute, layer, x) if self.full else layer(x)
         return x if self.head is None else self.head(x)

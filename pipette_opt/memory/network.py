@@ -1,6 +1,7 @@
 """The network: features to ``log(peak / formula)``; scaling is a buffer, so one ``state_dict`` holds all of it."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +19,12 @@ class MemoryNetwork(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, hidden: Sequence[int] = (48, 48)) -> None:
+    def __init__(self, hidden: Sequence[int] = (24, 24)) -> None:
         super().__init__()
         sizes = [len(FEATURE_NAMES), *hidden, 1]
         self.register_buffer("mean", torch.zeros(sizes[0], dtype=torch.float64))
         self.register_buffer("scale", torch.ones(sizes[0], dtype=torch.float64))
-        self.layers = nn.ModuleList(
-            nn.Linear(a, b, dtype=torch.float64) for a, b in zip(sizes, sizes[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(nn.Linear(a, b, dtype=torch.float64) for a, b in pairwise(sizes))
 
     def set_scaling(self, features: Tensor) -> None:
         """Take mean and standard deviation from training features; a constant column keeps scale 1."""

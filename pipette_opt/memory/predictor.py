@@ -130,7 +130,8 @@ class MemoryPredictor:
         )
         tolerance = 1e-9 + 0.01 * (self.network.highest - self.network.lowest)
         outside = (features < self.network.lowest - tolerance) | (features > self.network.highest + tolerance)
-        return formula.total * np.exp(log_ratio) * self.overhead.fragmentation, outside.any(axis=1)
+        flagged: BoolArray = np.any(outside, axis=1)
+        return formula.total * np.exp(log_ratio) * self.overhead.fragmentation, flagged
 
 
 def extrapolated_features(predictor: MemoryPredictor, table: StageTable) -> list[str]:

@@ -8,6 +8,7 @@ from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.types import RecomputeGranularity
 from pipette_opt.units import GIB
 
 SMALLEST_BYTES, LARGEST_BYTES = GIB, 256 * GIB
@@ -15,6 +16,7 @@ SMALLEST_BYTES, LARGEST_BYTES = GIB, 256 * GIB
 
 _SHARE_OUTSIDE = 0.1
 _HEAD_SIZES = (64, 80, 96, 128, 128, 128, 160, 192)
+_RECOMPUTE: tuple[RecomputeGranularity | None, ...] = (None, None, "selective", "full")
 _VOCABULARIES = (32000, 49152, 50257, 51200, 100352, 128256, 151936, 256000)
 
 
@@ -47,10 +49,10 @@ def sample_point(seed: int, index: int) -> Point:
 
 def _draw(rng: np.random.Generator) -> Point | None:
     """One try; ``None`` if the parts do not go together."""
-    model = _draw_model(rng)
+    seq_length = int(rng.choice([1024, 2048, 2048, 4096, 4096, 4096, 8192, 8192, 16384, 32768]))
+    model = _draw_model(rng, seq_length)
     if not 1e8 <= model.num_parameters <= 1.1e12:
         return None
-    seq_length = int(rng.choice([1024, 2048, 2048, 4096, 4096, 4096, 8192, 8192, 16384, 32768]))
     flash = seq_length > 8192 or rng.random() < 0.75
     config = _draw_config(rng, model, seq_length)
     if config is None:
@@ -67,7 +69,7 @@ def _draw(rng: np.random.Generator) -> Point | None:
     return Point(model=model, training=training, config=config, stage=_draw_stage(rng, config))
 
 
-def _draw_model(rng: np.random.Generator) -> ModelSpec:
+def _draw_model(rng: np.random.Generator, seq_length: int) -> ModelSpec:
     gpt = bool(rng.random() < 0.5)
     kv_channels = int(rng.choice(_HEAD_SIZES if gpt else (64, 128, 128, 128)))
     hidden = 2.0 ** rng.uniform(np.log2(512), np.log2(25600))
@@ -87,7 +89,7 @@ def _draw_model(rng: np.random.Generator) -> ModelSpec:
             num_query_groups=heads,
             kv_channels=kv_channels,
             vocab_size=int(rng.choice(_VOCABULARIES)),
-            max_position_embeddings=32768,
+            max_position_embeddings=seq_length,
             hidden_dropout=dropout,
             attention_dropout=dropout if rng.random() < 0.9 else 0.0,
         )
@@ -101,7 +103,7 @@ def _draw_model(rng: np.random.Generator) -> ModelSpec:
         num_query_groups=groups if heads % groups == 0 else heads,
         kv_channels=kv_channels,
         vocab_size=int(rng.choice(_VOCABULARIES)),
-        max_position_embeddings=32768,
+        max_position_embeddings=seq_length,
         gated_linear_unit=True,
         untie_embeddings_and_output_weights=bool(rng.random() < 0.7),
         add_bias_linear=False,
@@ -122,7 +124,7 @@ def _draw_config(rng: np.random.Generator, model: ModelSpec, seq_length: int) ->
         return None
     chunks = [v for v in range(2, 9) if pp > 1 and all(count % v == 0 and count for count in layers)]
     vpp = int(rng.choice(chunks)) if chunks and rng.random() < 0.35 else None
-    recompute = rng.choice([None, None, "selective", "full"])
+    recompute = _RECOMPUTE[rng.integers(len(_RECOMPUTE))]
     return ParallelConfig(
         tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=pp,

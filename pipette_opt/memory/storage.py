@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from pipette_opt.units import ceil_div
 
 
-class LiveStorages(TorchDispatchMode):
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
     Sum of the bytes of all storages created under this mode that are still alive.
 
@@ -24,7 +24,7 @@ class LiveStorages(TorchDispatchMode):
     """
 
     def __init__(self, rounding_bytes: int = 512) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rounding_bytes = rounding_bytes
         self.live_bytes = 0
         self.peak_bytes = 0

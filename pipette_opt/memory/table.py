@@ -35,6 +35,8 @@ class StageTable:
         1 on the first, on the last stage.
     layer_parameters, first_parameters, last_parameters
         On one rank: of one layer, of the embeddings, of final norm and head.
+    largest_table
+        Parameters of the larger of the two embedding tables on one rank, whatever the stage.
     query, key_value, up, down, vocab, heads
         Local widths.
     scores
@@ -59,6 +61,7 @@ class StageTable:
     layer_parameters: FloatArray
     first_parameters: FloatArray
     last_parameters: FloatArray
+    largest_table: FloatArray
     hidden: FloatArray
     query: FloatArray
     key_value: FloatArray
@@ -159,6 +162,7 @@ def stage_table(
         "layer_parameters": model.replicated_layer_parameters + model.sharded_layer_parameters / tp,
         "first_parameters": first * h * (vocab + positions),
         "last_parameters": last * (model.norm_parameters + own_head * h * vocab),
+        "largest_table": h * np.maximum(vocab, positions),
         "hidden": h,
         "query": model.query_projection_size // tp,
         "key_value": key_value,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pipette_opt.memory.layers import DTYPES, Chunk, Embeddings, Head, Hop, Layer
+from pipette_opt.memory.layers import DTYPES, Chunk, Embeddings, Head, Layer, hop
 from pipette_opt.memory.schedule import Pass, stage_passes
 from pipette_opt.memory.shapes import LocalShapes
 from pipette_opt.memory.storage import LiveStorages
@@ -174,7 +174,7 @@ class _StageRun:
         out = chunk(received)
         box: list[Tensor] = []
         if chunk.head is None:
-            self.waiting[index, microbatch] = received, Hop.apply(out, box), box
+            self.waiting[index, microbatch] = received, hop(out, box), box
             self.sent_output = out
         else:
             self.waiting[index, microbatch] = received, out, box
