@@ -5,12 +5,16 @@ Solutions are in ticks and closed forms; the plan is in seconds by the critical 
 apart: its objective and bound are the closed form, its judge's bound holds for the judge.
 """
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
+from pipette_opt import __version__
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.heuristics.common import optimistic_ticks
 from pipette_opt.memory.filter import usable_bytes
@@ -191,7 +195,17 @@ def make_plan(
         notes=notes,
         seed=seed,
         inputs=dict(inputs or {}),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=_versions(),
     )
+
+
+def _versions() -> dict[str, str]:
+    """What made the plan."""
+    found = {"pipette-opt": __version__, "python": platform.python_version()}
+    for name in ("ortools", "numpy", "numba"):
+        found[name] = version(name)
+    return found
 
 
 def stage_memory(

@@ -259,7 +259,7 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """The certificate's objective is the closed form, up to ticks; with interleaving it is the judge's time."""
     from pipette_opt.costs.placed import placed_times
-    from pipette_opt.estimator.closed_form import upper_s
+    from pipette_opt.estimator.closed_form import closed_s
 
     if plan.config.num_chunks > 1:
         expected, slack = plan.estimate.iteration_time_s, ROUNDING
@@ -269,7 +269,7 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             num_microbatches = plan.config.num_microbatches(instance.training.global_batch_size)
         except (InputError, ValueError):
             return  # estimate_is_reproduced says why
-        expected, slack = upper_s(times, num_microbatches, instance.p2p), TICKS_TOLERANCE
+        expected, slack = closed_s(times, num_microbatches, instance.p2p), TICKS_TOLERANCE
     found = plan.certificate.objective_s
     if not expected * (1 - ROUNDING) <= found <= expected * (1 + slack):
         yield f"objective_s is {found}, the plan's own is {expected}"

@@ -6,6 +6,7 @@ from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instanc
 
 from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.parallel import block_placement, identity_placement
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks, place
 from pipette_opt.specs import Instance
@@ -98,3 +99,23 @@ def test_identity_of_whole_hosts_is_a_block_placement() -> None:
     identity = identity_placement(one, 8, np.arange(8), "tp-cp-ep-dp-pp")
     np.testing.assert_array_equal(blocks.node, identity.node)
     np.testing.assert_array_equal(blocks.local_rank, identity.local_rank)
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_the_integer_objective_is_the_solvers_form(p2p: str) -> None:
+    """Directed links, slow and fast: ticks exceed the closed form by their rounding at most, and never fall short."""
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        values = rng.uniform(1.0, 25.0, (9, 9)) ** rng.uniform(0.2, 1.5)
+        job = instance(cluster(9, values, kinds=(A100_80, A100_40)), LLAMA_8B, seq_length=4096, p2p=p2p)
+        data = problem_of(job, CONFIGS)
+        for candidate in data.candidates:
+            if not candidate.exact:
+                continue
+            nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
+            times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+            excess = (
+                objective_ticks(data, candidate, nodes)
+                - closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
+            )
+            assert -1e-3 < excess < candidate.rounding_ticks

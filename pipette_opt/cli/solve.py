@@ -106,7 +106,7 @@ def solve(
             say(f"your current launch cannot be compared: {error}")
     watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
     with _stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        plan = optimize(job.instance, space, params, watcher, job.inputs)
+        plan = optimize(job.instance, space, params, watcher, {**job.inputs, "max_oom_risk": max_oom_risk})
     write_plan(plan, out)
     if json:
         show_json(plan_to_dict(plan))

@@ -27,6 +27,9 @@ at most what each stage adds to the round trip. The other terms are needed when 
 backward dominate, or when one link outweighs the work of whole stages: with blocking sends, no work at all and one
 transfer of 1 s behind stage 0 of 8, stage 0 makes ``m + pp - 1`` exchanges, not ``m + 1``.
 
+**Solver's form.** The term of ``k = pp - 1`` alone, which is linear in the times: what ``objective_ticks`` is, and
+``objective_s`` of a certificate. Blocking transfers count the slower direction everywhere.
+
 **Lower form.** A stage starts after the first forward has passed the stages before, does all its work (and, blocking,
 its waiting; asynchronous: goes round the cycle of an earlier stage and itself where that is longer), and its last
 backward passes the stages before. Interleaved: first and last are those of its first chunk.
@@ -52,6 +55,17 @@ def period_s(times: PlacedTimes, p2p: P2PMode) -> FloatArray:
         total[1:] += np.cumsum(transfer[first:], axis=0)
         best = np.maximum(best, (total / np.arange(1, len(total) + 1)[:, None]).max(axis=0))
     return best
+
+
+def closed_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
+    """Iteration time by the solver's form; 1F1B without interleaving."""
+    _refuse_interleaving(times)
+    cost, backward = times.forward_s[0] + times.backward_s[0], times.backward_s[0]
+    up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
+    if p2p == "blocking":
+        up = down = np.maximum(up, down)
+    total = cost.sum(axis=0) + (up + down).sum(axis=0) + (num_microbatches - 1) * period_s(times, p2p)
+    return _iteration_s(times, total - _before(backward, down))
 
 
 def upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
