@@ -1,0 +1,286 @@
+"""The commands as a user runs them: what they print, write and return."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from pipette_opt.cli import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+SMALL = ("--example", "lab-2x8", "--time-limit", "3", "--workers", "2")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run a command in an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pipette-opt", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return code if isinstance(code, int) else 0, out, " ".join(err.split())
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of the two-host example."""
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "pipette_opt", "solve", *SMALL, "-o", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Help answers fast because it loads neither solver nor arrays nor torch."""
+    code = (
+        "import sys; sys.argv = ['pipette-opt', '--help']\n"
+        "from pipette_opt.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'ortools', 'numba', 'torch', 'pandas', 'numpy', 'yaml'} & set(sys.modules)\n"
+        "sys.exit(', '.join(heavy) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "solve" in done.stdout
+
+
+def test_solve_imports_no_torch(tmp_path: Path) -> None:
+    """The shipped network is evaluated in numpy."""
+    code = (
+        f"import sys; sys.argv = ['pipette-opt', 'solve', *{SMALL!r}, '-o', {str(tmp_path / 'p.json')!r}]\n"
+        "from pipette_opt.cli import main\n"
+        "main()\n"
+        "sys.exit('torch' if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_solve_writes_a_plan_that_verifies(run: Run, solved: Path) -> None:
+    """The plan has a certificate, every rank has a GPU, and all rules hold."""
+    plan = json.loads(solved.read_text())
+    assert plan["certificate"]["lower_bound_s"] <= plan["certificate"]["objective_s"]
+    assert len({(entry["host"], entry["local_rank"]) for entry in plan["placement"]}) == 16
+    code, out, err = run("verify", str(solved))
+    assert (code, out) == (0, "")
+    assert "rules hold" in err
+
+
+def test_solve_shows_tables_and_reports_progress(run: Run) -> None:
+    """Tables on standard output, progress on standard error, the plan in a file."""
+    code, out, err = run("solve", *SMALL)
+    assert code == 0
+    assert "Certificate" in out
+    assert "per iteration" in out
+    assert "annealing" in err
+    assert "plan written to plan.json" in err
+    assert Path("plan.json").is_file()
+
+
+def test_solve_as_json(run: Run) -> None:
+    """One JSON document, nothing else, equal to the file."""
+    code, out, _ = run("solve", *SMALL, "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads(Path("plan.json").read_text())
+
+
+def test_verify_finds_what_was_changed(run: Run, solved: Path) -> None:
+    """Two ranks on one GPU: refused, with the rule named."""
+    plan = json.loads(solved.read_text())
+    plan["placement"][1]["local_rank"] = plan["placement"][0]["local_rank"]
+    Path("bad.json").write_text(json.dumps(plan))
+    code, _, err = run("verify", "bad.json")
+    assert code == 2
+    assert "GPU" in err
+
+
+def test_verify_wants_the_same_cluster_file(run: Run, solved: Path) -> None:
+    """Another cluster file is refused by its hash."""
+    Path("other.yaml").write_text("name: other\n")
+    code, _, err = run("verify", str(solved), "--cluster", "other.yaml")
+    assert code == 2
+    assert "is not the file that" in err
+
+
+def test_estimate_of_a_plan_is_the_plans(run: Run, solved: Path) -> None:
+    """The judge says the same again."""
+    code, out, _ = run("estimate", str(solved), "--json")
+    assert code == 0
+    expected = json.loads(solved.read_text())["estimate"]["iteration_time_s"]
+    assert json.loads(out)["estimate"]["iteration_time_s"] == pytest.approx(expected, rel=1e-9)
+
+
+ARGUMENTS = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --micro-batch-size 1 --sequence-parallel"
+
+
+def test_estimate_of_todays_arguments(run: Run) -> None:
+    """The user's degrees on the user's host order; the reverse order is as legal."""
+    code, out, _ = run("estimate", "--example", "lab-2x8", "--args", ARGUMENTS, "--hosts", "gpu02,gpu01", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    assert answer["hosts"] == ["gpu02", "gpu01"]
+    assert answer["parallel"]["pipeline_model_parallel_size"] == 2
+    assert sum(answer["estimate"]["breakdown"].values()) == pytest.approx(answer["estimate"]["iteration_time_s"])
+
+
+def test_solve_beside_todays_arguments(run: Run) -> None:
+    """The comparison says how much faster the plan is."""
+    code, out, _ = run("solve", *SMALL, "--compare-current", ARGUMENTS)
+    assert code == 0
+    assert "your current launch" in out
+
+
+def test_a_current_launch_over_a_missing_link_does_not_stop_the_solve(run: Run) -> None:
+    """The plan is made, and the message names the link."""
+    links = "from/to,a,b,c\na,,,20\nb,,,20\nc,20,20,\n"
+    Path("links.csv").write_text(links)
+    Path("c.yaml").write_text(
+        "name: c\nnodes: [{hosts: [a, b, c], gpu: a100-80gb, gpus_per_node: 8}]\n"
+        "intra_node: {bandwidth_gb_per_s: 200}\n"
+        "inter_node: {matrices: [{file: links.csv, concurrent_flows: 1}]}\n"
+    )
+    code, _, err = run(
+        *("solve", "--cluster", "c.yaml", "--model", "llama-3-8b", "--global-batch-size", "32"),
+        *("--seq-length", "4096", "--num-gpus", "16", "--time-limit", "3"),
+        *("--compare-current", ARGUMENTS, "--current-hosts", "a,b"),
+    )
+    assert code == 0
+    assert "link from a to b" in err
+    used = {entry["host"] for entry in json.loads(Path("plan.json").read_text())["placement"]}
+    assert "c" in used
+
+
+@pytest.mark.parametrize("target", ["rankmap-json", "rankmap-csv", "megatron", "slurm"])
+def test_export(run: Run, solved: Path, target: str) -> None:
+    """Every target gives files, on standard output or in a folder."""
+    code, out, _ = run("export", str(solved), "--format", target)
+    assert code == 0
+    assert out
+    code, _, _ = run("export", str(solved), "--format", target, "-o", "launch")
+    assert code == 0
+    assert list(Path("launch").iterdir())
+
+
+def test_candidates(run: Run) -> None:
+    """As many as asked for, those that fit first, and why others are not legal."""
+    code, out, err = run("candidates", "--example", "lab-2x8", "--top", "5", "--json")
+    assert code == 0
+    rows = json.loads(out)
+    assert len(rows) == 5
+    assert all(row["fits"] for row in rows)
+    code, _, err = run("candidates", "--example", "lab-2x8", "--top", "5")
+    assert "combinations are legal on 16 GPUs" in err
+
+
+def test_benchmark_solve(run: Run) -> None:
+    """The solver is never worse than the baselines on its own objective, and the CSV has the same rows."""
+    code, out, _ = run("benchmark", "solve", *SMALL, "--csv", "rows.csv", "--json")
+    assert code == 0
+    rows = {row["method"]: row for row in json.loads(out)}
+    ours = rows["pipette-opt"]["objective_s"]
+    assert all(row["objective_s"] is None or ours <= row["objective_s"] * (1 + 1e-9) for row in rows.values())
+    assert len(Path("rows.csv").read_text().splitlines()) == 1 + len(rows)
+
+
+def test_import_links_and_solve(run: Run) -> None:
+    """A Pipette-style matrix becomes a cluster that solve reads."""
+    rng = np.random.default_rng(0)
+    matrix = {"gpus": ["x", "y"], "bandwidth": rng.uniform(10_000, 20_000, (2, 2)).tolist()}
+    Path("links.json").write_text(json.dumps(matrix))
+    code, _, err = run("import", "links", "links.json", "-o", "c.yaml", "--gpu", "a100-80gb", "--gpus-per-node", "8")
+    assert code == 0
+    assert "2 hosts written" in err
+    assert yaml.safe_load(Path("c.yaml").read_text())["nodes"][0]["gpu"] == "a100-80gb"
+    job = ("--cluster", "c.yaml", "--model", "llama-3.2-1b", "--global-batch-size", "16", "--seq-length", "2048")
+    code, _, _ = run("solve", *job, "--time-limit", "2")
+    assert code == 0
+
+
+def test_import_model(run: Run) -> None:
+    """What was understood, and a file that is read back as the same model."""
+    code, out, err = run("import", "model", "llama-3-8b", "-o", "mine.yaml")
+    assert code == 0
+    assert "num_layers: 32" in out
+    assert "8.03 billion" in err
+    code, out, _ = run("import", "model", "mine.yaml", "--json")
+    assert json.loads(out)["num_parameters"] == 8_030_261_248
+
+
+JOB = ("--example", "lab-2x8")
+BAD = [
+    (("solve",), "--cluster"),
+    (("solve", "--cluster", "nowhere.yaml", "--model", "llama-3-8b"), "--global-batch-size"),
+    (("solve", "--example", "lab-2x9"), "lab-2x8"),
+    (("solve", *JOB, "--model", "lama-3-8b"), "llama-3-8b"),
+    (("solve", *JOB, "--global-batch-size", "0"), "--global-batch-size"),
+    (("solve", *JOB, "--seq-length", "-4"), "--seq-length"),
+    (("solve", *JOB, "--tensor-parallel", "8,x"), "--tensor-parallel"),
+    (("solve", *JOB, "--num-gpus", "24"), "--num-gpus"),
+    (("solve", *JOB, "--num-gpus", "12"), "whole hosts"),
+    (("solve", *JOB, "--exclude-hosts", "gpu77"), "gpu77"),
+    (("solve", *JOB, "--launcher", "pbs"), "--launcher"),
+    (("solve", *JOB, "--p2p", "maybe"), "--p2p"),
+    (("solve", *JOB, "--precision", "int4"), "--precision"),
+    (("solve", *JOB, "--recompute", "some"), "--recompute"),
+    (("solve", *JOB, "--time-limit", "0"), "--time-limit"),
+    (("solve", *JOB, "--gap-limit", "2"), "--gap-limit"),
+    (("solve", *JOB, "--workers", "-1"), "--workers"),
+    (("solve", *JOB, "--max-oom-risk", "0"), "--max-oom-risk"),
+    (("solve", *JOB, "--max-oom-risk", "0.000001"), "--max-oom-risk"),
+    (("solve", *JOB, "--profile", "nowhere.csv"), "nowhere.csv"),
+    (("solve", *JOB, "--compare-current", "--tensor-model-parallel-size x"), "--tensor-model-parallel-size"),
+    (("solve", *JOB, "--compare-current", ARGUMENTS, "--current-hosts", "gpu01,gpu09"), "gpu09"),
+    (("solve", *JOB, "-o", "no/such/folder/plan.json"), "no/such/folder"),
+    (("estimate",), "--args"),
+    (("estimate", *JOB, "--args", "--tensor-model-parallel-size 3"), "3"),
+    (("verify", "nowhere.json"), "nowhere.json"),
+    (("export", "nowhere.json"), "nowhere.json"),
+    (("import", "links", "nowhere"), "nowhere"),
+    (("import", "links", ".", "--fill", "zero"), "--fill"),
+    (("import", "model", "nowhere.json"), "nowhere.json"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
+def test_bad_input_is_one_clear_message(run: Run, arguments: tuple[str, ...], named: str) -> None:
+    """Exit code 2, a message that names what is wrong, no traceback."""
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert named in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--tensor-parallel", "16", "--pipeline-parallel", "16"), "divide"),
+        (("--model", "llama-3.1-405b"), "needs"),
+        (("--micro-batch-size", "7"), "multiple"),
+    ],
+    ids=["degrees", "memory", "batch"],
+)
+def test_no_plan_says_why(run: Run, arguments: tuple[str, ...], named: str) -> None:
+    """Exit code 3, how many candidates each rule rules out, and the nearest miss for memory."""
+    code, _, err = run("solve", *SMALL, *arguments)
+    assert code == 3
+    assert "rules out" in err
+    assert named in err

@@ -1,0 +1,66 @@
+"""Stopping early leaves the best plan so far on disk."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PLAN_WITHIN_S = 90.0
+
+
+def started(path: Path) -> subprocess.Popen[str]:
+    """A long solve in the background."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pipette_opt", "solve", "--example", "lab-16x8", "--virtual-pipeline", "1"),
+            *("--time-limit", "300", "-o", str(path)),
+        ],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], step: str) -> None:
+    """Read progress until a step is reached."""
+    deadline = time.monotonic() + PLAN_WITHIN_S
+    assert process.stderr is not None
+    for line in process.stderr:
+        if step in line:
+            return
+        assert time.monotonic() < deadline, "no progress"
+    pytest.fail(f"ended before {step}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["annealing", "solving"])
+def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> None:
+    """Ctrl-C while annealing or solving: exit code 4 and a plan that verifies."""
+    path = tmp_path / "plan.json"
+    process = started(path)
+    wait_for(process, step)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, out + err
+    assert "stopped early" in err
+    certificate = json.loads(path.read_text())["certificate"]
+    assert certificate["lower_bound_s"] <= certificate["objective_s"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pipette_opt", "verify", str(path)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_kill_while_solving_leaves_a_plan(tmp_path: Path) -> None:
+    """The annealed plan is on disk before the solver starts, so even a kill loses little."""
+    path = tmp_path / "plan.json"
+    process = started(path)
+    wait_for(process, "solving")
+    process.kill()
+    process.communicate(timeout=60)
+    assert json.loads(path.read_text())["certificate"]["status"] in ("OPTIMAL", "FEASIBLE")
