@@ -16,12 +16,13 @@ from typing import Any
 
 from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
-from pipette_opt.errors import InfeasibleError, InputError
+from pipette_opt.errors import InfeasibleError, InputError, MissingLinkError
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.heuristics.common import checked_solution, optimistic_ticks
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
+    closed_form_s,
     judge_lower_bound_s,
     judge_solution,
     lost_because,
@@ -170,7 +171,8 @@ def optimize(
     judged += judge_interleaved(prepared, best_first(judged), params, watcher)
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
-    plan = finish(prepared, judged, result, params, watcher, inputs)
+    judge_bound_s, seen = bound_judge(prepared, best_first(judged), params, watcher)
+    plan = finish(prepared, judged + seen, result, params, watcher, inputs, judge_bound_s)
     verify(instance, plan)
     return plan
 
@@ -277,6 +279,59 @@ def judge_interleaved(
     return judged
 
 
+def bound_judge(
+    prepared: Prepared, best: list[JudgedSolution], params: OptimizeParams, watcher: Watcher
+) -> tuple[float, list[JudgedSolution]]:
+    """
+    No plan of the searched space can be faster by the judge than the first value.
+
+    The candidates whose lower form at the best links is below the best time are placed for their lower form by the
+    solver; what it cannot close in the time left keeps the bound that it has. Its placements are judged too.
+    """
+    from pipette_opt.solver.params import SolverParams
+    from pipette_opt.solver.solve import solve
+
+    data, fastest = prepared.lower, best[0].estimate.iteration_time_s
+    below = [
+        candidate
+        for candidate in data.candidates
+        if (optimistic_ticks(data, candidate) - candidate.rounding_ticks) * data.tick_s < fastest
+    ]
+    if not below:
+        return fastest, []
+    few = replace(data, candidates=tuple(below))
+    known = {(one.candidate.config, one.candidate.block): one.nodes for one in reversed(best)}
+    hints = [
+        checked_solution(few, index, known[candidate.config, candidate.block])
+        for index, candidate in enumerate(below)
+        if (candidate.config, candidate.block) in known
+    ]
+    watcher.report(f"bounding the judge over {len(below)} candidates")
+    result = solve(
+        few,
+        SolverParams(
+            time_limit_s=max(0.5, params.time_limit_s - watcher.elapsed_s),
+            gap_limit=max(params.gap_limit, 1e-4),
+            workers=params.workers,
+            seed=params.seed,
+        ),
+        hint=[one for one in hints if one is not None],
+        stop=watcher.stop,
+    )
+    tried = [] if result.solution is None else [result.solution, *result.pool][:MOST_JUDGED]
+    judged = [one for one in map(partial(_judged_if_linked, prepared.instance, few), tried) if one is not None]
+    return min(fastest, lower_bound_s(few, result)), [_with_form(prepared, one) for one in judged]
+
+
+def _with_form(prepared: Prepared, judged: JudgedSolution) -> JudgedSolution:
+    """A solution found for the lower form, as one of the candidate that the plan is made of."""
+    for candidate in prepared.problem.candidates:
+        if candidate.config == judged.candidate.config and candidate.block == judged.candidate.block:
+            objective_s = closed_form_s(prepared.problem, candidate, judged.nodes) if candidate.exact else None
+            return replace(judged, candidate=candidate, objective_s=objective_s)
+    raise AssertionError(f"{judged.candidate.config.label()} is no candidate")
+
+
 def _same_grid(data: ProblemData, index: int, best: list[JudgedSolution]) -> list[Solution]:
     """The hosts of the fastest plan with the candidate's block and grid, for the candidate."""
     candidate = data.candidates[index]
@@ -289,16 +344,15 @@ def _same_grid(data: ProblemData, index: int, best: list[JudgedSolution]) -> lis
 
 def _judged_if_linked(instance: Instance, data: ProblemData, solution: Solution) -> JudgedSolution | None:
     """
-    Judge an interleaved solution; ``None`` if it lacks a link.
+    Judge a solution of a lower form; ``None`` if it lacks a link.
 
-    Activations also go from the last stage back to the first, over a link that the lower form does not know.
+    With interleaving activations also go from the last stage back to the first, over a link that the lower form
+    does not know.
     """
-    candidate = data.candidates[solution.candidate]
-    first, last = solution.nodes[0], solution.nodes[-1]
-    links = instance.cluster.usable_links
-    if candidate.grid[0] > 1 and not (links[last, first] & links[first, last]).all():
+    try:
+        return judge_solution(instance, data, solution)
+    except MissingLinkError:
         return None
-    return judge_solution(instance, data, solution)
 
 
 def finish(
@@ -308,15 +362,23 @@ def finish(
     params: OptimizeParams,
     watcher: Watcher,
     inputs: Mapping[str, Any] | None,
+    judge_bound_s: float | None = None,
 ) -> Plan:
-    """The plan of the fastest judged solution, with its certificate and what came next."""
+    """
+    The plan of the fastest judged solution, with its certificate and what came next.
+
+    Parameters
+    ----------
+    judge_bound_s
+        Proven bound of the judge; by default the one that needs no search.
+    """
     ranked = best_first(judged)
     best = ranked[0]
     certificate = make_certificate(
         prepared.problem if best.objective_s is None else prepared.exact,
         best,
         result,
-        judge_lower_bound_s(prepared.lower),
+        judge_lower_bound_s(prepared.lower) if judge_bound_s is None else judge_bound_s,
         watcher.elapsed_s,
     )
     num_configs = len({candidate.config for candidate in prepared.problem.candidates})
