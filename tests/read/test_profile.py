@@ -1,0 +1,48 @@
+"""Measured layer times from CSV."""
+
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.profile import COLUMNS, read_profile
+from pipette_opt.specs import ProfileKey
+
+HEADER = ",".join(COLUMNS)
+
+
+def written(folder: Path, *lines: str) -> Path:
+    """A profile with these lines."""
+    path = folder / "layers.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_rows_by_size(tmp_path: Path) -> None:
+    """GPU names in any case, seconds as they are."""
+    profile = read_profile(
+        written(tmp_path, HEADER, "A100-80GB,8,1,4096,0.002,0.004", "a100-80gb,8,2,4096,0.003,0.007")
+    )
+    key = ProfileKey(gpu="a100-80gb", tensor_model_parallel_size=8, micro_batch_size=1, seq_length=4096)
+    assert profile.layers[key] == (0.002, 0.004)
+    assert len(profile.layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ((HEADER,), "no rows"),
+        (("gpu,forward_s", "a,1"), "tensor_model_parallel_size"),
+        ((HEADER, "a,8,1,4096,0.1,-1"), "line 2: backward_s must be seconds > 0, got '-1'"),
+        ((HEADER, "a,8,1,4096,fast,1"), "forward_s"),
+        ((HEADER, "a,8,1.5,4096,1,1"), "micro_batch_size must be a whole number >= 1, got '1.5'"),
+        ((HEADER, "a,8,1,4096,1,1", "A,8,1,4096,2,2"), "line 3: repeats"),
+        ((HEADER, "a,8,1"), "seq_length"),
+        (("",), "needs the columns"),
+    ],
+)
+def test_bad_profiles_name_line_and_column(tmp_path: Path, lines: tuple[str, ...], named: str) -> None:
+    """What is wrong, and where."""
+    with pytest.raises(InputError, match=r"layers\.csv") as error:
+        read_profile(written(tmp_path, *lines))
+    assert named in str(error.value)
