@@ -6,6 +6,7 @@ import numpy as np
 
 from pipette_opt.costs.collectives import (
     RingTraffic,
+    all_reduce_traffic,
     gradient_traffic,
     inter_node_ring_s,
     intra_node_ring_s,
@@ -40,6 +41,17 @@ class PlacedTimes:
         Gradient reduction of each stage (and the parameter gather of the distributed optimizer), shape ``(pp,)``.
     optimizer_s
         Optimizer step.
+    embedding_s
+        All-reduce of the word embedding's gradient between the first and the last stage, where both hold it.
+    weight_s
+        The part of ``backward_s`` that makes gradients of weights, for schedules that split the backward, shape of
+        ``backward_s``; ``None``: half of the backward without tensor communication.
+    reduction_buckets
+        Pieces in which each stage's reduction runs beside its last backwards; 0: after them, as one.
+    gather_s
+        Parameter gather of each stage, shape ``(pp,)``, if it is not a part of ``reduction_s``.
+    gather_buckets
+        Pieces in which the gather runs beside the first forwards; 0: before them, as one.
     """
 
     forward_s: FloatArray
@@ -50,6 +62,11 @@ class PlacedTimes:
     send_backward_s: FloatArray
     reduction_s: FloatArray
     optimizer_s: float
+    embedding_s: float = 0.0
+    weight_s: FloatArray | None = None
+    reduction_buckets: int = 0
+    gather_s: FloatArray | None = None
+    gather_buckets: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -62,6 +79,9 @@ class PlacedTimes:
             "reduction_s",
         ):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
+        for name in ("weight_s", "gather_s"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
 
 
 def placed_times(instance: Instance, config: ParallelConfig, placement: Placement) -> PlacedTimes:
@@ -91,7 +111,32 @@ def placed_times(instance: Instance, config: ParallelConfig, placement: Placemen
         send_backward_s=send_backward,
         reduction_s=_reduction_times(instance, config, hosts),
         optimizer_s=compute.optimizer_s,
+        embedding_s=_embedding_time(instance, config, hosts),
     )
+
+
+def _embedding_time(instance: Instance, config: ParallelConfig, hosts: IntArray) -> float:
+    """
+    All-reduce of tied word embeddings, the slowest pair of first and last stage.
+
+    A link that was not measured counts as the slowest one that was: these few bytes are no reason to refuse a plan.
+    """
+    model, training = instance.model, instance.training
+    if len(hosts) == 1 or model.untie_embeddings_and_output_weights:
+        return 0.0
+    tp = config.tensor_model_parallel_size
+    table = model.padded_vocab_size(tp) / tp * model.hidden_size * training.gradient_bytes
+    traffic = all_reduce_traffic(table, 2)
+    pairs, flows = np.unique(np.stack([hosts[0].ravel(), hosts[-1].ravel()]), axis=1, return_counts=True)
+    slowest = 0.0
+    for (first, last), num_flows in zip(pairs.T, flows, strict=True):
+        if first == last:
+            slowest = max(slowest, intra_node_ring_s(instance.cluster, traffic))
+            continue
+        time = inter_node_ring_s(instance.cluster, traffic, group_flows=1, num_flows=int(num_flows))
+        both = np.array([time[first, last], time[last, first]])
+        slowest = max(slowest, float(np.nanmax(time) if np.isnan(both).any() else both.max()))
+    return slowest
 
 
 def _send_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -> tuple[FloatArray, FloatArray]:
