@@ -1,12 +1,20 @@
-"""Compiled loops of the critical path; imported only when something is judged, as numba takes a while to load."""
+"""
+Compiled loops of the critical path; imported only when something is judged, as numba takes a while to load.
+
+What a stage does is first written as instructions, then brought into one order for all stages (which depends on the
+schedule only, and is kept), then executed for many replicas at once.
+"""
 
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
-COMPUTE, POST, WAIT = 0, 1, 2
+COMPUTE, POST, WAIT, MEET = 0, 1, 2, 3
 IDEAL, MEGATRON, MEGATRON_INTERLEAVED = 0, 1, 2
+
+BLOCK = 64
+"""Replicas that are timed together: their clocks and messages should stay in the cache."""
 
 _MAX_INSTRUCTIONS_PER_OPERATION = 8
 
@@ -80,66 +88,155 @@ def instructions(incoming: Any, outgoing: Any, num_warmup: Any, mode: int) -> An
 
 
 @njit(cache=True)
-def run(
-    code: Any,
-    argument: Any,
-    length: Any,
-    is_backward: Any,
-    chunk: Any,
-    forward_s: Any,
-    backward_s: Any,
-    hop_s: Any,
-    num_microbatches: int,
-    receives_posted: bool,
-) -> Any:
+def order(code: Any, argument: Any, length: Any, num_messages: int, receives_posted: bool) -> Any:
     """
-    Execute the instructions of all replicas at once.
+    An order in which one thread can execute the instructions of all stages.
 
-    ``forward_s`` and ``backward_s`` have shape ``(num_chunks, pp, num_replicas)``, ``hop_s`` the transfer times
-    ``(messages // num_microbatches, num_replicas)``. Returns the end of each stage's last backward, shape
-    ``(pp, num_replicas)``, and the number of stages that are stuck.
+    Returns stages and positions, shape ``(total,)`` each, how many of the instructions can be executed (fewer than the
+    total on deadlock), and the number of stages that are stuck.
     """
-    pp, replicas = code.shape[0], forward_s.shape[2]
-    num_messages = hop_s.shape[0] * num_microbatches
+    pp = code.shape[0]
     posts = np.zeros(num_messages, dtype=np.int8)
     if receives_posted:
         posts += 1
-    when = np.zeros((num_messages, replicas))
-    clock = np.zeros((pp, replicas))
-    finish = np.zeros((pp, replicas))
+    total = length.sum()
+    stages, positions = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
     position = np.zeros(pp, dtype=np.int64)
-    progress = True
+    count, progress = 0, True
     while progress:
         progress = False
         for stage in range(pp):
-            at = position[stage]
-            while at < length[stage]:
-                what, value = code[stage, at], argument[stage, at]
-                if what == COMPUTE:
-                    piece = chunk[stage, value]
-                    if is_backward[stage, value]:
-                        for d in range(replicas):
-                            clock[stage, d] += backward_s[piece, stage, d]
-                            finish[stage, d] = clock[stage, d]
-                    else:
-                        for d in range(replicas):
-                            clock[stage, d] += forward_s[piece, stage, d]
-                elif what == POST:
-                    posts[value] += 1
-                    if posts[value] == 1:
-                        for d in range(replicas):
-                            when[value, d] = clock[stage, d]
-                    else:
-                        hop = value // num_microbatches
-                        for d in range(replicas):
-                            when[value, d] = max(when[value, d], clock[stage, d]) + hop_s[hop, d]
-                else:
-                    if posts[value] < 2:
-                        break
-                    for d in range(replicas):
-                        clock[stage, d] = max(clock[stage, d], when[value, d])
-                at += 1
-            if at > position[stage]:
-                position[stage] = at
+            while position[stage] < length[stage]:
+                at = position[stage]
+                if code[stage, at] == POST:
+                    posts[argument[stage, at]] += 1
+                elif code[stage, at] == WAIT and posts[argument[stage, at]] < 2:
+                    break
+                stages[count], positions[count] = stage, at
+                count += 1
+                position[stage] += 1
                 progress = True
-    return finish, (position < length).sum()
+    return stages, positions, count, (position < length).sum()
+
+
+@njit(cache=True)
+def program(code: Any, argument: Any, stages: Any, positions: Any, count: int, num_messages: int, posted: bool) -> Any:
+    """
+    The instructions in that order as rows ``(what, stage, value)``, shape ``(at most count, 3)``.
+
+    A post that comes second is ``MEET``; a wait for a message whose end the stage has already passed stays, as it costs
+    little.
+    """
+    rows = np.empty((count, 3), dtype=np.int64)
+    posts = np.zeros(num_messages, dtype=np.int8)
+    if posted:
+        posts += 1
+    for index in range(count):
+        stage = stages[index]
+        what, value = code[stage, positions[index]], argument[stage, positions[index]]
+        if what == POST:
+            posts[value] += 1
+            if posts[value] == 2:
+                what = MEET
+        rows[index, 0], rows[index, 1], rows[index, 2] = what, stage, value
+    return rows
+
+
+@njit(cache=True, inline="always")
+def _execute(
+    rows: Any,
+    piece: Any,
+    work_s: Any,
+    ready_s: Any,
+    hop_s: Any,
+    m: int,
+    posted: bool,
+    first: int,
+    last: int,
+    finish: Any,
+    ends: Any,
+    arrivals: Any,
+) -> None:
+    """Execute a program for the replicas ``first`` to ``last``; all clocks start at zero."""
+    pp = work_s.shape[1]
+    width = last - first
+    num_messages = hop_s.shape[0] * m
+    when = np.zeros((num_messages, width))
+    clock = np.zeros((pp, width))
+    record = ends.shape[0] > 0
+    num_chunks = ready_s.shape[0]
+    for index in range(rows.shape[0]):
+        what, stage, value = rows[index, 0], rows[index, 1], rows[index, 2]
+        if what == COMPUTE:
+            row = piece[stage, value]  # (kind * num_chunks + chunk)
+            if row < num_chunks:
+                for d in range(width):
+                    clock[stage, d] = max(clock[stage, d] + work_s[row, stage, first + d], ready_s[row, stage])
+            else:
+                chunk = row % num_chunks
+                for d in range(width):
+                    clock[stage, d] += work_s[row, stage, first + d]
+                    finish[chunk, stage, first + d] = clock[stage, d]
+            if record:
+                for d in range(width):
+                    ends[stage, value, first + d] = clock[stage, d]
+        elif what == WAIT:
+            for d in range(width):
+                clock[stage, d] = max(clock[stage, d], when[value, d])
+        elif what == MEET:
+            hop = value // m
+            for d in range(width):
+                when[value, d] = max(when[value, d], clock[stage, d]) + hop_s[hop, first + d]
+        else:
+            for d in range(width):
+                when[value, d] = clock[stage, d]
+    if record:
+        arrivals[:, first:last] = when
+
+
+@njit(cache=True)
+def run(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, posted: bool, record: bool) -> Any:
+    """
+    Execute a program for all replicas.
+
+    Parameters
+    ----------
+    rows
+        From ``program``.
+    piece
+        Row of ``work_s`` that each operation takes, shape ``(pp, num_ops)``.
+    work_s
+        Seconds by kind and chunk, shape ``(4 * num_chunks, pp, num_replicas)``.
+    ready_s
+        No forward of a chunk ends before, shape ``(num_chunks, pp)``.
+    hop_s
+        Transfer times, shape ``(messages // m, num_replicas)``.
+
+    Returns
+    -------
+    tuple
+        End of the last backward of each chunk, shape ``(num_chunks, pp, num_replicas)``; if ``record``, the end of each
+        operation, shape ``(pp, num_ops, num_replicas)``, and of each message, ``(messages, num_replicas)``.
+    """
+    replicas = work_s.shape[2]
+    finish = np.zeros((ready_s.shape[0], work_s.shape[1], replicas))
+    kept = replicas if record else 0
+    ends = np.zeros((piece.shape[0] if record else 0, piece.shape[1], kept))
+    arrivals = np.zeros((hop_s.shape[0] * m if record else 0, kept))
+    for first in range(0, replicas, BLOCK):
+        last = min(first + BLOCK, replicas)
+        _execute(rows, piece, work_s, ready_s, hop_s, m, posted, first, last, finish, ends, arrivals)
+    return finish, ends, arrivals
+
+
+@njit(cache=True, parallel=True)
+def run_many(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, posted: bool) -> Any:
+    """``run`` without records, blocks of replicas side by side."""
+    replicas = work_s.shape[2]
+    finish = np.zeros((ready_s.shape[0], work_s.shape[1], replicas))
+    ends, arrivals = np.zeros((0, 0, 0)), np.zeros((0, 0))
+    for block in prange((replicas + BLOCK - 1) // BLOCK):
+        first = block * BLOCK
+        last = min(first + BLOCK, replicas)
+        _execute(rows, piece, work_s, ready_s, hop_s, m, posted, first, last, finish, ends, arrivals)
+    return finish

@@ -1,18 +1,27 @@
 """
 Pipeline schedules as data: which stage does what, in which order.
 
-The orders are those of Megatron-Core 0.16.1, ``core/pipeline_parallel/schedules.py``: a stage does its warm-up
+The orders of 1F1B are those of Megatron-Core 0.16.1, ``core/pipeline_parallel/schedules.py``: a stage does its warm-up
 forwards, then one forward and one backward in turn, then the remaining backwards. Without interleaving stage ``s``
 warms up with ``min(pp - s - 1, m)`` forwards; with ``v`` chunks with ``min(2 (pp - s - 1) + (v - 1) pp, m v)``,
 the micro-batches in groups of ``pp`` that pass chunk 0, chunk 1, ... (backwards in the reverse order of chunks).
+Other orders are in ``orders.py``.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
 from pipette_opt.types import BoolArray, IntArray, read_only
+
+FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
+"""Kinds of operations: a forward, a whole backward, or its halves: gradients of the inputs, of the weights."""
+
+LETTERS = "FBIW"
+
+Layout = Literal["loop", "vee"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,45 +34,77 @@ class Schedule:
     num_microbatches
         ``m``, per replica.
     num_chunks
-        Model chunks per stage, 1 without interleaving. Chunk ``c`` of stage ``s`` is layer group ``c * pp + s``.
-    backward
-        Whether an operation is a backward; else it is a forward.
+        Model chunks per stage, 1 without interleaving.
+    kind
+        What is done: ``FORWARD``, ``BACKWARD``, or its halves ``INPUT`` and ``WEIGHT``.
     microbatch, chunk
-        On what it works.
+        On what.
     num_warmup
-        Forwards before forwards and backwards alternate, shape ``(pp,)``.
+        Forwards before the first backward, shape ``(pp,)``.
+    layout
+        Where the layers are. ``loop``: chunk ``c`` of stage ``s`` is layer group ``c * pp + s``. ``vee``: odd chunks go
+        back, chunk ``c`` of stage ``s`` is group ``c * pp + pp - 1 - s``, so the last stage keeps its activations.
     """
 
     num_microbatches: int
     num_chunks: int
-    backward: BoolArray
+    kind: IntArray
     microbatch: IntArray
     chunk: IntArray
     num_warmup: IntArray
+    layout: Layout = "loop"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "backward", read_only(self.backward, np.bool_))
-        for name in ("microbatch", "chunk", "num_warmup"):
+        for name in ("kind", "microbatch", "chunk", "num_warmup"):
             object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
-        if self.backward.ndim != 2 or not self.backward.shape == self.microbatch.shape == self.chunk.shape:
+        if self.kind.ndim != 2 or not self.kind.shape == self.microbatch.shape == self.chunk.shape:
             raise ValueError(
-                f"backward, microbatch and chunk must have one shape (pp, num_ops), got {self.backward.shape}, "
+                f"kind, microbatch and chunk must have one shape (pp, num_ops), got {self.kind.shape}, "
                 f"{self.microbatch.shape} and {self.chunk.shape}."
             )
 
     @property
     def num_stages(self) -> int:
         """Pipeline stages."""
-        return len(self.backward)
+        return len(self.kind)
+
+    @property
+    def backward(self) -> BoolArray:
+        """Whether an operation is a backward or a half of one."""
+        is_backward: BoolArray = self.kind != FORWARD
+        return is_backward
+
+    @property
+    def group(self) -> IntArray:
+        """Layer group that each operation works on."""
+        return self.group_of(np.arange(self.num_stages)[:, None], self.chunk)
+
+    def group_of(self, stage: IntArray, chunk: IntArray) -> IntArray:
+        """Layer group of a chunk of a stage; arguments broadcast."""
+        back = (chunk % 2 == 1) & (self.layout == "vee")
+        group: IntArray = chunk * self.num_stages + np.where(back, self.num_stages - 1 - stage, stage)
+        return group
+
+    @property
+    def stage_of_group(self) -> IntArray:
+        """Stage that holds each layer group, shape ``(pp * num_chunks,)``."""
+        stage, chunk = np.meshgrid(np.arange(self.num_stages), np.arange(self.num_chunks), indexing="ij")
+        stages = np.empty(stage.size, dtype=np.int64)
+        stages[self.group_of(stage, chunk)] = stage
+        return stages
 
     def text(self) -> str:
-        """One line per stage for people and tests, e.g. ``F0 F1 B0 B1``; ``F0.1`` is chunk 1 with interleaving."""
+        """
+        One line per stage for people and tests, e.g. ``F0 F1 B0 B1``; ``F0.1`` is chunk 1 with interleaving.
+
+        ``I`` and ``W`` are the halves of a backward: gradients of inputs and of weights.
+        """
         lines = []
-        for row in zip(self.backward, self.microbatch, self.chunk, strict=True):
+        for row in zip(self.kind, self.microbatch, self.chunk, strict=True):
             lines.append(
                 " ".join(
-                    f"{'B' if backward else 'F'}{microbatch}" + (f".{chunk}" if self.num_chunks > 1 else "")
-                    for backward, microbatch, chunk in zip(*row, strict=True)
+                    f"{LETTERS[kind]}{microbatch}" + (f".{chunk}" if self.num_chunks > 1 else "")
+                    for kind, microbatch, chunk in zip(*row, strict=True)
                 )
             )
         return "\n".join(lines)
@@ -105,7 +146,7 @@ def build_schedule(num_stages: int, num_microbatches: int, num_chunks: int = 1) 
     return Schedule(
         num_microbatches=num_microbatches,
         num_chunks=num_chunks,
-        backward=scatter(np.zeros_like(number), np.ones_like(number)).astype(np.bool_),
+        kind=scatter(np.full_like(number, FORWARD), np.full_like(number, BACKWARD)),
         microbatch=scatter(microbatch, microbatch),
         chunk=scatter(chunk, num_chunks - 1 - chunk),
         num_warmup=num_warmup,
@@ -124,43 +165,83 @@ def check_schedule(schedule: Schedule) -> None:
     """
     Raise ``ValueError`` unless each stage does each chunk of each micro-batch once each way, without deadlock.
 
-    Deadlock: every stage waits for an input that nobody will make before something that waits itself.
+    Each way: one forward, and one backward or its two halves, the input half first. Deadlock: every stage waits for an
+    input that nobody will make before something that waits itself.
     """
-    pp, chunks, m = schedule.num_stages, schedule.num_chunks, schedule.num_microbatches
-    for stage in range(pp):
-        key = (schedule.backward[stage] * chunks + schedule.chunk[stage]) * m + schedule.microbatch[stage]
-        if not np.array_equal(np.sort(key), np.arange(2 * chunks * m)):
-            raise ValueError(f"stage {stage} does not do each of {m} micro-batches x {chunks} chunks once each way.")
-    done: set[tuple[bool, int, int]] = set()  # (backward, layer group, micro-batch)
-    position, last_group = [0] * pp, pp * chunks - 1
-    progress = True
+    _check_complete(schedule)
+    needs, makes = dependencies(schedule)
+    num_ops = schedule.kind.shape[1]
+    done = np.zeros(int(makes.max(initial=0)) + 2, dtype=np.bool_)
+    done[-1] = True  # what -1 stands for: nothing
+    position, progress = [0] * schedule.num_stages, True
     while progress:
         progress = False
-        for stage in range(pp):
-            while position[stage] < schedule.backward.shape[1]:
-                at = (stage, position[stage])
-                group, microbatch = int(schedule.chunk[at]) * pp + stage, int(schedule.microbatch[at])
-                if schedule.backward[at]:
-                    needs = (True, group + 1, microbatch) if group < last_group else (False, group, microbatch)
-                    ready = needs in done and (False, group, microbatch) in done
-                else:
-                    ready = group == 0 or (False, group - 1, microbatch) in done
-                if not ready:
-                    break
-                done.add((bool(schedule.backward[at]), group, microbatch))
+        for stage in range(schedule.num_stages):
+            while position[stage] < num_ops and done[needs[:, stage, position[stage]]].all():
+                done[makes[stage, position[stage]]] = True
                 position[stage] += 1
                 progress = True
-    stuck = [stage for stage in range(pp) if position[stage] < schedule.backward.shape[1]]
+    stuck = [stage for stage, at in enumerate(position) if at < num_ops]
     if stuck:
         raise ValueError(f"the schedule deadlocks: stages {stuck} wait for each other.")
 
 
-def max_in_flight(schedule: Schedule) -> IntArray:
+def dependencies(schedule: Schedule) -> tuple[IntArray, IntArray]:
     """
-    Most forwards (of one chunk each) whose activations a stage holds at once, shape ``(pp,)``.
+    What each operation needs (two results at most, -1 for none) and what it makes.
 
-    Activations live from the start of the forward to the end of the backward.
+    Returns
+    -------
+    tuple
+        Result numbers, shapes ``(2, pp, num_ops)`` and ``(pp, num_ops)``. Results ``(what * groups + group) * m +
+        microbatch``: activations (``what`` 0), gradients of inputs (1), of weights (2).
     """
-    signs = np.where(schedule.backward, -1, 1)
-    most: IntArray = np.cumsum(signs, axis=1).max(axis=1)
+    groups, m = schedule.num_stages * schedule.num_chunks, schedule.num_microbatches
+    group = schedule.group
+
+    def result(what: int, of_group: IntArray) -> IntArray:
+        return (what * groups + of_group) * m + schedule.microbatch
+
+    forward, weight = schedule.kind == FORWARD, schedule.kind == WEIGHT
+    before = np.where(group > 0, result(0, group - 1), -1)
+    behind = np.where(group < groups - 1, result(1, group + 1), -1)
+    first = np.where(forward, before, np.where(weight, result(1, group), behind))
+    second = np.where(forward, -1, result(0, group))
+    makes = np.where(forward, result(0, group), np.where(weight, result(2, group), result(1, group)))
+    return np.stack([first, second]), makes
+
+
+def _check_complete(schedule: Schedule) -> None:
+    """Every stage: each forward once, each backward once, whole or as two halves."""
+    chunks, m = schedule.num_chunks, schedule.num_microbatches
+    for stage in range(schedule.num_stages):
+        piece = schedule.chunk[stage] * m + schedule.microbatch[stage]
+        inside = (schedule.chunk[stage] >= 0) & (schedule.chunk[stage] < chunks)
+        inside &= (schedule.microbatch[stage] >= 0) & (schedule.microbatch[stage] < m)
+        complete = bool(inside.all())
+        if complete:
+            forward, whole, halves, weights = (
+                np.bincount(piece[schedule.kind[stage] == kind], minlength=chunks * m)
+                for kind in (FORWARD, BACKWARD, INPUT, WEIGHT)
+            )
+            complete = bool((forward == 1).all() and (whole + halves == 1).all() and (weights == halves).all())
+        if not complete:
+            raise ValueError(f"stage {stage} does not do each of {m} micro-batches x {chunks} chunks once each way.")
+
+
+def in_flight(schedule: Schedule) -> IntArray:
+    """
+    Activations (of one chunk and micro-batch each) that a stage holds during each operation, shape ``(pp, num_ops)``.
+
+    They live from the start of the forward to the end of the backward, or of its weight half.
+    """
+    frees = (schedule.kind == BACKWARD) | (schedule.kind == WEIGHT)
+    held = np.cumsum((schedule.kind == FORWARD).astype(np.int64) - frees, axis=1)
+    during: IntArray = held + frees
+    return during
+
+
+def max_in_flight(schedule: Schedule) -> IntArray:
+    """Most activations (of one chunk and micro-batch each) that a stage holds at once, shape ``(pp,)``."""
+    most: IntArray = in_flight(schedule).max(axis=1)
     return most

@@ -189,7 +189,7 @@ def test_deadlock_is_reported() -> None:
     swapped = Schedule(
         num_microbatches=2,
         num_chunks=1,
-        backward=schedule.backward[:, ::-1],
+        kind=schedule.kind[:, ::-1],
         microbatch=schedule.microbatch[:, ::-1],
         chunk=schedule.chunk,
         num_warmup=schedule.num_warmup,

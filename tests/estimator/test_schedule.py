@@ -78,7 +78,7 @@ def test_impossible_schedules(arguments: tuple[int, int, int]) -> None:
 def _broken(stage: int, first: int, second: int) -> Schedule:
     """1F1B on 2 stages and 3 micro-batches with two operations of a stage exchanged."""
     schedule = build_schedule(2, 3)
-    arrays = {name: getattr(schedule, name).copy() for name in ("backward", "microbatch", "chunk")}
+    arrays = {name: getattr(schedule, name).copy() for name in ("kind", "microbatch", "chunk")}
     for array in arrays.values():
         array[stage, [first, second]] = array[stage, [second, first]]
     return replace(schedule, **arrays)
