@@ -4,9 +4,11 @@ from pipette_opt.specs.cluster import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.instance import Instance
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.profile import ComputeProfile, ProfileKey
+from pipette_opt.specs.stack import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.training import TrainingSpec
 
 __all__ = [
+    "DEFAULT_STACK",
     "ClusterSpec",
     "ComputeProfile",
     "GpuSpec",
@@ -15,5 +17,6 @@ __all__ = [
     "ModelSpec",
     "NodeSpec",
     "ProfileKey",
+    "StackSpec",
     "TrainingSpec",
 ]

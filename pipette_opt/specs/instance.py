@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pipette_opt.specs.cluster import ClusterSpec
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.profile import ComputeProfile
+from pipette_opt.specs.stack import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.training import TrainingSpec
 from pipette_opt.types import Launcher, P2PMode
 
@@ -22,6 +23,8 @@ class Instance:
         Bounds the placement to what it can express.
     profile
         Measured layer times; used where they have the kind of GPU and the sizes.
+    stack
+        What the software attains of the hardware.
     """
 
     model: ModelSpec
@@ -30,3 +33,4 @@ class Instance:
     p2p: P2PMode = "blocking"
     launcher: Launcher = "slurm"
     profile: ComputeProfile | None = None
+    stack: StackSpec = DEFAULT_STACK

@@ -23,6 +23,12 @@ class TrainingSpec:
         Gradients kept and reduced in fp32 (Megatron's rule with bf16).
     attention_kernel
         ``flash`` does not store the score matrix, ``unfused`` does.
+    flash_version
+        Of FlashAttention; the first is slower.
+    fused_softmax
+        Unfused attention scales, masks and normalises in one kernel.
+    fused_norm
+        Normalisation layers are one kernel each.
     """
 
     global_batch_size: int
@@ -30,6 +36,9 @@ class TrainingSpec:
     precision: Precision = "bf16"
     accumulate_allreduce_grads_in_fp32: bool = True
     attention_kernel: Literal["flash", "unfused"] = "flash"
+    flash_version: Literal[1, 2] = 2
+    fused_softmax: bool = True
+    fused_norm: bool = True
 
     def __post_init__(self) -> None:
         for field in ("global_batch_size", "seq_length"):

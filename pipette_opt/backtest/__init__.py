@@ -1,0 +1,1 @@
+"""The clock against measured runs: predictions, errors, calibration."""

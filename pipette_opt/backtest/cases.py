@@ -1,0 +1,229 @@
+"""A measured run as an instance, a configuration and a placement."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.read.gpus import CatalogueEntry
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
+from pipette_opt.types import RecomputeGranularity
+
+ASSUMED_INTER_NODE_LATENCY_S = 12e-6
+"""One message between hosts on InfiniBand."""
+
+NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
+"""What a row must say to be predicted."""
+
+GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h")
+"""Names of models whose MLP is gated, with rotary positions, RMSNorm and no biases."""
+
+NORM_KERNEL = "rms kernel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """A run that can be predicted."""
+
+    run: MeasuredRun
+    instance: Instance
+    config: ParallelConfig
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A run that cannot, and why."""
+
+    run: MeasuredRun
+    reason: str
+
+
+def make_cases(
+    runs: Sequence[MeasuredRun], stack: StackSpec, cluster: ClusterSpec | None = None
+) -> list[Case | Skipped]:
+    """
+    Every run, in order.
+
+    A file in which some rows name a norm kernel (``... + RMS kernel``) has unfused norms in the others.
+    """
+    named = {run.source for run in runs if NORM_KERNEL in run.attention_kernel.lower()}
+    return [
+        make_case(
+            run,
+            stack,
+            cluster,
+            fused_norm=run.source not in named or NORM_KERNEL in run.attention_kernel.lower(),
+        )
+        for run in runs
+    ]
+
+
+def make_case(
+    run: MeasuredRun, stack: StackSpec, cluster: ClusterSpec | None = None, *, fused_norm: bool = True
+) -> Case | Skipped:
+    """
+    What the row describes, launched in the identity order.
+
+    Parameters
+    ----------
+    cluster
+        The hosts that the runs used, in order; without it equal hosts with the stack's assumed links.
+    """
+    missing = [name for name in NEEDED if getattr(run, name) is None]
+    if missing:
+        unknown = f"the catalogue has no GPU {run.gpu_name!r}" if "gpu" in missing else ""
+        empty = ", ".join(name for name in missing if name != "gpu")
+        return Skipped(run=run, reason=unknown or f"{empty} not given")
+    if run.recompute not in (None, "selective", "full"):
+        return Skipped(run=run, reason=f"recomputation {run.recompute_text!r} is not one of none, selective, full")
+    assert run.gpu is not None
+    try:
+        model = run_model(run)
+        training = run_training(run, fused_norm=fused_norm)
+        config = run_config(run)
+        config.num_microbatches(training.global_batch_size)
+        _check_precision(run.precision)
+        spec = cluster or assumed_cluster(run, run.gpu, stack)
+        placement = identity_placement(config, spec.gpus_per_node, np.arange(spec.num_nodes), "tp-cp-ep-dp-pp")
+    except ValueError as error:
+        return Skipped(run=run, reason=str(error).rstrip("."))
+    return Case(
+        run=run,
+        instance=Instance(model=model, cluster=spec, training=training, stack=stack),
+        config=config,
+        placement=placement,
+    )
+
+
+def run_model(run: MeasuredRun) -> ModelSpec:
+    """
+    The transformer of a row.
+
+    Columns ``gated_linear_unit`` and ``tied_embeddings`` say what they say; without them a family of gated models is
+    known by its name, and everything else is a GPT.
+    """
+    assert run.num_layers is not None
+    assert run.hidden is not None
+    assert run.heads is not None
+    assert run.seq_len is not None
+    modern = any(family in run.model.lower() for family in GATED_FAMILIES)
+    gated = _flag(run, "gated_linear_unit", modern)
+    head_size = int(run.extra.get("kv_channels") or 0) or run.hidden // run.heads
+    return ModelSpec(
+        name=run.model or "unnamed",
+        num_layers=run.num_layers,
+        hidden_size=run.hidden,
+        ffn_hidden_size=run.ffn_hidden or 4 * run.hidden,
+        num_attention_heads=run.heads,
+        num_query_groups=run.kv_heads or run.heads,
+        kv_channels=head_size,
+        vocab_size=run.vocab or 50257,
+        max_position_embeddings=run.seq_len,
+        gated_linear_unit=gated,
+        untie_embeddings_and_output_weights=not _flag(run, "tied_embeddings", not modern),
+        add_bias_linear=not modern,
+        add_qkv_bias=not modern,
+        position_embedding_type="rope" if modern else "learned_absolute",
+        normalization="RMSNorm" if modern else "LayerNorm",
+        hidden_dropout=0.0 if modern else 0.1,
+        attention_dropout=0.0 if modern else 0.1,
+    )
+
+
+def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
+    """
+    The job of a row.
+
+    Kernels by their names: ``flash...`` with a version (``v1...`` is the first), ``fused`` softmax, ``torch`` or
+    ``unfused``. A column ``fused_norm`` says what it says; ``fused_norm`` stands in for it.
+    """
+    kernel = run.attention_kernel.lower()
+    precision = run.precision or "bf16"
+    return TrainingSpec(
+        global_batch_size=run.gbs or 1,
+        seq_length=run.seq_len or 1,
+        precision="fp32" if precision == "fp32" else "fp16" if precision == "fp16" else "bf16",
+        accumulate_allreduce_grads_in_fp32=precision != "fp16",
+        attention_kernel="flash" if _is_flash(run) else "unfused",
+        flash_version=1 if re.search(r"v?1\.|attention_?1|v1", kernel) else 2,
+        fused_softmax=not kernel.startswith("torch"),
+        fused_norm=_flag(run, "fused_norm", fused_norm),
+    )
+
+
+def run_config(run: MeasuredRun) -> ParallelConfig:
+    """The degrees of a row; layers that do not divide are spread, the first stages one more."""
+    assert run.num_layers is not None
+    assert run.tp is not None
+    assert run.pp is not None
+    assert run.dp is not None
+    assert run.mbs is not None
+    granularity: dict[str | None, RecomputeGranularity | None] = {None: None, "selective": "selective", "full": "full"}
+    return ParallelConfig(
+        tensor_model_parallel_size=run.tp,
+        pipeline_model_parallel_size=run.pp,
+        data_parallel_size=run.dp,
+        micro_batch_size=run.mbs,
+        context_parallel_size=run.cp,
+        layers_per_stage=stage_layers(run, run.num_layers, run.pp),
+        virtual_pipeline_model_parallel_size=run.vpp if run.vpp > 1 and run.pp > 1 else None,
+        sequence_parallel=bool(run.seq_parallel) and run.tp > 1,
+        recompute_granularity=granularity[run.recompute],
+        use_distributed_optimizer=bool(run.zero_stage) and run.dp * run.cp > 1,
+    )
+
+
+def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
+    """Layers of each stage: as given; from AMP's boundaries of pseudo-layers; or spread evenly."""
+    if run.layers_per_stage is not None:
+        if len(run.layers_per_stage) != pp or sum(run.layers_per_stage) != num_layers:
+            raise ValueError(f"layers_per_stage={run.layers_per_stage} must be {pp} numbers with the sum {num_layers}")
+        return run.layers_per_stage
+    found = re.search(r"stage boundaries \[([\d,\s]+)\]", run.notes)
+    if found:
+        bounds = [int(part) for part in found.group(1).split(",")]
+        # Two pseudo-layers come before the transformer layers: look-up and a reshape (AMP, src/known_cost).
+        inside = [min(max(bound - 2, 0), num_layers) for bound in bounds]
+        if len(bounds) == pp + 1 and bounds[-1] >= num_layers + 2:
+            return tuple(b - a for a, b in zip(inside, inside[1:], strict=False))
+    base, extra = divmod(num_layers, pp)
+    return tuple(base + (stage < extra) for stage in range(pp))
+
+
+def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
+    """Equal hosts with the GPU's usual fabric and the stack's assumed links, one NIC for each GPU."""
+    per_node = min(run.gpus_per_node, run.num_gpus)
+    num_nodes = -(-run.num_gpus // per_node)
+    one_flow = stack.assumed_node_bytes_per_s / run.gpus_per_node
+    links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_nodes, num_nodes), one_flow)),)
+    return ClusterSpec(
+        name="assumed",
+        nodes=tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes)),
+        intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
+        intra_node_latency_s=entry.intra_node_latency_s,
+        inter_node_latency_s=ASSUMED_INTER_NODE_LATENCY_S,
+        nics_per_node=run.gpus_per_node,
+        link_matrices=links if num_nodes > 1 else (),
+    )
+
+
+def _check_precision(precision: str) -> None:
+    """Raise ``ValueError`` for a precision whose matrix products the clock does not know."""
+    if precision not in ("", "bf16", "fp16", "fp32"):
+        raise ValueError(f"precision {precision!r} is not one of bf16, fp16, fp32")
+
+
+def _is_flash(run: MeasuredRun) -> bool:
+    kernel = run.attention_kernel.lower()
+    if kernel:
+        return "flash" in kernel
+    return any(family in run.model.lower() for family in GATED_FAMILIES)
+
+
+def _flag(run: MeasuredRun, name: str, default: bool) -> bool:
+    text = run.extra.get(name, "").lower()
+    return text in ("true", "1", "yes") if text else default

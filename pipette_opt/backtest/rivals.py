@@ -1,0 +1,78 @@
+"""
+The closed forms of others, over the same stage, message and reduction times as ours.
+
+Only the forms differ, so what remains between the columns is what a form sees of the schedule.
+"""
+
+from collections.abc import Callable, Mapping
+
+from pipette_opt.costs.placed import PlacedTimes
+
+
+def pipette_form_s(times: PlacedTimes, num_microbatches: int) -> float:
+    """
+    Pipette (arXiv 2405.18093, as its released code computes it).
+
+    For every ``pp`` micro-batches one round trip with its messages, then the straggling stages and the reduction of
+    the first stage, the only one it counts.
+    """
+    pp = times.forward_s.shape[1]
+    stage = _stage_s(times)
+    messages = _messages_s(times)
+    rounds = num_microbatches // pp
+    if rounds >= 1:
+        replica = rounds * (pp * stage + messages) + (pp - 1) * stage
+    else:
+        replica = pp * stage + messages + (num_microbatches - 1) * stage
+    return replica + float(times.reduction_s[0])
+
+
+def amp_form_s(times: PlacedTimes, num_microbatches: int) -> float:
+    """
+    AMP (Li et al., NeurIPS 2022, ``src/cost_homogeneous.py``).
+
+    A stage takes three forwards; the slowest once for each further micro-batch, each once, messages once, the slowest
+    reduction.
+    """
+    forward = times.forward_s.sum(axis=0).max(axis=1)
+    work = 3.0 * (float(forward.sum()) + (num_microbatches - 1) * float(forward.max()))
+    return work + _messages_s(times) + float(times.reduction_s.max())
+
+
+def varuna_form_s(times: PlacedTimes, num_microbatches: int) -> float:
+    """
+    Varuna (Athlur et al., EuroSys 2022) in closed form.
+
+    Measured forward and backward instead of three forwards; sends hide behind work once the pipeline is full. Its
+    simulator, which this stands in for, adds jitter.
+    """
+    both = (times.forward_s + times.backward_s).sum(axis=0).max(axis=1)
+    work = float(both.sum()) + (num_microbatches - 1) * float(both.max())
+    return work + _messages_s(times) + float(times.reduction_s.max())
+
+
+def megatron_form_s(times: PlacedTimes, num_microbatches: int) -> float:
+    """Megatron-LM (Narayanan et al., SC 2021): ``(m + pp - 1) (f + b)``, with interleaving ``pp - 1`` over the chunks."""
+    chunks, pp = times.forward_s.shape[:2]
+    return (num_microbatches + (pp - 1) / chunks) * _stage_s(times)
+
+
+RIVALS: Mapping[str, Callable[[PlacedTimes, int], float]] = {
+    "pipette": pipette_form_s,
+    "amp": amp_form_s,
+    "varuna": varuna_form_s,
+    "megatron": megatron_form_s,
+}
+"""By the name of their column."""
+
+
+def _stage_s(times: PlacedTimes) -> float:
+    """Forward and backward of the slowest stage."""
+    return float((times.forward_s + times.backward_s).sum(axis=0).max())
+
+
+def _messages_s(times: PlacedTimes) -> float:
+    """All messages of one micro-batch there and back, in the slowest replica."""
+    pp = times.forward_s.shape[1]
+    both = (times.send_forward_s + times.send_backward_s)[: pp - 1].sum(axis=0)
+    return float(both.max())

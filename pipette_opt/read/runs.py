@@ -1,0 +1,357 @@
+"""Measured runs, ``runs.csv``: read and checked row by row."""
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.fields import did_you_mean, shown
+from pipette_opt.read.files import read_text
+from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
+from pipette_opt.units import GIB
+
+COLUMNS = (
+    "source",
+    "gpu",
+    "gpu_mem_gib",
+    "gpus_per_node",
+    "num_gpus",
+    "model",
+    "num_layers",
+    "hidden",
+    "ffn_hidden",
+    "heads",
+    "kv_heads",
+    "vocab",
+    "seq_len",
+    "gbs",
+    "mbs",
+    "tp",
+    "pp",
+    "dp",
+    "vpp",
+    "cp",
+    "seq_parallel",
+    "zero_stage",
+    "recompute",
+    "attention_kernel",
+    "precision",
+    "iter_time_s",
+    "peak_mem_gib",
+    "oom",
+    "mfu",
+    "notes",
+)
+"""Columns of ``runs.csv``; ``data/README.md`` says what they mean."""
+
+REQUIRED = ("gpu", "num_gpus", "gbs", "tp", "pp", "dp")
+"""Columns that a file must have, besides at least one of ``MEASURED``; a row may leave some empty."""
+
+MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
+
+RECOMPUTE_WORDS = ("none", "selective", "full")
+
+LONGEST_ITERATION_S = 86400.0
+LARGEST_MFU = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """
+    One row, in base units; ``None`` where the cell is empty.
+
+    Parameters
+    ----------
+    row
+        Number of the row, 0 for the first below the header.
+    gpu
+        Kind of GPU of the catalogue, ``None`` if it has none; ``gpu_name`` is what the file says.
+    recompute
+        ``None`` for none, else ``selective`` or ``full``.
+    layers_per_stage
+        Layers of each stage where the file tells: a column ``layers_per_stage``, or ``stage boundaries [0,9,15,30]``
+        in the notes.
+    peak_mem_bytes
+        What it means (allocated, reserved, used on the device; of which rank) differs between sources.
+    extra
+        Further columns, as text.
+    """
+
+    row: int
+    source: str
+    gpu: CatalogueEntry | None
+    gpu_name: str
+    gpus_per_node: int
+    num_gpus: int
+    model: str
+    num_layers: int | None
+    hidden: int | None
+    ffn_hidden: int | None
+    heads: int | None
+    kv_heads: int | None
+    vocab: int | None
+    seq_len: int | None
+    gbs: int | None
+    mbs: int | None
+    tp: int | None
+    pp: int | None
+    dp: int | None
+    vpp: int
+    cp: int
+    seq_parallel: bool | None
+    zero_stage: int | None
+    recompute: str | None
+    recompute_text: str
+    attention_kernel: str
+    precision: str
+    layers_per_stage: tuple[int, ...] | None
+    iter_time_s: float | None
+    peak_mem_bytes: float | None
+    oom: bool | None
+    mfu: float | None
+    notes: str
+    extra: Mapping[str, str]
+
+    @property
+    def group(self) -> tuple[str, int | None, int, str]:
+        """Model, sequence length, number of GPUs and attention kernel."""
+        return self.model, self.seq_len, self.num_gpus, self.attention_kernel
+
+
+def read_runs(path: str | Path) -> list[MeasuredRun]:
+    """
+    Every row of the file, in its order.
+
+    An ``InputError`` names file, line, column and value of the first cell that cannot be: text where a number
+    belongs, degrees that do not multiply to the number of GPUs, a batch that does not divide, a time faster than the
+    hardware's peak or longer than a day, more memory than the GPU has.
+    """
+    lines = read_text(path).splitlines()
+    reader = csv.DictReader(lines, strict=True)
+    header = [name.strip() for name in reader.fieldnames or ()]
+    _check_header(str(path), header)
+    reader.fieldnames = header
+    runs = []
+    try:
+        for index, cells in enumerate(reader):
+            runs.append(_read_row(f"{path}, line {reader.line_num}", index, cells))
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}", f"is not valid CSV: {error}.") from None
+    if not runs:
+        raise InputError(str(path), "has no rows.")
+    return runs
+
+
+def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry | None:
+    """
+    Catalogue entry of a GPU as people write it in tables: ``A100``, ``T4-16GB``, ``H100-96GB-HBM2e-500W``.
+
+    The family is the first word; among several sizes the nearest to ``memory_gib``, or to the figure in the name,
+    or the largest. ``None`` if the catalogue has no such family.
+    """
+    catalogue = read_gpu_catalogue()
+    wanted = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removesuffix("-(dgx)")
+    if wanted in catalogue:
+        return catalogue[wanted]
+    family = re.split(r"-(?=\d)|-(?=sxm|pcie|nvl|hbm)", wanted)[0]
+    members = {key: entry for key, entry in catalogue.items() if key.split("-")[0] == family}
+    if not members:
+        return recognise_gpu(name)
+    found = re.search(r"(\d+)\s*g(?:i?b)?(?![a-z0-9])", wanted)
+    size = memory_gib if memory_gib is not None else float(found.group(1)) if found else math.inf
+    if math.isinf(size):
+        return max(members.values(), key=lambda entry: entry.gpu.memory_bytes)
+    return min(members.values(), key=lambda entry: abs(entry.gpu.memory_bytes / GIB - size))
+
+
+def _check_header(where: str, header: list[str]) -> None:
+    if not any(header):
+        raise InputError(where, "is empty; the first line must name the columns.")
+    duplicates = sorted({name for name in header if header.count(name) > 1})
+    if duplicates:
+        raise InputError(where, f"has the column {duplicates[0]} more than once.")
+    for name in REQUIRED:
+        if name not in header:
+            hint = did_you_mean(name, header)
+            raise InputError(where, f"needs the column {name}.{hint} All: {', '.join(COLUMNS)}.")
+    if not any(name in header for name in MEASURED):
+        raise InputError(where, f"measures nothing: it has none of the columns {', '.join(MEASURED)}.")
+
+
+def _read_row(where: str, index: int, cells: dict[str, Any]) -> MeasuredRun:
+    if None in cells:
+        raise InputError(where, f"has more cells than the header: {shown(cells[None])}.")
+    row = _Cells(where, {name: (text or "").strip() for name, text in cells.items()})
+    memory_gib = row.number("gpu_mem_gib", above_zero=True)
+    gpu = find_run_gpu(row.needed("gpu"), memory_gib)
+    recompute_text = row.text("recompute") or "none"
+    run = MeasuredRun(
+        row=index,
+        source=row.text("source"),
+        gpu=gpu,
+        gpu_name=row.text("gpu"),
+        gpus_per_node=row.whole("gpus_per_node") or 8,
+        num_gpus=row.needed_whole("num_gpus"),
+        model=row.text("model"),
+        num_layers=row.whole("num_layers"),
+        hidden=row.whole("hidden"),
+        ffn_hidden=row.whole("ffn_hidden"),
+        heads=row.whole("heads"),
+        kv_heads=row.whole("kv_heads"),
+        vocab=row.whole("vocab"),
+        seq_len=row.whole("seq_len"),
+        gbs=row.whole("gbs"),
+        mbs=row.whole("mbs", broken=True),
+        tp=row.whole("tp"),
+        pp=row.whole("pp"),
+        dp=row.whole("dp"),
+        vpp=row.whole("vpp", broken=True) or 1,
+        cp=row.whole("cp") or 1,
+        seq_parallel=row.flag("seq_parallel"),
+        zero_stage=row.choice("zero_stage", ("0", "1", "2", "3")),
+        recompute=_recompute(recompute_text),
+        recompute_text=recompute_text,
+        attention_kernel=row.text("attention_kernel"),
+        precision=row.text("precision").lower(),
+        layers_per_stage=_layers_per_stage(row),
+        iter_time_s=row.number("iter_time_s", above_zero=True),
+        peak_mem_bytes=None if (peak := row.number("peak_mem_gib", above_zero=True)) is None else peak * GIB,
+        oom=row.flag("oom"),
+        mfu=row.number("mfu"),
+        notes=row.text("notes"),
+        extra={name: text for name, text in row.cells.items() if name not in COLUMNS},
+    )
+    _check_units(where, run)
+    _check_shape(where, run)
+    return run
+
+
+def _recompute(text: str) -> str | None:
+    """``full_every_layer`` is full, ``selective op`` selective; words of mixed recomputation stay as they are."""
+    word = text.lower()
+    for known in ("none", "selective"):
+        if word.startswith(known):
+            return None if known == "none" else known
+    return "full" if re.fullmatch(r"full(_every_layer)?|uniform", word) else word
+
+
+def _layers_per_stage(row: "_Cells") -> tuple[int, ...] | None:
+    text = row.text("layers_per_stage")
+    if not text:
+        return None
+    parts = re.split(r"[\s,;]+", text.strip("[]() "))
+    if not all(part.isdigit() for part in parts):
+        raise InputError(row.where, f"layers_per_stage must be whole numbers such as 10,12,12,10, got {text!r}.")
+    return tuple(int(part) for part in parts)
+
+
+def _check_units(where: str, run: MeasuredRun) -> None:
+    """What cannot be in seconds, GiB and sequences."""
+    if run.iter_time_s is not None and run.iter_time_s > LONGEST_ITERATION_S:
+        raise InputError(where, f"iter_time_s is more than a day: {run.iter_time_s:g}; it must be in seconds.")
+    flops = _model_flops(run)
+    if run.iter_time_s is not None and flops is not None and run.gpu is not None:
+        peak = max(run.gpu.gpu.peak_flops.values()) * run.num_gpus
+        if flops / run.iter_time_s > LARGEST_MFU * peak:
+            raise InputError(
+                where,
+                f"iter_time_s={run.iter_time_s:g} is {flops / run.iter_time_s / peak:.1f} times faster than the peak of "
+                f"{run.num_gpus} {run.gpu.gpu.name} with gbs={run.gbs} sequences of {run.seq_len} tokens; check the "
+                "units: seconds for one iteration, gbs in sequences.",
+            )
+    if run.peak_mem_bytes is not None and run.gpu is not None and run.peak_mem_bytes > 1.3 * run.gpu.gpu.memory_bytes:
+        raise InputError(
+            where,
+            f"peak_mem_gib={run.peak_mem_bytes / GIB:g} is more than a {run.gpu.gpu.name} has "
+            f"({run.gpu.gpu.memory_bytes / GIB:.1f} GiB); it must be in GiB, of one GPU.",
+        )
+
+
+def _model_flops(run: MeasuredRun) -> float | None:
+    """A floor of what an iteration computes: the matrices of the layers, forward and backward."""
+    if run.num_layers is None or run.hidden is None or run.seq_len is None or run.gbs is None:
+        return None
+    h, ffn = run.hidden, run.ffn_hidden or 4 * run.hidden
+    return 6.0 * run.gbs * run.seq_len * run.num_layers * (2 * h * h + 2 * h * ffn)
+
+
+def _check_shape(where: str, run: MeasuredRun) -> None:
+    uneven = "per stage" in run.notes or "stage_gpus" in run.extra  # stages of unequal degrees: the columns cannot say them
+    if run.tp is not None and run.pp is not None and run.dp is not None and not uneven:
+        degrees = run.tp * run.cp * run.pp * run.dp
+        if degrees != run.num_gpus:
+            raise InputError(
+                where,
+                f"tp * cp * pp * dp = {run.tp} * {run.cp} * {run.pp} * {run.dp} = {degrees} must be "
+                f"num_gpus = {run.num_gpus}.",
+            )
+    if None not in (run.gbs, run.mbs, run.dp) and run.gbs % (run.dp * run.mbs):  # type: ignore[operator]
+        raise InputError(
+            where, f"gbs={run.gbs} must be a multiple of dp * mbs = {run.dp} * {run.mbs}; both count sequences."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """The cells of a row, read one by one."""
+
+    where: str
+    cells: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        value = self.cells.get(name, "")
+        return "" if value.lower() in ("nan", "none", "null") and name != "recompute" else value
+
+    def needed(self, name: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise InputError(self.where, f"{name} must not be empty.")
+        return value
+
+    def number(self, name: str, *, above_zero: bool = False) -> float | None:
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
+            raise InputError(self.where, f"{name} must be a number {'> 0' if above_zero else '>= 0'}, got {text!r}.")
+        return value
+
+    def whole(self, name: str, *, broken: bool = False) -> int | None:
+        """A whole number; one written as ``2.0`` counts, and with ``broken`` a fraction counts as unknown."""
+        text = self.text(name)
+        value = self.number(name, above_zero=True)
+        if value is None:
+            return None
+        if value != int(value):
+            if broken:
+                return None
+            raise InputError(self.where, f"{name} must be a whole number >= 1, got {text!r}.")
+        return int(value)
+
+    def needed_whole(self, name: str) -> int:
+        self.needed(name)
+        value = self.whole(name)
+        assert value is not None
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        text = self.text(name)
+        if not text:
+            return None
+        if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
+            raise InputError(self.where, f"{name} must be True or False, got {text!r}.")
+        return text.lower() in ("true", "1", "yes")
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> int | None:
+        text = self.text(name).removesuffix(".0")
+        if text and text not in choices:
+            raise InputError(self.where, f"{name} must be one of {', '.join(choices)}, got {text!r}.")
+        return int(text) if text else None

@@ -1,0 +1,124 @@
+"""What a software stack attains of the hardware: a handful of named constants."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackSpec:
+    """
+    Constants of one software stack on one kind of cluster; shares are of what the hardware data promises.
+
+    Parameters
+    ----------
+    best_matmul
+        Share of the dense peak that a large matrix product attains.
+    best_attention_forward, best_attention_backward
+        The same for fused attention of the second version, which also does the softmax.
+    flash1
+        Speed of the first version of fused attention, as a share of the second's.
+    memory
+        Share of the memory bandwidth that streaming kernels attain.
+    elementwise
+        Bytes that element-wise kernels move, over those of Megatron-Core's fused ones.
+    tile, smallest_tile
+        Rows and columns of one tile; products with few rows use flatter ones, down to the smallest.
+    num_tiles_at_once
+        Tiles that run together on the chip (about one per multiprocessor).
+    inner_half
+        Inner size at which half of the rate is reached.
+    kernel_s
+        Start-up of one kernel on the device.
+    host_kernel_s
+        Time of the host to launch one kernel; a layer takes no less than its launches.
+    host_collective_s
+        The same for one collective.
+    micro_batch_s
+        What one stage adds to each micro-batch: bookkeeping, and the wait for the host around its messages.
+    iteration_s
+        What is added to each iteration: the launches of the optimizer, norms of gradients, logging.
+    intra_node, inter_node
+        Share of the measured bandwidth that collectives attain inside a host and between hosts.
+    tensor_overlap
+        Share of the backward tensor communication that hides behind weight gradients.
+    gradient_overlap
+        Share of the gradient reduction that hides behind the last backward pass.
+    straggling
+        Extra time for each doubling of the hosts: the slowest of many decides.
+    assumed_node_bytes_per_s
+        What all GPUs of a host send to another at once, one direction; for runs whose links nobody measured.
+    name, source
+        Where the constants come from, for people.
+    fitted
+        How they were found: number of runs, ranges, errors of cross-validation. Free form; ``None`` by hand.
+    memory_constants
+        Constants of the same stack for the prediction of memory; their names belong to ``memory/``.
+    """
+
+    best_matmul: float = 0.80
+    best_attention_forward: float = 0.55
+    best_attention_backward: float = 0.45
+    flash1: float = 0.6
+    memory: float = 0.80
+    elementwise: float = 1.0
+    tile: int = 128
+    smallest_tile: int = 16
+    num_tiles_at_once: int = 128
+    inner_half: int = 160
+    kernel_s: float = 4e-6
+    host_kernel_s: float = 0.0
+    host_collective_s: float = 0.0
+    micro_batch_s: float = 0.0
+    iteration_s: float = 0.0
+    intra_node: float = 1.0
+    inter_node: float = 1.0
+    tensor_overlap: float = 0.0
+    gradient_overlap: float = 0.0
+    straggling: float = 0.0
+    assumed_node_bytes_per_s: float = 160e9
+    name: str = "default"
+    source: str = ""
+    fitted: Mapping[str, Any] | None = None
+    memory_constants: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        for field in SHARES:
+            if not 0 < getattr(self, field) <= 1:
+                raise ValueError(f"{field} must be in (0, 1], got {getattr(self, field)}.")
+        for field in ("elementwise", "assumed_node_bytes_per_s"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} must be > 0, got {getattr(self, field)}.")
+        for field in ("tile", "smallest_tile", "num_tiles_at_once", "inner_half"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
+        for field in ("kernel_s", "host_kernel_s", "host_collective_s", "micro_batch_s", "iteration_s", "straggling"):
+            if not 0 <= getattr(self, field) < float("inf"):
+                raise ValueError(f"{field} must be >= 0, got {getattr(self, field)}.")
+        for field in ("tensor_overlap", "gradient_overlap"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
+
+    def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
+        """A copy with some constants changed."""
+        return replace(self, **values)  # type: ignore[arg-type]
+
+
+SHARES = (
+    "best_matmul",
+    "best_attention_forward",
+    "best_attention_backward",
+    "flash1",
+    "memory",
+    "intra_node",
+    "inter_node",
+)
+"""Constants that are a share of what the hardware data promises."""
+
+CONSTANTS = tuple(
+    field.name for field in fields(StackSpec) if field.name not in ("name", "source", "fitted", "memory_constants")
+)
+"""The numbers of a stack that belong to the clock, in the order of the class."""
+
+DEFAULT_STACK = StackSpec()
