@@ -16,7 +16,7 @@ from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.specs import Instance
 from pipette_opt.types import FloatArray, IntArray
 from pipette_opt.units import MIB
 
@@ -100,7 +100,7 @@ def _candidate(
     link_s = inter_node_message_s(cluster, message, gpus // block.stages)
     if exact and instance.p2p == "blocking":
         link_s = np.maximum(link_s, link_s.T)
-    gradient = gradient_traffic(instance.model, instance.training, config)
+    gradient = gradient_traffic(instance.model, instance.training, config, instance.stack)
     distinct = sorted(set(gradient))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
     forward, backward, first_forward, first_backward = _stage_ticks(instance, config, compute, block, tick_s)
@@ -119,10 +119,10 @@ def _candidate(
         intra_p2p_ticks=int(_up(intra_node_message_s(cluster, message), tick_s)),
         p2p_ticks=_link_ticks(link_s, tick_s),
         ring_class=np.array([distinct.index(traffic) for traffic in gradient]),
-        ring_ticks=np.array([_ring_ticks(cluster, traffic, members, gpus, tick_s) for traffic in distinct])
+        ring_ticks=np.array([_ring_ticks(instance, traffic, members, gpus, tick_s) for traffic in distinct])
         if several_hosts
         else np.zeros((len(distinct), 0, 0), dtype=np.int64),
-        ring_floor_ticks=np.array([_ring_floor(cluster, traffic, members, tick_s) for traffic in gradient]),
+        ring_floor_ticks=np.array([_ring_floor(instance, traffic, members, tick_s) for traffic in gradient]),
         tensor_forward_ticks=tensor_forward,
         tensor_backward_ticks=tensor_backward,
         optimizer_ticks=int(_up(compute.optimizer_s, tick_s)),
@@ -144,9 +144,9 @@ def _stage_ticks(
     layers = np.array(config.layers_per_stage, dtype=np.float64)
     tensor_forward = tensor_backward = np.zeros_like(layers)
     if config.tensor_model_parallel_size > 1 and block.nodes_per_slot == 1:
-        forward, backward = tensor_traffic(instance.model, instance.training, config)
-        tensor_forward = layers * intra_node_ring_s(instance.cluster, forward)
-        tensor_backward = layers * intra_node_ring_s(instance.cluster, backward)
+        forward, backward = tensor_traffic(instance.model, instance.training, config, instance.stack)
+        tensor_forward = layers * intra_node_ring_s(instance.cluster, forward, instance.stack)
+        tensor_backward = layers * intra_node_ring_s(instance.cluster, backward, instance.stack)
     chunks = config.num_chunks
     return (
         _up(compute.forward_s.sum(axis=1) + tensor_forward, tick_s),
@@ -165,20 +165,23 @@ def _tensor_ticks(
     members = config.tensor_model_parallel_size // block.nodes_per_slot
     ticks = [
         _link_ticks(
-            inter_node_ring_s(instance.cluster, traffic, group_flows=members, num_flows=members),
+            inter_node_ring_s(instance.cluster, traffic, group_flows=members, num_flows=members, stack=instance.stack),
             tick_s,
         )
-        for traffic in tensor_traffic(instance.model, instance.training, config)
+        for traffic in tensor_traffic(instance.model, instance.training, config, instance.stack)
     ]
     return ticks[0], ticks[1]
 
 
-def _ring_ticks(cluster: ClusterSpec, traffic: RingTraffic, members: int, gpus: int, tick_s: float) -> IntArray:
-    return _link_ticks(inter_node_ring_s(cluster, traffic, group_flows=members, num_flows=gpus), tick_s)
+def _ring_ticks(instance: Instance, traffic: RingTraffic, members: int, gpus: int, tick_s: float) -> IntArray:
+    times = inter_node_ring_s(instance.cluster, traffic, group_flows=members, num_flows=gpus, stack=instance.stack)
+    return _link_ticks(times, tick_s)
 
 
-def _ring_floor(cluster: ClusterSpec, traffic: RingTraffic, members: int, tick_s: float) -> int:
-    return int(_up(intra_node_ring_s(cluster, traffic), tick_s)) if members > 1 else 0
+def _ring_floor(instance: Instance, traffic: RingTraffic, members: int, tick_s: float) -> int:
+    if members == 1:
+        return 0
+    return int(_up(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s))
 
 
 def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -189,7 +190,7 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
         # Two pseudo-layers come before the transformer layers: look-up and a reshape (AMP, src/known_cost).
         inside = [min(max(bound - 2, 0), num_layers) for bound in bounds]
         if len(bounds) == pp + 1 and bounds[-1] >= num_layers + 2:
-            return tuple(b - a for a, b in zip(inside, inside[1:], strict=False))
+            return tuple(b - a for a, b in pairwise(inside))
     base, extra = divmod(num_layers, pp)
     return tuple(base + (stage < extra) for stage in range(pp))
 

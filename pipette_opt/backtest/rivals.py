@@ -52,7 +52,7 @@ def varuna_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 
 
 def megatron_form_s(times: PlacedTimes, num_microbatches: int) -> float:
-    """Megatron-LM (Narayanan et al., SC 2021): ``(m + pp - 1) (f + b)``, with interleaving ``pp - 1`` over the chunks."""
+    """Megatron-LM (Narayanan et al., SC 2021): ``(m + pp - 1) (f + b)``, interleaved ``pp - 1`` over the chunks."""
     chunks, pp = times.forward_s.shape[:2]
     return (num_microbatches + (pp - 1) / chunks) * _stage_s(times)
 

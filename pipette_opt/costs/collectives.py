@@ -11,15 +11,16 @@ import numpy as np
 
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.types import FloatArray
 
 
 class RingTraffic(NamedTuple):
-    """What a collective moves over each hop of a ring: bytes, and messages one after the other."""
+    """What collectives move over each hop of a ring: bytes, messages one after the other, and how many calls."""
 
     hop_bytes: float
     num_steps: int
+    num_calls: int = 1
 
 
 def all_reduce_traffic(message_bytes: float, group_size: int) -> RingTraffic:
@@ -34,26 +35,33 @@ def gather_traffic(message_bytes: float, group_size: int) -> RingTraffic:
     return RingTraffic(hop_bytes=steps / group_size * message_bytes, num_steps=steps)
 
 
-def gradient_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> list[RingTraffic]:
+def gradient_traffic(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stack: StackSpec = DEFAULT_STACK
+) -> list[RingTraffic]:
     """
     What one ring of each stage moves per iteration, length ``pp``.
 
     Without the distributed optimizer an all-reduce of the gradients; with it a reduce-scatter of the gradients and
-    later an all-gather of the parameters.
+    later an all-gather of the parameters. What hides behind the backward pass is left out.
     """
+    exposed = 1.0 - stack.gradient_overlap
     size = config.data_parallel_size * config.context_parallel_size
     traffic = []
     for parameters in stage_parameters(model, config):
         if config.use_distributed_optimizer:
             scatter = gather_traffic(parameters * training.gradient_bytes, size)
             gather = gather_traffic(parameters * training.parameter_bytes, size)
-            traffic.append(RingTraffic(scatter.hop_bytes + gather.hop_bytes, scatter.num_steps + gather.num_steps))
+            both = scatter.hop_bytes + gather.hop_bytes
+            traffic.append(RingTraffic(exposed * both, scatter.num_steps + gather.num_steps, 2))
         else:
-            traffic.append(all_reduce_traffic(parameters * training.gradient_bytes, size))
+            reduce = all_reduce_traffic(parameters * training.gradient_bytes, size)
+            traffic.append(RingTraffic(exposed * reduce.hop_bytes, reduce.num_steps))
     return traffic
 
 
-def tensor_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> tuple[RingTraffic, RingTraffic]:
+def tensor_traffic(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stack: StackSpec = DEFAULT_STACK
+) -> tuple[RingTraffic, RingTraffic]:
     """
     What one tensor-parallel ring moves per layer and micro-batch: forward and backward.
 
@@ -63,17 +71,29 @@ def tensor_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelCon
     tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
     message = tokens * model.hidden_size * training.parameter_bytes
     one = all_reduce_traffic(message, config.tensor_model_parallel_size)
-    forward = RingTraffic(2 * one.hop_bytes, 2 * one.num_steps)
-    repeats = 2 if config.recompute_granularity == "full" else 1
-    return forward, RingTraffic(repeats * forward.hop_bytes, repeats * forward.num_steps)
+    calls = 4 if config.sequence_parallel else 2
+    repeated = config.recompute_granularity == "full"
+    backward_bytes = 2 * one.hop_bytes * (1.0 - stack.tensor_overlap + repeated)
+    return (
+        RingTraffic(2 * one.hop_bytes, 2 * one.num_steps, calls),
+        RingTraffic(backward_bytes, (1 + repeated) * 2 * one.num_steps, (1 + repeated) * calls),
+    )
 
 
-def intra_node_ring_s(cluster: ClusterSpec, traffic: RingTraffic) -> float:
+def intra_node_ring_s(cluster: ClusterSpec, traffic: RingTraffic, stack: StackSpec = DEFAULT_STACK) -> float:
     """A ring that stays inside one host."""
-    return traffic.num_steps * cluster.intra_node_latency_s + traffic.hop_bytes / cluster.intra_node_bytes_per_s
+    start = traffic.num_calls * stack.collective_s + traffic.num_steps * stack.ring_step * cluster.intra_node_latency_s
+    return start + traffic.hop_bytes / (cluster.intra_node_bytes_per_s * stack.intra_node)
 
 
-def inter_node_ring_s(cluster: ClusterSpec, traffic: RingTraffic, *, group_flows: int, num_flows: int) -> FloatArray:
+def inter_node_ring_s(
+    cluster: ClusterSpec,
+    traffic: RingTraffic,
+    *,
+    group_flows: int,
+    num_flows: int,
+    stack: StackSpec = DEFAULT_STACK,
+) -> FloatArray:
     """
     A ring whose slowest hop goes from host i to host j, shape ``(num_nodes, num_nodes)``; NaN without a link.
 
@@ -84,8 +104,9 @@ def inter_node_ring_s(cluster: ClusterSpec, traffic: RingTraffic, *, group_flows
     num_flows
         All flows that cross the hop at once, at least ``group_flows``.
     """
-    share = cluster.pair_bytes_per_s(num_flows) * (group_flows / num_flows)
+    share = cluster.pair_bytes_per_s(num_flows) * (group_flows / num_flows) * stack.inter_node
     if group_flows > 1:  # the ring also has hops inside the hosts
-        share = np.minimum(share, cluster.intra_node_bytes_per_s)
+        share = np.minimum(share, cluster.intra_node_bytes_per_s * stack.intra_node)
     latency = max(cluster.inter_node_latency_s, cluster.intra_node_latency_s if group_flows > 1 else 0.0)
-    return traffic.num_steps * latency + traffic.hop_bytes / share
+    start = traffic.num_calls * stack.collective_s + traffic.num_steps * stack.ring_step * latency
+    return start + traffic.hop_bytes / share

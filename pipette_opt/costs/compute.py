@@ -12,49 +12,37 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import GpuSpec, Instance, ModelSpec, ProfileKey, TrainingSpec
+from pipette_opt.specs import (
+    DEFAULT_STACK,
+    GpuSpec,
+    Instance,
+    ModelSpec,
+    ProfileKey,
+    StackSpec,
+    TrainingSpec,
+)
 from pipette_opt.types import FloatArray, read_only
 from pipette_opt.units import ceil_div
+
+FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
+"""
+Activations that a normalisation layer reads and writes, forward and backward. One kernel reads and writes once.
+Written out in framework operations it casts to fp32, squares, averages, scales, casts back and scales by the weight,
+each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
+"""
 
 FORWARD, BACKWARD = 1.0, 2.0
 """Matrix-product work of the two passes: the backward pass has one product for inputs and one for weights."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
-    """
-    What a kernel attains of the hardware.
+Efficiency, DEFAULT_EFFICIENCY = StackSpec, DEFAULT_STACK
+"""What a kernel attains of the hardware: constants of the software stack."""
 
-    Parameters
-    ----------
-    best_matmul
-        Share of the dense peak that a large product attains.
-    best_attention_forward, best_attention_backward
-        The same for fused attention, which also does the softmax.
-    memory
-        Share of the memory bandwidth that streaming kernels attain.
-    tile, smallest_tile
-        Rows and columns of one tile; products with few rows use flatter ones, down to the smallest.
-    num_tiles_at_once
-        Tiles that run together on the chip (about one per multiprocessor).
-    inner_half
-        Inner size at which half of the rate is reached.
-    kernel_s
-        Start-up of one kernel.
-    """
-
-    best_matmul: float = 0.80
-    best_attention_forward: float = 0.55
-    best_attention_backward: float = 0.45
-    memory: float = 0.80
-    tile: int = 128
-    smallest_tile: int = 16
-    num_tiles_at_once: int = 128
-    inner_half: int = 160
-    kernel_s: float = 4e-6
-
-
-DEFAULT_EFFICIENCY = Efficiency()
+HOST_BOUND_SHARPNESS = 6.0
+"""
+How the device's and the host's time of a layer combine: the larger, plus a part of the smaller where they are near,
+since some kernels of a layer wait for the host and others hide it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +75,7 @@ def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:
     return gpu.peak_flops["fp32"]
 
 
-def matmul_time_s(m: int, n: int, k: int, *, peak: float, gpu: GpuSpec, element_bytes: int, rates: Efficiency) -> float:
+def matmul_time_s(m: int, n: int, k: int, *, peak: float, gpu: GpuSpec, element_bytes: int, rates: StackSpec) -> float:
     """One product of shapes (m, k) and (k, n), in seconds."""
     height = min(rates.tile, max(rates.smallest_tile, 1 << (m - 1).bit_length()))
     tiles = ceil_div(m, height) * ceil_div(n, rates.tile)
@@ -117,9 +105,10 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
 def stage_compute(
     instance: Instance,
     config: ParallelConfig,
-    rates: Efficiency = DEFAULT_EFFICIENCY,
+    rates: StackSpec | None = None,
 ) -> StageCompute:
-    """Compute times of every stage on every kind of GPU of the cluster."""
+    """Compute times of every stage on every kind of GPU of the cluster; ``rates`` in place of the instance's stack."""
+    rates = rates or instance.stack
     kinds = instance.cluster.gpu_kinds
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward = np.empty(shape), np.empty(shape)
@@ -133,10 +122,12 @@ def stage_compute(
         backward[kind, 0, 0] += look_up
         forward[kind, -1, -1] += head[0]
         backward[kind, -1, -1] += head[1]
+    slower = _straggling(instance, config, rates)
+    fixed = rates.micro_batch_s / 2.0 / config.num_chunks
     return StageCompute(
-        forward_s=forward,
-        backward_s=backward,
-        optimizer_s=max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds),
+        forward_s=forward * slower + fixed,
+        backward_s=backward * slower + fixed,
+        optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds),
     )
 
 
@@ -144,15 +135,18 @@ def layer_times_s(
     instance: Instance,
     config: ParallelConfig,
     gpu: GpuSpec,
-    rates: Efficiency = DEFAULT_EFFICIENCY,
+    rates: StackSpec | None = None,
 ) -> tuple[float, float]:
     """Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds."""
+    rates = rates or instance.stack
     core = _attention_times_s(instance.model, instance.training, config, gpu, rates)
     measured = _measured_layer(instance, config, gpu)
     if measured is None:
         outside = _outside_attention_times_s(instance.model, instance.training, config, gpu, rates)
         measured = (core[0] + outside[0], core[1] + outside[1])
     forward, backward = measured
+    host = _host_time_s(instance.model, instance.training, config, rates)
+    forward, backward = _bound_by_host(forward, host), _bound_by_host(backward, host)
     if config.recompute_granularity == "full":
         backward += forward
     elif config.recompute_granularity == "selective":
@@ -161,7 +155,7 @@ def layer_times_s(
 
 
 def head_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """Output head and loss of one micro-batch: forward and backward, seconds."""
     tokens = _tokens(training, config)
@@ -176,14 +170,13 @@ def head_times_s(
         rates=rates,
     )
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
-    streaming = tokens * vocabulary * 4.0 / (gpu.memory_bytes_per_s * rates.memory)
+    streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.memory)
     return FORWARD * product + 4 * streaming, BACKWARD * product + 2 * streaming
 
 
-def optimizer_time_s(
-    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency = DEFAULT_EFFICIENCY
-) -> float:
+def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
     """Adam on the largest stage: gradient, master copy and two moments are read, all but the gradient written."""
+    rates = rates or instance.stack
     parameters = stage_parameters(instance.model, config).max()
     if config.use_distributed_optimizer:
         parameters /= config.data_parallel_size * config.context_parallel_size
@@ -210,7 +203,7 @@ def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) ->
 
 
 def _attention_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """Scores, softmax and the product with the values."""
     tokens, tp = _tokens(training, config), config.tensor_model_parallel_size
@@ -218,21 +211,26 @@ def _attention_times_s(
     flops = 4.0 * tokens * training.seq_length * model.query_projection_size / tp
     if training.attention_kernel == "flash":
         # The fused kernel skips the masked half; its backward has five products for the forward's two.
-        causal = flops / 2
+        causal = flops / 2 / (1.0 if training.flash_version > 1 else rates.flash1)
         return (
             causal / (peak * rates.best_attention_forward) + rates.kernel_s,
             2.5 * causal / (peak * rates.best_attention_backward) + 2 * rates.kernel_s,
         )
     heads = model.num_attention_heads / tp
     scores = tokens * training.seq_length * heads * training.parameter_bytes
-    # Scale, mask, softmax and dropout stream the scores about four times each way.
-    streaming = 8.0 * scores / (gpu.memory_bytes_per_s * rates.memory)
+    # Scale, mask, softmax and dropout stream the scores about four times each way. Without the fused kernel a scaling,
+    # a masking and two casts around the softmax read and write them one by one.
+    passes = (8.0, 8.0) if training.fused_softmax else (14.0, 16.0)
+    stream = scores / (gpu.memory_bytes_per_s * rates.memory)
     product = flops / (peak * rates.best_matmul * model.kv_channels / (model.kv_channels + rates.inner_half))
-    return FORWARD * product + streaming + 6 * rates.kernel_s, BACKWARD * product + streaming + 8 * rates.kernel_s
+    return (
+        FORWARD * product + passes[0] * stream + 6 * rates.kernel_s,
+        BACKWARD * product + passes[1] * stream + 8 * rates.kernel_s,
+    )
 
 
 def _outside_attention_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """The four projections and everything that streams: norms, residuals, activation, rotary embedding, dropout."""
     tokens, tp, h = _tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
@@ -248,15 +246,47 @@ def _outside_attention_times_s(
     products = sum(
         matmul_time_s(tokens, n, k, peak=peak, gpu=gpu, element_bytes=element, rates=rates) for n, k in shapes
     )
-    whole = 10.0 * h / (tp if config.sequence_parallel else 1)  # norms and residuals read and write about ten times
+    share = tp if config.sequence_parallel else 1
+    norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
+    whole = 6.0 * h / share  # two residuals, each read with the branch and written
     split = (2.0 * up + ffn + 3.0 * query) / tp
-    streaming = tokens * (whole + split) * element / (gpu.memory_bytes_per_s * rates.memory)
+    stream = tokens * element / (gpu.memory_bytes_per_s * rates.memory)
+    fused = (whole + split) * rates.elementwise
     overhead = 8 * rates.kernel_s
-    return FORWARD * products + streaming + overhead, BACKWARD * products + 1.5 * streaming + overhead
+    return (
+        FORWARD * products + stream * (fused + 2 * norms[0] * h / share) + overhead,
+        BACKWARD * products + stream * (1.5 * fused + 2 * norms[1] * h / share) + overhead,
+    )
+
+
+def _host_time_s(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, rates: StackSpec) -> float:
+    """
+    What the host needs to launch one pass of a layer.
+
+    The backward launches about twice the forward's kernels from compiled code, in about the same time.
+    """
+    kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
+    kernels += 8 if model.position_embedding_type == "rope" else 0
+    kernels += 2 if model.gated_linear_unit else 0
+    kernels += 0 if training.fused_norm else 12
+    collectives = 0 if config.tensor_model_parallel_size == 1 else 4 if config.sequence_parallel else 2
+    return kernels * rates.host_kernel_s + collectives * rates.host_collective_s
+
+
+def _bound_by_host(device_s: float, host_s: float) -> float:
+    if host_s <= 0.0:
+        return device_s
+    larger, smaller = max(device_s, host_s), min(device_s, host_s)
+    return float(larger * (1.0 + (smaller / larger) ** HOST_BOUND_SHARPNESS) ** (1.0 / HOST_BOUND_SHARPNESS))
+
+
+def _straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:
+    hosts = max(1.0, config.world_size / instance.cluster.gpus_per_node)
+    return 1.0 + rates.straggling * float(np.log2(hosts))
 
 
 def _embedding_time_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: Efficiency
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
     moved = 4.0 * _tokens(training, config) * model.hidden_size * training.parameter_bytes
     return moved / (gpu.memory_bytes_per_s * rates.memory) + rates.kernel_s

@@ -131,9 +131,11 @@ def _embedding_time(instance: Instance, config: ParallelConfig, hosts: IntArray)
     slowest = 0.0
     for (first, last), num_flows in zip(pairs.T, flows, strict=True):
         if first == last:
-            slowest = max(slowest, intra_node_ring_s(instance.cluster, traffic))
+            slowest = max(slowest, intra_node_ring_s(instance.cluster, traffic, instance.stack))
             continue
-        time = inter_node_ring_s(instance.cluster, traffic, group_flows=1, num_flows=int(num_flows))
+        time = inter_node_ring_s(
+            instance.cluster, traffic, group_flows=1, num_flows=int(num_flows), stack=instance.stack
+        )
         both = np.array([time[first, last], time[last, first]])
         slowest = max(slowest, float(np.nanmax(time) if np.isnan(both).any() else both.max()))
     return slowest
@@ -178,8 +180,8 @@ def _tensor_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -
         return nothing, nothing
     groups = hosts.reshape(pp * dp * config.context_parallel_size, config.tensor_model_parallel_size)
     passes = []
-    for traffic in tensor_traffic(instance.model, instance.training, config):
-        times = _ring_times(instance.cluster, groups, [traffic] * len(groups), "a tensor-parallel group")
+    for traffic in tensor_traffic(instance.model, instance.training, config, instance.stack):
+        times = _ring_times(instance, groups, [traffic] * len(groups), "a tensor-parallel group")
         per_layer = times.reshape(pp, dp, -1).max(axis=2)
         passes.append(layers[:, :, None] * per_layer[None])
     return passes[0], passes[1]
@@ -193,13 +195,14 @@ def _reduction_times(instance: Instance, config: ParallelConfig, hosts: IntArray
         return np.zeros(pp)
     by_rank = hosts.reshape(pp, dp, slot // tp, tp)
     groups = by_rank.transpose(0, 3, 1, 2).reshape(pp * tp, -1)
-    traffic = [one for one in gradient_traffic(instance.model, instance.training, config) for _ in range(tp)]
-    times = _ring_times(instance.cluster, groups, traffic, "a data-parallel group")
+    moved = gradient_traffic(instance.model, instance.training, config, instance.stack)
+    traffic = [one for one in moved for _ in range(tp)]
+    times = _ring_times(instance, groups, traffic, "a data-parallel group")
     slowest: FloatArray = times.reshape(pp, tp).max(axis=1)
     return slowest
 
 
-def _ring_times(cluster: ClusterSpec, groups: IntArray, traffic: list[RingTraffic], who: str) -> FloatArray:
+def _ring_times(instance: Instance, groups: IntArray, traffic: list[RingTraffic], who: str) -> FloatArray:
     """Rings that run at once, one per row of ``groups`` (hosts of the members in rank order), in seconds."""
     rings = [_ring_of(row) for row in groups]
     flows: dict[tuple[int, int], int] = {}
@@ -211,7 +214,7 @@ def _ring_times(cluster: ClusterSpec, groups: IntArray, traffic: list[RingTraffi
     for index, ((hops, members), moved) in enumerate(zip(rings, traffic, strict=True)):
         key = (hops, members, moved)
         if key not in known:
-            known[key] = _ring_time(cluster, hops, members, moved, flows, who)
+            known[key] = _ring_time(instance, hops, members, moved, flows, who)
         times[index] = known[key]
     return times
 
@@ -226,16 +229,18 @@ def _ring_of(members: IntArray) -> tuple[tuple[tuple[int, int], ...], int]:
 
 
 def _ring_time(
-    cluster: ClusterSpec,
+    instance: Instance,
     hops: tuple[tuple[int, int], ...],
     members: int,
     traffic: RingTraffic,
     flows: dict[tuple[int, int], int],
     who: str,
 ) -> float:
-    time = intra_node_ring_s(cluster, traffic) if members > 1 else 0.0
+    cluster, stack = instance.cluster, instance.stack
+    time = intra_node_ring_s(cluster, traffic, stack) if members > 1 else 0.0
     for source, target in hops:
-        hop = inter_node_ring_s(cluster, traffic, group_flows=members, num_flows=flows[source, target])[source, target]
+        shared = flows[source, target]
+        hop = inter_node_ring_s(cluster, traffic, group_flows=members, num_flows=shared, stack=stack)[source, target]
         _check_measured(cluster, float(hop), source, target, who)
         time = max(time, float(hop))
     return time

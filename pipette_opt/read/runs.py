@@ -256,10 +256,11 @@ def _check_units(where: str, run: MeasuredRun) -> None:
     flops = _model_flops(run)
     if run.iter_time_s is not None and flops is not None and run.gpu is not None:
         peak = max(run.gpu.gpu.peak_flops.values()) * run.num_gpus
-        if flops / run.iter_time_s > LARGEST_MFU * peak:
+        excess = flops / run.iter_time_s / peak
+        if excess > LARGEST_MFU:
             raise InputError(
                 where,
-                f"iter_time_s={run.iter_time_s:g} is {flops / run.iter_time_s / peak:.1f} times faster than the peak of "
+                f"iter_time_s={run.iter_time_s:g} is {excess:.1f} times faster than the peak of "
                 f"{run.num_gpus} {run.gpu.gpu.name} with gbs={run.gbs} sequences of {run.seq_len} tokens; check the "
                 "units: seconds for one iteration, gbs in sequences.",
             )
@@ -280,7 +281,8 @@ def _model_flops(run: MeasuredRun) -> float | None:
 
 
 def _check_shape(where: str, run: MeasuredRun) -> None:
-    uneven = "per stage" in run.notes or "stage_gpus" in run.extra  # stages of unequal degrees: the columns cannot say them
+    # Stages of unequal degrees, which the columns cannot say.
+    uneven = "per stage" in run.notes or "stage_gpus" in run.extra
     if run.tp is not None and run.pp is not None and run.dp is not None and not uneven:
         degrees = run.tp * run.cp * run.pp * run.dp
         if degrees != run.num_gpus:

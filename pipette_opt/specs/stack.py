@@ -38,6 +38,10 @@ class StackSpec:
         What one stage adds to each micro-batch: bookkeeping, and the wait for the host around its messages.
     iteration_s
         What is added to each iteration: the launches of the optimizer, norms of gradients, logging.
+    collective_s
+        Start-up of one collective.
+    ring_step
+        Latency of one step of a ring, over the cluster's latency of one message.
     intra_node, inter_node
         Share of the measured bandwidth that collectives attain inside a host and between hosts.
     tensor_overlap
@@ -71,6 +75,8 @@ class StackSpec:
     host_collective_s: float = 0.0
     micro_batch_s: float = 0.0
     iteration_s: float = 0.0
+    collective_s: float = 0.0
+    ring_step: float = 1.0
     intra_node: float = 1.0
     inter_node: float = 1.0
     tensor_overlap: float = 0.0
@@ -93,7 +99,16 @@ class StackSpec:
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
-        for field in ("kernel_s", "host_kernel_s", "host_collective_s", "micro_batch_s", "iteration_s", "straggling"):
+        for field in (
+            "collective_s",
+            "ring_step",
+            "kernel_s",
+            "host_kernel_s",
+            "host_collective_s",
+            "micro_batch_s",
+            "iteration_s",
+            "straggling",
+        ):
             if not 0 <= getattr(self, field) < float("inf"):
                 raise ValueError(f"{field} must be >= 0, got {getattr(self, field)}.")
         for field in ("tensor_overlap", "gradient_overlap"):

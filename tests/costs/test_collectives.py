@@ -18,9 +18,9 @@ from pipette_opt.units import GB
 
 def test_ring_traffic() -> None:
     """Four ranks: an all-reduce moves 6/4 of the buffer over each hop, a gather 3/4; one rank moves nothing."""
-    assert all_reduce_traffic(100.0, 4) == (150.0, 6)
-    assert gather_traffic(100.0, 4) == (75.0, 3)
-    assert all_reduce_traffic(100.0, 1) == (0.0, 0)
+    assert all_reduce_traffic(100.0, 4) == (150.0, 6, 1)
+    assert gather_traffic(100.0, 4) == (75.0, 3, 1)
+    assert all_reduce_traffic(100.0, 1) == (0.0, 0, 1)
 
 
 def test_gradient_traffic() -> None:
