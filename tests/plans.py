@@ -6,7 +6,7 @@ import numpy as np
 from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.estimator.closed_form import upper_s
+from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
 from pipette_opt.plan import Alternative, Baseline, Certificate, Plan, StageMemory
@@ -45,7 +45,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
     objective_s = judged.iteration_time_s
     if chosen.num_chunks == 1:
         times = placed_times(given, chosen, placement)
-        objective_s = upper_s(times, chosen.num_microbatches(given.training.global_batch_size), given.p2p)
+        objective_s = closed_s(times, chosen.num_microbatches(given.training.global_batch_size), given.p2p)
     dependent_s = objective_s / 4
     unused = sorted(set(range(given.cluster.num_nodes)) - set(placement.node.tolist()))
     return Plan(

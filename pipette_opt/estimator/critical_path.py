@@ -129,7 +129,7 @@ def schedule_program(schedule: Schedule, p2p: P2PMode) -> Program:
     pp, m = schedule.num_stages, schedule.num_microbatches
     mode = _kernel.IDEAL
     if p2p == "blocking" and pp > 1:
-        _check_megatrons(schedule)
+        schedule = _megatrons(schedule)
         mode = _kernel.MEGATRON if schedule.num_chunks == 1 else _kernel.MEGATRON_INTERLEAVED
     posted = mode == _kernel.IDEAL
     incoming, outgoing = messages(schedule)
@@ -148,17 +148,20 @@ def schedule_program(schedule: Schedule, p2p: P2PMode) -> Program:
     )
 
 
-def _check_megatrons(schedule: Schedule) -> None:
-    """Who posts and waits when is known for 1F1B only."""
+def _megatrons(schedule: Schedule) -> Schedule:
+    """The same order as Megatron-Core's own; who posts and waits when is known for 1F1B only."""
     try:
         own = build_schedule(schedule.num_stages, schedule.num_microbatches, schedule.num_chunks)
     except ValueError:
         own = None
-    same = own is not None and all(
-        np.array_equal(getattr(schedule, name), getattr(own, name)) for name in ("kind", "microbatch", "chunk")
-    )
-    if not same or schedule.layout != "loop":
+    arrays = ("kind", "microbatch", "chunk")
+    if (
+        own is None
+        or schedule.layout != "loop"
+        or not all(np.array_equal(getattr(schedule, name), getattr(own, name)) for name in arrays)
+    ):
         raise ValueError("blocking sends are known for 1F1B, interleaved or not; give p2p 'async' for this schedule.")
+    return own
 
 
 def work_table(times: PlacedTimes) -> FloatArray:
@@ -227,8 +230,9 @@ def _hop_links(schedule: Schedule) -> IntArray:
     """Row of the link table of each direction and border, shape ``(2 * groups,)``."""
     owner, pp = schedule.stage_of_group, schedule.num_stages
     here, there = owner[:-1], owner[1:]
-    up = np.where(there == (here + 1) % pp, here, pp + there)  # down the second arm of a V: from there + 1 to there
-    down = np.where(there == (here + 1) % pp, pp + here, there)
+    onward = (there == here + 1) | (schedule.layout == "loop")
+    up = np.where(onward, here, pp + there)  # the second arm of a V goes from stage there + 1 to there
+    down = np.where(onward, pp + here, there)
     nothing = np.full(1, 2 * pp)
     inside = here == there
     both = [np.append(np.where(inside, 2 * pp, rows), nothing) for rows in (up, down)]

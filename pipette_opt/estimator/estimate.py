@@ -7,7 +7,8 @@ import numpy as np
 
 from pipette_opt.costs.placed import PlacedTimes, placed_times
 from pipette_opt.errors import InputError
-from pipette_opt.estimator.critical_path import critical_path
+from pipette_opt.estimator.critical_path import chunk_finish, critical_path, work_table
+from pipette_opt.estimator.schedule import WEIGHT, Schedule
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plan import IterationTime
 from pipette_opt.specs import Instance
@@ -39,32 +40,34 @@ class Judged:
         object.__setattr__(self, "finish_s", read_only(self.finish_s, np.float64))
 
 
-def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> Judged:
+def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None) -> Judged:
     """
     Iteration time: the stage that is finished last after its slowest replica and its reduction, then the optimizer.
 
     Of that stage: its own work without and with tensor communication, the idle time that would remain if all
-    transfers were free (bubble), what the transfers add (pipeline_parallel), its reduction (data_parallel). Each part
-    is non-negative, as a stage does all its work before it is finished, and as no operation of the schedule starts
-    later when a transfer gets shorter: starts are maxima of sums.
+    transfers were free (bubble), what the transfers add (pipeline_parallel), and what gradients and parameters take
+    after the last backward (data_parallel). Each part is non-negative, as a stage does all its work before it is
+    finished, and as no operation of the schedule starts later when a transfer gets shorter: starts are maxima of sums.
     """
-    finish = critical_path(times, num_microbatches, p2p)
-    done = finish.max(axis=1) + times.reduction_s
+    by_chunk = chunk_finish(times, num_microbatches, p2p, schedule)
+    finish = by_chunk.max(axis=0)
+    split = schedule is not None and bool((schedule.kind == WEIGHT).any())
+    done = stages_done(times, by_chunk, split_backward=split)
     stage = int(done.argmax())
     replica = int(finish[stage].argmax())
-    without_transfers = float(critical_path(_transfers_free(times, replica), num_microbatches, p2p)[stage, 0])
+    free = critical_path(_transfers_free(times, replica), num_microbatches, p2p, schedule)
     finished = float(finish[stage, replica])
     work = num_microbatches * float((times.forward_s + times.backward_s)[:, stage, replica].sum())
     tensor = num_microbatches * float((times.tensor_forward_s + times.tensor_backward_s)[:, stage, replica].sum())
     # The clips remove rounding only.
-    pipeline = max(finished - without_transfers, 0.0)
+    pipeline = max(finished - float(free[stage, 0]), 0.0)
     bubble = max(finished - pipeline - work, 0.0)
     breakdown = {
         "compute": finished - pipeline - bubble - tensor,
         "tensor_parallel": tensor,
         "bubble": bubble,
         "pipeline_parallel": pipeline,
-        "data_parallel": float(times.reduction_s[stage]),
+        "data_parallel": float(done[stage]) - finished,
         "optimizer": times.optimizer_s,
     }
     return Judged(
@@ -76,14 +79,65 @@ def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> Judg
     )
 
 
-def estimate(instance: Instance, config: ParallelConfig, placement: Placement) -> IterationTime:
-    """Judge a configuration on its placement. ``InputError`` if the batch or the GPU's data do not allow it."""
+def stages_done(times: PlacedTimes, chunk_finish_s: FloatArray, *, split_backward: bool = False) -> FloatArray:
+    """
+    When each stage has its gradients reduced, and its parameters gathered again where that follows the optimizer.
+
+    The first and the last stage then reduce the gradient of tied word embeddings between them, as Megatron-Core does
+    (``finalize_model_grads``).
+
+    Parameters
+    ----------
+    chunk_finish_s
+        End of each chunk's last backward, shape ``(num_chunks, pp, dp)``.
+    split_backward
+        Whether that is a weight half.
+
+    Returns
+    -------
+    FloatArray
+        Seconds without the optimizer, shape ``(pp,)``.
+    """
+    done = reductions_end(times, chunk_finish_s, split_backward=split_backward)
+    if times.embedding_s:
+        done[[0, -1]] = max(done[0], done[-1]) + times.embedding_s
+    if times.gather_s is not None and times.gather_buckets < 1:
+        done = done + times.gather_s
+    return done
+
+
+def reductions_end(times: PlacedTimes, chunk_finish_s: FloatArray, *, split_backward: bool = False) -> FloatArray:
+    """
+    End of each stage's gradient reduction, shape ``(pp,)``.
+
+    In buckets: the gradients of a chunk come evenly during its last backward, equal buckets of all chunks are reduced
+    one after the other, and none starts before its slowest replica has it.
+    """
+    if times.reduction_buckets < 1:
+        end: FloatArray = chunk_finish_s.max(axis=(0, 2)) + times.reduction_s
+        return end
+    chunks, buckets = len(chunk_finish_s), times.reduction_buckets
+    last_s = work_table(times)[-chunks:] if split_backward else times.backward_s
+    shares = np.arange(buckets)[::-1, None, None, None] / buckets
+    ready = (chunk_finish_s - shares * last_s).max(axis=3).reshape(chunks * buckets, -1)
+    ready.sort(axis=0)
+    end = np.zeros(ready.shape[1])
+    for piece in ready:
+        end = np.maximum(end, piece) + times.reduction_s / len(ready)
+    return end
+
+
+def estimate(
+    instance: Instance, config: ParallelConfig, placement: Placement, schedule: Schedule | None = None
+) -> IterationTime:
+    """
+    Judge a configuration on its placement, in 1F1B unless a schedule is given.
+
+    ``InputError`` if the batch or the GPU's data do not allow it.
+    """
+    num_microbatches = microbatches_of(instance, config)
+    judged = judge_times(placed_times(instance, config, placement), num_microbatches, instance.p2p, schedule)
     training = instance.training
-    try:
-        num_microbatches = config.num_microbatches(training.global_batch_size)
-    except ValueError as error:
-        raise InputError("global_batch_size", str(error)) from error
-    judged = judge_times(placed_times(instance, config, placement), num_microbatches, instance.p2p)
     tokens_per_s = training.tokens / judged.iteration_time_s
     flops_per_s = instance.model.flops_per_token(training.seq_length) * tokens_per_s
     return IterationTime(
@@ -93,6 +147,14 @@ def estimate(instance: Instance, config: ParallelConfig, placement: Placement) -
         mfu=flops_per_s / _peak_flops(instance, placement),
         breakdown=judged.breakdown,
     )
+
+
+def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
+    """Micro-batches of one replica. ``InputError`` if they do not come out whole."""
+    try:
+        return config.num_microbatches(instance.training.global_batch_size)
+    except ValueError as error:
+        raise InputError("global_batch_size", str(error)) from error
 
 
 def _transfers_free(times: PlacedTimes, replica: int) -> PlacedTimes:
@@ -107,6 +169,7 @@ def _transfers_free(times: PlacedTimes, replica: int) -> PlacedTimes:
         tensor_backward_s=times.tensor_backward_s[:, :, one],
         send_forward_s=free,
         send_backward_s=free,
+        weight_s=None if times.weight_s is None else times.weight_s[:, :, one],
     )
 
 

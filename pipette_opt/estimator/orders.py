@@ -40,12 +40,16 @@ _OPERATION = re.compile(r"([FBIW])(\d+)(?:\.(\d+))?")
 
 
 @lru_cache(maxsize=64)
-def named_schedule(name: ScheduleName, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """A schedule by its name; 1F1B may have any number of chunks, ZB-V has two, the others one."""
+def named_schedule(
+    name: ScheduleName, num_stages: int, num_microbatches: int, num_chunks: int | None = None
+) -> Schedule:
+    """A schedule by its name; 1F1B may have any number of chunks (one by default), ZB-V has two, the others one."""
+    own = 2 if name == "zb-v" else 1
+    num_chunks = own if num_chunks is None else num_chunks
     if name == "1f1b":
         return build_schedule(num_stages, num_microbatches, num_chunks)
-    if num_chunks != (2 if name == "zb-v" else 1):
-        raise ValueError(f"{name} has {2 if name == 'zb-v' else 1} chunks per stage, got {num_chunks}.")
+    if num_chunks != own:
+        raise ValueError(f"{name} has {own} chunks per stage, got {num_chunks}.")
     if min(num_stages, num_microbatches) < 1:
         raise ValueError(f"stages and micro-batches must be >= 1, got {num_stages} and {num_microbatches}.")
     one_stage = {"gpipe": _gpipe_stage, "zb-h1": _zb_h1_stage, "zb-v": _zb_v_stage}[name]

@@ -40,7 +40,8 @@ class Schedule:
     microbatch, chunk
         On what.
     num_warmup
-        Forwards before the first backward, shape ``(pp,)``.
+        Forwards before forwards and backwards alternate, shape ``(pp,)``; of other orders than 1F1B those before the
+        first backward.
     layout
         Where the layers are. ``loop``: chunk ``c`` of stage ``s`` is layer group ``c * pp + s``. ``vee``: odd chunks go
         back, chunk ``c`` of stage ``s`` is group ``c * pp + pp - 1 - s``, so the last stage keeps its activations.
