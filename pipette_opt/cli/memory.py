@@ -103,6 +103,7 @@ def predict(
     """
     from pipette_opt.cli.options import one_of
     from pipette_opt.memory.predictor import MemoryPredictor
+    from pipette_opt.memory.shapes import LocalShapes
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import TrainingSpec
@@ -130,6 +131,8 @@ def predict(
             recompute_granularity=None if recompute == "none" else recompute,  # type: ignore[arg-type]
             use_distributed_optimizer=distributed_optimizer,
         )
+        config.num_microbatches(global_batch_size)
+        LocalShapes.of(spec, training, config)
         predictor = MemoryPredictor.load(weights)
         prediction = predictor.predict(spec, training, [config], max_oom_risk=max_oom_risk)[0]
     except InputError:

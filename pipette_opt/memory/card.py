@@ -45,13 +45,15 @@ A network trained on models up to 30 billion parameters only, on models above 10
 
 Named constants (`pipette_opt/memory/overhead.py`), allowances rather than fits: {context:.2f} GiB CUDA context,
 {communicators:.2f} GiB NCCL buffers and {library:.3f} GiB library workspaces are kept free on every GPU; allocator
-fragmentation multiplies the prediction by {fragmentation}.
+fragmentation multiplies the prediction by {fragmentation}. Stacks and versions are assumed to differ by a standard
+deviation of {spread:.0%}, which widens the risk bound beyond the coverage on traces above.
 
 ## Where not to trust it
 
-- The probability of running out of memory is calibrated on traces. It covers the network's error against the trace,
-  not the trace's against a real stack: kernels, communication buffers and the allocator differ between frameworks
-  and versions by several percent.
+- The probability of running out of memory rests on the network's error against traces, which is measured, and on
+  the allowances above for what lies between a trace and a real stack, which are assumed, not measured.
+- Frameworks with unfused kernels, fp32 copies of logits, or gradients kept twice (nanotron, plain PyTorch) need far
+  more: up to half of the activations again.
 - Megatron-Core's behaviour is assumed: fused weight-gradient accumulation, main gradients kept all the time, freed
   pipeline outputs, no overlap buffers, no fp8, no mixture of experts, ZeRO no further than the distributed optimizer.
 - Context parallelism only divides the sequence; its exchange buffers are not counted.
@@ -79,12 +81,16 @@ def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str) -> str:
         communicators=gib(DEFAULT_OVERHEAD.communicator_bytes),
         library=gib(DEFAULT_OVERHEAD.library_bytes),
         fragmentation=DEFAULT_OVERHEAD.fragmentation,
+        spread=DEFAULT_OVERHEAD.stack_spread,
         features="\n".join(f"- `{name}` ({unit})" for name, unit in FEATURES),
     )
 
 
 def markdown_table(frame: "pd.DataFrame") -> str:
     """A frame as a Markdown table, floats with three decimals."""
-    rows = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row] for row in frame.values]
+    rows = [
+        [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row]
+        for row in frame.itertuples(index=False)
+    ]
     lines = [list(frame.columns), ["---"] * len(frame.columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

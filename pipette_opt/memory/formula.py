@@ -67,8 +67,8 @@ class FormulaBytes:
 
     @property
     def total(self) -> FloatArray:
-        """The formula."""
-        return self.held + self.working
+        """The formula; at least one byte, so that shares of it exist for a stage without layers too."""
+        return np.maximum(self.held + self.working, 1.0)
 
 
 def parameters(table: StageTable) -> FloatArray:

@@ -1,13 +1,15 @@
 """Peak memory of every stage, predicted by the trained network in numpy, with a bound for an accepted risk."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from typing import Self
 
 import numpy as np
 
-from pipette_opt.memory.features import FEATURE_NAMES, table_features
+from pipette_opt.errors import InputError
+from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
 from pipette_opt.memory.table import StageTable, stage_table
@@ -18,6 +20,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
 
 _ROWS_AT_ONCE = 1 << 16
+_SPREAD_POINTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +54,13 @@ class MemoryPredictor:
 
     network: NetworkWeights
     overhead: MemoryOverhead = DEFAULT_OVERHEAD
+    _errors: FloatArray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        grid = [NormalDist().inv_cdf((k + 0.5) / _SPREAD_POINTS) for k in range(_SPREAD_POINTS)]
+        spread = self.overhead.stack_spread * np.array(grid if self.overhead.stack_spread > 0 else [0.0])
+        errors = np.sort((self.network.residuals[:, None] + spread).ravel())
+        object.__setattr__(self, "_errors", read_only(errors))
 
     @classmethod
     def load(cls, path: str | Path | None = None, *, overhead: MemoryOverhead = DEFAULT_OVERHEAD) -> Self:
@@ -89,7 +99,10 @@ class MemoryPredictor:
         return [
             MemoryPrediction(predicted_bytes=a, upper_bytes=b, extrapolates=c)
             for a, b, c in zip(
-                np.split(np.ceil(predicted), ends), np.split(upper, ends), np.split(outside, ends), strict=True
+                np.split(np.ceil(predicted), ends),
+                np.split(upper, ends),
+                np.split(np.asarray(outside), ends),
+                strict=True,
             )
         ]
 
@@ -97,25 +110,31 @@ class MemoryPredictor:
         """
         Factor over the prediction that is exceeded with at most that probability.
 
-        Split conformal: with ``n`` calibration points that the network has not seen, the
-        ``ceil((n + 1) (1 - risk))``-th smallest of traced / predicted.
+        Split conformal over the ``n`` calibration points that the network has not seen, each widened by the
+        assumed spread over stacks: the smallest factor that at most ``(n + 1) * risk - 1`` of them exceed.
         """
-        residuals = self.network.residuals
+        points = len(self.network.residuals)
         if not self.smallest_risk <= max_oom_risk < 1:
-            raise ValueError(f"max_oom_risk must be in [{self.smallest_risk:.4g}, 1), got {max_oom_risk}.")
-        rank = int(np.ceil((len(residuals) + 1) * (1 - max_oom_risk) - 1e-9))
-        return float(np.exp(residuals[max(rank, 1) - 1]))
+            raise InputError(
+                "max_oom_risk",
+                f"must be at least {self.smallest_risk:.4g}, what {points} calibration points can vouch for, "
+                f"and below 1, got {max_oom_risk}.",
+            )
+        share = ((points + 1) * max_oom_risk - 1) / points
+        exceeding = int(np.floor(share * len(self._errors) + 1e-9))
+        return float(np.exp(self._errors[len(self._errors) - 1 - exceeding]))
 
     def oom_probability(self, predicted_bytes: IntArray | FloatArray, capacity_bytes: IntArray | int) -> FloatArray:
         """
-        Probability that a stage needs more than there is, from the calibration points; arguments broadcast.
+        Probability that a stage needs more than there is; arguments broadcast.
 
-        Conservative: never below :attr:`smallest_risk`.
+        Conservative: never below :attr:`smallest_risk`. At ``capacity = upper_bytes`` it is at most the accepted
+        risk.
         """
-        residuals = self.network.residuals
         room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
-        exceeding = len(residuals) - np.searchsorted(residuals, room, side="right")
-        probability: FloatArray = (1 + exceeding) / (1 + len(residuals))
+        beyond = 1 - np.searchsorted(self._errors, room, side="right") / len(self._errors)
+        points = len(self.network.residuals)
+        probability: FloatArray = (1 + points * beyond) / (1 + points)
         return probability
 
     def _predict(self, table: StageTable) -> tuple[FloatArray, BoolArray]:
@@ -132,10 +151,3 @@ class MemoryPredictor:
         outside = (features < self.network.lowest - tolerance) | (features > self.network.highest + tolerance)
         flagged: BoolArray = np.any(outside, axis=1)
         return formula.total * np.exp(log_ratio) * self.overhead.fragmentation, flagged
-
-
-def extrapolated_features(predictor: MemoryPredictor, table: StageTable) -> list[str]:
-    """Names of the features of any row that lie outside of the training data."""
-    features = table_features(table, formula_bytes(table))
-    outside = (features < predictor.network.lowest) | (features > predictor.network.highest)
-    return [name for name, flag in zip(FEATURE_NAMES, outside.any(axis=0), strict=True) if flag]

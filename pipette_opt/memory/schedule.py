@@ -46,13 +46,13 @@ def stage_passes(pp: int, stage: int, num_chunks: int, num_microbatches: int) ->
     warmup = int(num_warmup_passes(*(np.array(x) for x in (pp, stage, num_chunks, num_microbatches))))
     for index in range(warmup):
         yield _forward(index, pp, num_chunks)
-    steady = min(total - warmup, pp * num_chunks + 1 if num_chunks > 1 else 2)
+    wanted = pp * num_chunks + 1 if num_chunks > 1 else 2
+    steady = min(total - warmup, wanted)
     for index in range(steady):
         yield _forward(warmup + index, pp, num_chunks)
         yield _backward(index, pp, num_chunks)
-    if steady == 0:
-        for index in range(min(total, pp * num_chunks)):
-            yield _backward(index, pp, num_chunks)
+    for index in range(steady, min(total, wanted)):
+        yield _backward(index, pp, num_chunks)
 
 
 def _forward(index: int, pp: int, num_chunks: int) -> Pass:

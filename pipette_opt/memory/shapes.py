@@ -42,15 +42,15 @@ class LocalShapes:
         """Sizes under a configuration."""
         tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
         shards = tp if config.sequence_parallel else 1
-        if training.seq_length % (cp * shards):
-            raise ValueError(
-                f"seq_length must be a multiple of context_parallel_size * sequence shards = {cp} * {shards}, "
-                f"got {training.seq_length}."
-            )
         if model.num_attention_heads % tp or model.ffn_hidden_size % tp:
             raise ValueError(
                 f"tensor_model_parallel_size must divide num_attention_heads={model.num_attention_heads} and "
                 f"ffn_hidden_size={model.ffn_hidden_size}, got {tp}."
+            )
+        if training.seq_length % (cp * shards):
+            raise ValueError(
+                f"seq_length must be a multiple of context_parallel_size * sequence shards = {cp} * {shards}, "
+                f"got {training.seq_length}."
             )
         down = model.ffn_hidden_size // tp
         return cls(

@@ -82,7 +82,7 @@ def read_weights(path: Path) -> NetworkWeights:
         If it is damaged, of another program, or trained on other features.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(str(path), f"is no readable weights file ({error}); `memory train` writes one.") from error

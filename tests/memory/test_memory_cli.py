@@ -1,0 +1,69 @@
+"""``pipette-opt memory``: the three commands, end to end and with wrong input."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipette_opt.cli.memory import app
+from pipette_opt.errors import InputError
+from pipette_opt.memory.collect import read_rows
+
+RUNNER = CliRunner()
+JOB = ["predict", "--model", "llama-3-8b", "--global-batch-size", "64", "--seq-length", "4096"]
+
+
+def test_predict_prints_every_stage() -> None:
+    """JSON has a row per stage, with the traced peak beside the prediction if asked, and both agree."""
+    found = RUNNER.invoke(app, [*JOB, "--tensor-parallel", "4", "--pipeline-parallel", "2", "--trace", "--json"])
+    assert found.exit_code == 0, found.output
+    rows = json.loads(found.stdout)
+    assert [row["stage"] for row in rows] == [0, 1]
+    for row in rows:
+        assert 1.0 < row["predicted_gib"] / row["traced_gib"] < 1.08
+        assert row["predicted_gib"] < row["upper_gib"] < row["capacity_gib"]
+        assert 0 < row["oom_probability"] <= 0.01
+
+
+def test_predict_shows_a_table() -> None:
+    """Without ``--json`` the title names the configuration."""
+    found = RUNNER.invoke(app, JOB)
+    assert found.exit_code == 0, found.output
+    assert "tp1 pp1 dp1 mbs1" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--pipeline-parallel", "5"], "must divide the 32 layers"),
+        (["--recompute", "some"], "--recompute"),
+        (["--data-parallel", "7"], "global_batch_size=64"),
+        (["--virtual-pipeline", "2"], "pipeline_model_parallel_size"),
+        (["--tensor-parallel", "3"], "num_attention_heads"),
+        (["--max-oom-risk", "0"], "max_oom_risk"),
+        (["--weights", "nowhere.npz"], "nowhere"),
+    ],
+)
+def test_wrong_options_are_named(options: list[str], message: str) -> None:
+    """Every wrong option ends in an error that names it, never in a traceback of something else."""
+    found = RUNNER.invoke(app, [*JOB, *options])
+    assert isinstance(found.exception, InputError)
+    assert message in str(found.exception)
+
+
+def test_collect_writes_the_points(tmp_path: Path) -> None:
+    """Two points on one process."""
+    out = tmp_path / "traces.csv"
+    found = RUNNER.invoke(app, ["collect", "-o", str(out), "--num-points", "2", "--workers", "1"])
+    assert found.exit_code == 0, found.output
+    assert len(read_rows(out)) == 2
+
+
+def test_train_needs_enough_points(tmp_path: Path) -> None:
+    """Training on two points is refused, and nothing is written."""
+    data, out = tmp_path / "traces.csv", tmp_path / "memory.npz"
+    RUNNER.invoke(app, ["collect", "-o", str(data), "--num-points", "2", "--workers", "1"])
+    found = RUNNER.invoke(app, ["train", "--data", str(data), "-o", str(out)])
+    assert isinstance(found.exception, InputError)
+    assert not out.exists()

@@ -1,0 +1,88 @@
+"""Which candidates fit, on which GPUs, and by how much the others miss."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
+
+from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import GpuSpec
+from pipette_opt.units import GIB
+
+
+@pytest.fixture(scope="module")
+def predictor() -> MemoryPredictor:
+    """The shipped one."""
+    return MemoryPredictor.load()
+
+
+def sized(usable: int, predictor: MemoryPredictor, name: str = "sized") -> GpuSpec:
+    """A GPU on which a stage may use that many bytes."""
+    return replace(A100_80, name=name, memory_bytes=usable + predictor.overhead.reserve_bytes)
+
+
+def check(
+    kinds: tuple[GpuSpec, ...], num_nodes: int, candidates: list[ParallelConfig], predictor: MemoryPredictor
+) -> MemoryCheck:
+    """Filter candidates for an 8-billion-parameter model on hosts of these kinds, in turn."""
+    job = instance(cluster(num_nodes, kinds=kinds), LLAMA_8B, 64, 4096)
+    return keep_fitting(job, candidates, predictor)
+
+
+ONE_HOST = config(8, 1, 1, 1, 32, sequence_parallel=True)
+TWO_STAGES = config(8, 2, 1, 1, 32, sequence_parallel=True)
+
+
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
+def test_edge_of_one_byte(predictor: MemoryPredictor, spare: int, fits: bool) -> None:
+    """Exactly the need fits; one byte less does not, and the check says what is missing."""
+    need = int(check((A100_80,), 1, [ONE_HOST], predictor).fitting[0].need_bytes[0])
+    result = check((sized(need + spare, predictor),), 1, [ONE_HOST], predictor)
+    assert len(result.fitting) == fits
+    assert [checked.short_bytes for checked in result.rejected] == ([] if fits else [1])
+
+
+def test_large_hosts_must_be_enough(predictor: MemoryPredictor) -> None:
+    """Two stages that both need the large GPU: two large hosts are enough, one large and one small are not."""
+    need = check((A100_80,), 2, [TWO_STAGES], predictor).fitting[0].need_bytes
+    large, between, small = (sized(int(size), predictor, name) for size, name in (
+        (need.max(), "large"), (need.min(), "between"), (need.min() - 1, "small")))  # fmt: skip
+    assert check((large,), 2, [TWO_STAGES], predictor).fitting
+    assert check((large, between), 2, [TWO_STAGES], predictor).fitting
+    assert check((between, large), 2, [TWO_STAGES], predictor).fitting
+    mixed = check((large, small), 2, [TWO_STAGES], predictor)
+    assert not mixed.fitting
+    assert mixed.nearest_miss is mixed.rejected[0]
+    assert "too few hosts" in mixed.explain()
+
+
+def test_nearest_miss_is_the_one_that_lacks_least(predictor: MemoryPredictor) -> None:
+    """Of three rejected candidates, the message names the nearest with both numbers."""
+    candidates = [replace(ONE_HOST, micro_batch_size=size) for size in (4, 1, 2)]
+    result = check((sized(4 * GIB, predictor),), 1, candidates, predictor)
+    assert len(result.rejected) == 3
+    assert result.nearest_miss is not None
+    assert result.nearest_miss.config.micro_batch_size == 1
+    need = result.nearest_miss.need_bytes.max() / GIB
+    assert f"needs {need:.1f} GiB of 4.0" in result.explain()
+    assert "rules out 3 of 3" in result.explain()
+
+
+def test_order_and_capacity_are_kept(predictor: MemoryPredictor) -> None:
+    """Candidates keep their order; capacity is per host in the user's order."""
+    candidates = [replace(ONE_HOST, micro_batch_size=size) for size in (2, 1, 64)]
+    result = check((A100_80, A100_40), 2, candidates, predictor)
+    assert [checked.config for checked in result.fitting] == candidates[:2]
+    expected = [kind.memory_bytes - predictor.overhead.reserve_bytes for kind in (A100_80, A100_40)]
+    np.testing.assert_array_equal(result.capacity_bytes, expected)
+
+
+def test_a_smaller_risk_needs_more(predictor: MemoryPredictor) -> None:
+    """The accepted risk moves the need, and with it what fits."""
+    job = instance(cluster(1), LLAMA_8B, 64, 4096)
+    careful, careless = (keep_fitting(job, [ONE_HOST], predictor, risk).fitting[0] for risk in (0.01, 0.2))
+    assert careful.need_bytes[0] > careless.need_bytes[0]
+    np.testing.assert_array_equal(careful.prediction.predicted_bytes, careless.prediction.predicted_bytes)

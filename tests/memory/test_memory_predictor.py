@@ -1,0 +1,223 @@
+"""The predictor: right against traces, bounded risk, one answer however it is asked, no torch, and damaged files."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specs_for_tests import A100_80, LLAMA_8B, TINY, config
+
+from pipette_opt.errors import InputError
+from pipette_opt.memory.features import FEATURE_NAMES
+from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.sample import sample_point
+from pipette_opt.memory.trace import trace_stage
+from pipette_opt.memory.weights import NetworkWeights, write_weights
+from pipette_opt.specs import TrainingSpec
+from pipette_opt.units import GIB, MIB
+
+JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
+BARE = MemoryOverhead(
+    context_bytes=0, communicator_bytes=0, library_bytes=0, fragmentation=1.0, stack_spread=0.0
+)  # fmt: skip
+
+
+def network(residuals: list[float]) -> NetworkWeights:
+    """A network that always answers zero, with given calibration residuals."""
+    size = len(FEATURE_NAMES)
+    return NetworkWeights(
+        mean=np.zeros(size),
+        scale=np.ones(size),
+        weights=(np.zeros((1, size)),),
+        biases=(np.zeros(1),),
+        lowest=np.full(size, -1e9),
+        highest=np.full(size, 1e9),
+        log_ratio_range=np.array([-1.0, 1.0]),
+        residuals=np.sort(np.array(residuals)),
+    )
+
+
+@pytest.fixture(scope="module")
+def shipped() -> MemoryPredictor:
+    """The shipped one."""
+    return MemoryPredictor.load()
+
+
+def test_shipped_network_is_close_to_unseen_traces() -> None:
+    """Random points of another seed: 0.5 % off on average, none more than 10 %."""
+    predictor = MemoryPredictor.load(overhead=BARE)
+    errors = []
+    for index in range(12):
+        point = sample_point(4321, index)
+        predicted = predictor.predict(point.model, point.training, [point.config])[0].predicted_bytes[point.stage]
+        traced = trace_stage(point.model, point.training, point.config, point.stage).peak_bytes
+        errors.append(abs(predicted / traced - 1))
+    assert np.mean(errors) < 0.005
+    assert max(errors) < 0.1
+
+
+def test_many_configurations_at_once_equal_each_alone(shipped: MemoryPredictor) -> None:
+    """Predictions do not depend on what else is asked."""
+    configs = [
+        config(tp, pp, 2, mbs, 32, sequence_parallel=tp > 1, recompute_granularity=recompute)
+        for tp in (1, 4) for pp in (1, 2, 8) for mbs in (1, 4) for recompute in (None, "full")
+    ]  # fmt: skip
+    together = shipped.predict(LLAMA_8B, JOB, configs)
+    for one, prediction in zip(configs, together, strict=True):
+        (alone,) = shipped.predict(LLAMA_8B, JOB, [one])
+        assert prediction.predicted_bytes.shape == (one.pipeline_model_parallel_size,)
+        np.testing.assert_allclose(alone.predicted_bytes, prediction.predicted_bytes, rtol=1e-9)
+        np.testing.assert_allclose(alone.upper_bytes, prediction.upper_bytes, rtol=1e-9)
+        assert (prediction.upper_bytes > prediction.predicted_bytes).all()
+    assert shipped.predict(LLAMA_8B, JOB, []) == []
+
+
+def test_more_of_everything_needs_more(shipped: MemoryPredictor) -> None:
+    """Larger micro-batches, no savers, no sharing of optimizer state: more memory."""
+    base = config(4, 2, 2, 2, 32, sequence_parallel=True, use_distributed_optimizer=True)
+    larger = [
+        replace(base, micro_batch_size=4),
+        replace(base, use_distributed_optimizer=False),
+        replace(base, sequence_parallel=False),
+        replace(base, tensor_model_parallel_size=2),
+    ]
+    (need, *more) = shipped.predict(LLAMA_8B, JOB, [base, *larger])
+    for one in more:
+        assert (one.predicted_bytes > need.predicted_bytes).all()
+    (less,) = shipped.predict(LLAMA_8B, JOB, [replace(base, recompute_granularity="full")])
+    assert (less.predicted_bytes < need.predicted_bytes).all()
+
+
+def test_risk_margin_is_the_conformal_rank() -> None:
+    """Nine calibration points: risk 0.1 is the largest of them, 0.2 the second largest; less cannot be vouched for."""
+    predictor = MemoryPredictor(network=network([k / 10 for k in range(1, 10)]), overhead=BARE)
+    assert predictor.smallest_risk == pytest.approx(0.1)
+    assert predictor.risk_margin(0.1) == pytest.approx(np.exp(0.9))
+    assert predictor.risk_margin(0.2) == pytest.approx(np.exp(0.8))
+    for wrong in (0.09, 0.0, 1.0, float("nan")):
+        with pytest.raises(InputError, match="max_oom_risk"):
+            predictor.risk_margin(wrong)
+
+
+def test_oom_probability_counts_the_points_beyond() -> None:
+    """With room for the 3 smallest of 9 errors, 6 lie beyond: (1 + 6) / 10."""
+    predictor = MemoryPredictor(network=network([k / 10 for k in range(1, 10)]), overhead=BARE)
+    rooms = np.exp(np.array([0.35, 0.95, 0.05])) * 1000
+    np.testing.assert_allclose(predictor.oom_probability(np.array(1000.0), rooms), [0.7, 0.1, 1.0])
+
+
+def test_conformal_bound_covers() -> None:
+    """Fresh errors of the same kind exceed the bound about as often as stated, over many calibrations."""
+    rng = np.random.default_rng(0)
+    exceeded = [
+        np.mean(np.exp(rng.normal(size=200)) > MemoryPredictor(
+            network=network(list(rng.normal(size=99))), overhead=BARE
+        ).risk_margin(0.1))
+        for _ in range(300)
+    ]  # fmt: skip
+    assert 0.09 < np.mean(exceeded) < 0.11
+
+
+@pytest.mark.parametrize("risk", [0.005, 0.01, 0.1, 0.5])
+def test_bound_and_probability_agree(shipped: MemoryPredictor, risk: float) -> None:
+    """At exactly the bound the probability is at most the risk, a little below it is more."""
+    margin = shipped.risk_margin(risk)
+    assert shipped.oom_probability(np.array(1e10), np.array(1e10 * margin * (1 + 1e-9))) <= risk + 1e-9
+    assert shipped.oom_probability(np.array(1e10), np.array(1e10 * margin * 0.99)) > risk
+
+
+def test_spread_over_stacks_widens_the_bound() -> None:
+    """Perfect traces, 3 % assumed spread: the 1 % bound is the normal quantile."""
+    perfect = network([0.0] * 999)
+    margin = MemoryPredictor(network=perfect, overhead=replace(BARE, stack_spread=0.03)).risk_margin(0.01)
+    assert margin == pytest.approx(np.exp(2.326 * 0.03), rel=0.01)
+
+
+def test_usable_memory_is_what_the_allowances_leave() -> None:
+    """80 GiB less context, communicators and libraries; never negative."""
+    reserve = DEFAULT_OVERHEAD.context_bytes + DEFAULT_OVERHEAD.communicator_bytes + DEFAULT_OVERHEAD.library_bytes
+    assert DEFAULT_OVERHEAD.usable_bytes(A100_80) == A100_80.memory_bytes - reserve
+    assert DEFAULT_OVERHEAD.usable_bytes(replace(A100_80, memory_bytes=1)) == 0
+
+
+def test_what_is_outside_of_training_says_so(shipped: MemoryPredictor) -> None:
+    """A usual job is inside; tensor parallelism over 128 GPUs was never seen."""
+    wide = replace(TINY, num_attention_heads=128, num_query_groups=128, kv_channels=128, hidden_size=16384,
+                   ffn_hidden_size=65536)  # fmt: skip
+    inside, outside = (shipped.predict(wide, JOB, [config(tp, 1, 1, 1)])[0] for tp in (8, 128))
+    assert not inside.extrapolates.any()
+    assert outside.extrapolates.all()
+
+
+def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
+    """A middle stage without layers is legal data: a finite, tiny need and no risk above the smallest."""
+    empty = replace(config(1, 4, 1, 1, 8), layers_per_stage=(4, 0, 0, 4))
+    (prediction,) = shipped.predict(TINY, JOB, [empty])
+    assert (prediction.predicted_bytes[1:3] > 0).all()
+    assert (prediction.predicted_bytes[1:3] < 100 * MIB).all()
+    assert np.isfinite(shipped.oom_probability(prediction.predicted_bytes, 80 * GIB)).all()
+
+
+def test_neither_torch_nor_pandas_is_imported() -> None:
+    """Predicting is plain numpy: a fresh interpreter loads, filters and never sees torch."""
+    code = (
+        "import sys\n"
+        "from pipette_opt.memory.filter import keep_fitting\n"
+        "from pipette_opt.memory.predictor import MemoryPredictor\n"
+        "MemoryPredictor.load()\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas')))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_weights_survive_the_file(tmp_path: Path) -> None:
+    """Written and read, the network is the same; the same network is the same bytes."""
+    predictor = MemoryPredictor.load()
+    one, two = tmp_path / "one.npz", tmp_path / "two.npz"
+    write_weights(one, predictor.network)
+    write_weights(two, MemoryPredictor.load(one).network)
+    assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.mark.parametrize("keep", [0, 100, 3000])
+def test_cut_files_are_refused(tmp_path: Path, keep: int) -> None:
+    """A file that ends early is named, wherever it ends."""
+    path = tmp_path / "memory.npz"
+    write_weights(path, network([0.0]))
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"memory\.npz"):
+        MemoryPredictor.load(path)
+
+
+def changed(path: Path, **arrays: object) -> Path:
+    """The same file with some arrays replaced."""
+    write_weights(path, network([0.0, 0.1]))
+    with np.load(path) as file:
+        contents = {name: file[name] for name in file.files}
+    np.savez(path, **(contents | arrays))  # type: ignore[arg-type]
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"format": np.array("other")}, "format must be"),
+        ({"feature_names": np.array(["a", "b"])}, "other features"),
+        ({"mean": np.zeros(3)}, "mean has shape"),
+        ({"scale": np.zeros(len(FEATURE_NAMES))}, "scale must be > 0"),
+        ({"bias_0": np.array([np.nan])}, "not finite"),
+        ({"weight_0": np.zeros((1, 3))}, "layer 0"),
+        ({"residuals": np.zeros(0)}, "residuals"),
+        ({"mean": np.array(["x"] * len(FEATURE_NAMES))}, "damaged"),
+        ({"mean": np.array([{}], dtype=object)}, "readable"),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path: Path, arrays: dict[str, object], message: str) -> None:
+    """Another format, other features, wrong shapes or values, pickles: refused with the reason."""
+    with pytest.raises(InputError, match=message):
+        MemoryPredictor.load(changed(tmp_path / "memory.npz", **arrays))
+    with pytest.raises(InputError, match="nowhere"):
+        MemoryPredictor.load(tmp_path / "nowhere.npz")
