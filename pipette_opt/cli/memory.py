@@ -45,7 +45,7 @@ def collect(
 
 @app.command()
 def train(
-    data: Annotated[Path, typer.Option(help="What `memory collect` wrote.")] = Path("traces.csv"),
+    data: Annotated[Path | None, typer.Option(help="What `memory collect` wrote; the shipped data by default.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Weights file; the card goes beside it.")] = Path(
         "memory.npz"
     ),
@@ -61,12 +61,14 @@ def train(
     from pipette_opt.memory.collect import read_rows
     from pipette_opt.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset
     from pipette_opt.memory.weights import write_weights
+    from pipette_opt.shipped import shipped_path
 
-    dataset, params = load_dataset(data), FitParams(seed=seed)
+    chosen = shipped_path("data", "memory", "traces.csv.gz") if data is None else data
+    dataset, params = load_dataset(chosen), FitParams(seed=seed)
     with _progress("training") as report:
         result = fit(dataset, params, report)
     shift = fit_small_predict_large(dataset, params)
-    seeds = ", ".join(sorted({row["seed"] for row in read_rows(data)}))
+    seeds = ", ".join(sorted({row["seed"] for row in read_rows(chosen)}))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_weights(out, result.network)
     write_atomically(out.with_suffix(".md"), model_card(result, shift, seed=seeds))

@@ -1,11 +1,13 @@
 """The dataset: traces of random points, collected in parallel into one CSV file, and continued where it stopped."""
 
 import csv
+import gzip
 import io
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from pipette_opt.errors import InputError
 from pipette_opt.files import write_atomically
@@ -14,8 +16,48 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 _TARGETS = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "step_bytes", "peak_bytes")
-_PARTS = (ModelSpec, TrainingSpec, ParallelConfig)
-COLUMNS = ("seed", "index", *(field.name for part in _PARTS for field in fields(part)), "stage", *_TARGETS)
+_MODEL = (
+    "name",
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "vocab_size",
+    "max_position_embeddings",
+    "gated_linear_unit",
+    "untie_embeddings_and_output_weights",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "normalization",
+    "position_embedding_type",
+    "hidden_dropout",
+    "attention_dropout",
+    "make_vocab_size_divisible_by",
+)
+_TRAINING = (
+    "global_batch_size",
+    "seq_length",
+    "precision",
+    "accumulate_allreduce_grads_in_fp32",
+    "attention_kernel",
+)
+_CONFIG = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "data_parallel_size",
+    "micro_batch_size",
+    "layers_per_stage",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "sequence_parallel",
+    "recompute_granularity",
+    "use_distributed_optimizer",
+)
+COLUMNS = ("seed", "index", *_MODEL, *_TRAINING, *_CONFIG, "stage", *_TARGETS)
 """Columns of the dataset: where the point comes from, the point, and what its trace counted."""
 
 _CHUNK = 64
@@ -28,15 +70,15 @@ def trace_point(seed: int, index: int) -> dict[str, str]:
     point = sample_point(seed, index)
     trace = trace_stage(point.model, point.training, point.config, point.stage)
     row = {"seed": str(seed), "index": str(index), "stage": str(point.stage)}
-    for part in (point.model, point.training, point.config):
-        row |= {field.name: _text(getattr(part, field.name)) for field in fields(part)}
+    for part, names in ((point.model, _MODEL), (point.training, _TRAINING), (point.config, _CONFIG)):
+        row |= {name: _text(getattr(part, name)) for name in names}
     return row | {name: str(getattr(trace, name)) for name in _TARGETS}
 
 
 def point_of_row(row: Mapping[str, str]) -> Point:
     """The point of a row of the dataset."""
     values: list[dict[str, Any]] = [
-        {field.name: _value(field.name, row[field.name]) for field in fields(part)} for part in _PARTS
+        {name: _value(name, row[name]) for name in names} for names in (_MODEL, _TRAINING, _CONFIG)
     ]
     return Point(
         model=ModelSpec(**values[0]),
@@ -69,6 +111,8 @@ def collect(
     int
         Points traced now.
     """
+    if path.suffix == ".gz":
+        raise InputError(str(path), "must be an uncompressed .csv to be continued; compress it when it is complete.")
     rows = read_rows(path) if path.exists() else []
     other = sorted({row["seed"] for row in rows} - {str(seed)})
     if other:
@@ -86,15 +130,15 @@ def collect(
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Rows of a dataset; raises ``InputError`` if it is none."""
+    """Rows of a dataset, compressed if its name ends in ``.gz``; raises ``InputError`` if it is none."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with _open_text(path) as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
                 raise InputError(str(path), f"is no memory dataset: columns {missing or 'in another order'}.")
             rows = [dict(row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), f"cannot be read as CSV: {error}.") from error
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
@@ -109,6 +153,12 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     writer.writeheader()
     writer.writerows(sorted(rows, key=lambda row: int(row["index"])))
     write_atomically(path, text.getvalue())
+
+
+def _open_text(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8", newline=""))
+    return path.open(encoding="utf-8", newline="")
 
 
 def _traces(seed: int, indices: Sequence[int], workers: int) -> Iterator[dict[str, str]]:
@@ -142,7 +192,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-_TYPES = {field.name: field.type for part in _PARTS for field in fields(part)}
+_TYPES = {field.name: field.type for part in (ModelSpec, TrainingSpec, ParallelConfig) for field in fields(part)}
 
 
 def _value(name: str, text: str) -> object:

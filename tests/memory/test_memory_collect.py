@@ -1,5 +1,6 @@
 """The dataset: points depend on seed and number only, and a stopped collection goes on."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,11 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="is no memory dataset"):
         read_rows(path)
+    with pytest.raises(InputError, match="uncompressed"):
+        collect(tmp_path / "points.csv.gz", num_points=1)
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"a,b\n" * 1000)[:-10])
+    with pytest.raises(InputError, match="cut"):
+        read_rows(tmp_path / "cut.csv.gz")
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
         read_rows(path)

@@ -9,10 +9,12 @@ import torch
 
 from pipette_opt.errors import InputError
 from pipette_opt.memory.card import markdown_table, model_card
-from pipette_opt.memory.collect import collect
+from pipette_opt.memory.collect import collect, read_rows, trace_point
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.fit import Dataset, FitParams, fit, fit_small_predict_large, load_dataset, train_network
 from pipette_opt.memory.network import MemoryNetwork
+from pipette_opt.memory.weights import read_weights
+from pipette_opt.shipped import shipped_path
 
 QUICK = FitParams(hidden=(8,), steps=600)
 
@@ -76,6 +78,18 @@ def test_too_few_points_are_refused(tmp_path: Path) -> None:
     collect(path, num_points=2)
     with pytest.raises(InputError, match="at least"):
         load_dataset(path)
+
+
+def test_shipped_network_belongs_to_the_shipped_data() -> None:
+    """The dataset is predicted to 0.2 % on average, its ranges are the recorded ones, its traces still hold."""
+    path = shipped_path("data", "memory", "traces.csv.gz")
+    dataset, network = load_dataset(path), read_weights(shipped_path("models", "memory.npz"))
+    error = np.abs(dataset.log_ratio - network.log_ratio(dataset.features))
+    assert error.mean() < 0.002
+    assert (dataset.features.min(axis=0) <= network.lowest).all()
+    assert (dataset.features.max(axis=0) >= network.highest).all()
+    rows = read_rows(path)
+    assert [trace_point(0, index) for index in (0, 1000, 3999)] == [rows[index] for index in (0, 1000, 3999)]
 
 
 def test_card_states_data_error_and_limits(synthetic: Dataset) -> None:
