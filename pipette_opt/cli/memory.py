@@ -182,7 +182,7 @@ def _show(rows: list[dict[str, Any]], config: "ParallelConfig", as_json: bool) -
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*rows[0], title=config.label())
+    table = Table(*(name.replace("_", " ") for name in rows[0]), title=config.label())
     for row in rows:
         table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
     Console().print(table)
