@@ -9,6 +9,7 @@ grows, so each such scenario is valued by the objective itself.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
@@ -46,6 +47,60 @@ def has_room(data: ProblemData, candidate: CandidateData) -> bool:
     return bool((room >= width * np.arange(1, len(room) + 1)).all())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Floor:
+    """
+    What no placement of a candidate can go below.
+
+    Parameters
+    ----------
+    times
+        Forward, backward, transfer to the next stage and back, first chunk's forward and backward, of each stage,
+        shape ``(6, pp)``; transfers of the last stage are 0.
+    finish
+        When each stage of some column has finished, in every placement, shape ``(pp,)``.
+    ring
+        Gradient reduction of each stage, shape ``(pp,)``.
+    host_transfer
+        Cost of each host's fastest transfer, in the sense of :func:`transfer_cost`, shape ``(num_nodes,)``.
+    host_finish
+        As ``finish``, if the host is used, shape ``(num_nodes, pp)``.
+    """
+
+    times: IntArray
+    finish: IntArray
+    ring: IntArray
+    host_transfer: IntArray
+    host_finish: IntArray
+
+
+def candidate_floor(data: ProblemData, candidate: CandidateData) -> Floor | None:
+    """Least times of every stage; ``None`` if there is no placement at all."""
+    if not has_room(data, candidate):
+        return None
+    work, transfers = _least_work(data, candidate, data.allowed(candidate)), _transfers(data, candidate)
+    ring = _ring_floor(data, candidate)
+    if work is None or transfers is None or ring is None:
+        return None
+    sides = [np.append(side, 0) for side in transfers.least]
+    finish = np.zeros(candidate.num_stages, dtype=np.int64)
+    for placed in _path_scenarios(data, candidate):
+        assert placed is not None, "links were checked above"
+        finish = np.maximum(finish, finish_ticks(data, candidate, placed).min(axis=1))
+    host_finish = np.repeat(finish[None], data.num_nodes, axis=0)
+    if len(transfers.between):
+        for host, cost in enumerate(np.minimum(transfers.host, UNUSABLE_TICKS >> 12).tolist()):
+            placed = _placed(candidate, [one[:, None] for one in work], *transfers.at_level(cost))
+            host_finish[host] = np.maximum(finish, finish_ticks(data, candidate, placed).min(axis=1))
+    return Floor(
+        times=np.array([*work[:2], *sides, *work[2:]]),
+        finish=finish,
+        ring=ring,
+        host_transfer=transfers.host,
+        host_finish=host_finish,
+    )
+
+
 def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[PlacedTicks | None]:
     """
     Sets of scenarios, one per column, of which one must hold; ``None`` if nothing can hold.
@@ -58,8 +113,7 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     if work is None or transfers is None:
         yield None
         return
-    least, raised = transfers
-    yield _placed(candidate, [one[:, None] for one in work], *raised)
+    yield _placed(candidate, [one[:, None] for one in work], *transfers.at_level(transfers.level))
     rows = np.arange(candidate.num_stages) // candidate.block.stages
     for slower in _kinds_one_must_be_of(data, candidate):
         there = allowed & np.isin(data.kind_of_node, slower)
@@ -69,7 +123,7 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
         assert slow_work is not None, "links were checked above"
         here = np.equal.outer(rows, possible)  # (pp, scenarios)
         mixed = [np.where(here, high[:, None], low[:, None]) for low, high in zip(work, slow_work, strict=True)]
-        yield _placed(candidate, mixed, least[0][:, None], least[1][:, None])
+        yield _placed(candidate, mixed, *(side[:, None] for side in transfers.least))
 
 
 def _placed(candidate: CandidateData, work: list[IntArray], send: IntArray, send_back: IntArray) -> PlacedTicks:
@@ -127,42 +181,103 @@ def _kinds_one_must_be_of(data: ProblemData, candidate: CandidateData) -> Iterat
             yield kinds[count:]
 
 
-Sides = tuple[IntArray, IntArray]
-"""Transfers from a stage to the next and back."""
-
-
-def _transfers(data: ProblemData, candidate: CandidateData) -> tuple[Sides, Sides] | None:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Transfers:
     """
-    Least transfers at each boundary, ``(pp - 1,)``, and with the slowest hop at each boundary, ``(pp - 1, scenarios)``.
+    What transfers cost at least.
 
-    Of the two directions the forward one is taken as fast as any link: of all pairs with that sum (or that
-    maximum, which is what counts if sends are blocking) this one ends every stage earliest.
+    Of the two directions the forward one is taken as fast as any link: of all pairs with that sum (or that maximum,
+    which is what counts if sends are blocking) this one ends every stage earliest.
+
+    Parameters
+    ----------
+    least
+        To the next stage and back, at each boundary, two arrays ``(pp - 1,)``.
+    between
+        The boundaries between hosts.
+    blocking
+        Whether the slower direction counts, or the sum of both.
+    level
+        Some transfer costs at least this.
+    host
+        Cost of each host's fastest transfer, shape ``(num_nodes,)``; 0 if there is no boundary between hosts.
     """
+
+    least: tuple[IntArray, IntArray]
+    between: IntArray
+    blocking: bool
+    level: int
+    host: IntArray
+
+    def at_level(self, level: int) -> tuple[IntArray, IntArray]:
+        """Transfers if one that costs ``level`` is at each boundary in turn, two arrays ``(pp - 1, scenarios)``."""
+        send, back = self.least
+        number = len(self.between)
+        if not number:
+            return send[:, None], back[:, None]
+        raised = np.repeat(back[:, None], number, axis=1)
+        home = level - (0 if self.blocking else send[self.between])
+        raised[self.between, np.arange(number)] = np.maximum(back[self.between], home)
+        return np.repeat(send[:, None], number, axis=1), raised
+
+
+def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
+    """Of each pair of hosts, the slower direction if sends are blocking, else both together; ``UNUSABLE_TICKS``."""
+    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
+    cost = np.maximum(there, home) if candidate.exact and data.p2p == "blocking" else there + home
+    cost = np.where(np.maximum(there, home) < UNUSABLE_TICKS, cost, UNUSABLE_TICKS)
+    np.fill_diagonal(cost, UNUSABLE_TICKS)
+    return cost
+
+
+def _transfers(data: ProblemData, candidate: CandidateData) -> _Transfers | None:
+    """Least transfers of a candidate; ``None`` if there are not enough links."""
     rows = np.arange(candidate.num_stages) // candidate.block.stages
     between = np.flatnonzero(rows[:-1] != rows[1:])
+    blocking = candidate.exact and data.p2p == "blocking"
     send = np.full(len(rows) - 1, candidate.intra_p2p_ticks, dtype=np.int64)
     back = send.copy()
+    host = np.zeros(data.num_nodes, dtype=np.int64)
     if not len(between):
-        return (send, back), (send[:, None], back[:, None])
-    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
-    blocking = candidate.exact and data.p2p == "blocking"
-    cost = np.where(there < UNUSABLE_TICKS, np.maximum(there, home) if blocking else there + home, UNUSABLE_TICKS)
-    cost = np.minimum(cost, UNUSABLE_TICKS)
-    np.fill_diagonal(cost, UNUSABLE_TICKS)
-    allowed = data.allowed(candidate)
+        return _Transfers(least=(send, back), between=between, blocking=blocking, level=0, host=host)
+    cost, allowed = transfer_cost(data, candidate), data.allowed(candidate)
+    fastest = np.minimum(candidate.p2p_ticks, candidate.p2p_ticks.T)
     for boundary in between:
         pairs = np.ix_(allowed[rows[boundary]], allowed[rows[boundary + 1]])
         if cost[pairs].min() >= UNUSABLE_TICKS:
             return None
-        send[boundary] = min(there[pairs].min(), home[pairs].min())
+        send[boundary] = fastest[pairs].min()
         back[boundary] = cost[pairs].min() - (0 if blocking else send[boundary])
     level = bottleneck_level(cost, (candidate.grid[0] - 1) * candidate.grid[1] * candidate.grid[2])
+    host = cost.min(axis=1)
+    level = max(level, _some_host_has(host, allowed, candidate.num_cells))
     if level >= UNUSABLE_TICKS:
         return None
-    raised = np.repeat(back[:, None], len(between), axis=1)
-    at_level = level - (0 if blocking else send[between])
-    raised[between, np.arange(len(between))] = np.maximum(back[between], at_level)
-    return (send, back), (np.repeat(send[:, None], len(between), axis=1), raised)
+    return _Transfers(least=(send, back), between=between, blocking=blocking, level=level, host=host)
+
+
+def _some_host_has(values: IntArray, allowed: BoolArray, num_used: int) -> int:
+    """The largest value that some host of any ``num_used`` hosts reaches."""
+    possible = np.sort(values[np.logical_or.reduce(allowed, axis=0)])
+    return int(possible[num_used - 1])
+
+
+def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
+    """Least reduction of each stage on the hosts that its row may have, shape ``(pp,)``; ``None`` without a ring."""
+    _, D, K = candidate.grid
+    ring = candidate.ring_floor_ticks.copy()
+    if D == 1:
+        return ring
+    allowed, rows = data.allowed(candidate), np.arange(candidate.num_stages) // candidate.block.stages
+    same_hosts = bool((allowed == allowed[0]).all())
+    known: dict[tuple[int, int], int] = {}
+    for stage, row in enumerate(rows.tolist()):
+        key = (int(candidate.ring_class[stage]), 0 if same_hosts else row)
+        if key not in known:
+            inside = np.ix_(allowed[row], allowed[row])
+            known[key] = bottleneck_level(candidate.ring_ticks[key[0]][inside], D * K)
+        ring[stage] = max(ring[stage], known[key])
+    return None if ring.max() >= UNUSABLE_TICKS else ring
 
 
 def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | None:
@@ -171,22 +286,11 @@ def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | N
 
     With several classes of stages the slowest hop of each class gives such a set; the one with the largest sum counts.
     """
-    floor = candidate.ring_floor_ticks
     P, D, K = candidate.grid
-    if D == 1:
-        return floor[:, None]
-    allowed, rows = data.allowed(candidate), np.arange(candidate.num_stages) // candidate.block.stages
-    base = floor.copy()
-    same_hosts = bool((allowed == allowed[0]).all())
-    known: dict[tuple[int, int], int] = {}
-    for stage, row in enumerate(rows.tolist()):
-        key = (int(candidate.ring_class[stage]), 0 if same_hosts else row)
-        if key not in known:
-            inside = np.ix_(allowed[row], allowed[row])
-            known[key] = bottleneck_level(candidate.ring_ticks[key[0]][inside], D * K)
-        base[stage] = max(base[stage], known[key])
-    if base.max() >= UNUSABLE_TICKS:
-        return None
+    base = _ring_floor(data, candidate)
+    if base is None or D == 1:
+        return None if base is None else base[:, None]
+    rows = np.arange(candidate.num_stages) // candidate.block.stages
     best: IntArray | None = None
     for which in np.unique(candidate.ring_class):
         level = bottleneck_level(candidate.ring_ticks[which], P * D * K)
@@ -194,7 +298,7 @@ def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | N
             return None
         slow = candidate.ring_ticks[which] >= level
         at_level = candidate.ring_ticks[:, slow].min(axis=1)[candidate.ring_class]  # (pp,)
-        here = rows[:, None] == np.arange(P)[None, :]
+        here = np.equal.outer(rows, np.arange(P))
         raised = np.where(here, np.maximum(base, at_level)[:, None], base[:, None])
         if best is None or raised.sum() > best.sum():
             best = raised

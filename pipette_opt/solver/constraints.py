@@ -6,7 +6,8 @@ import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 from pipette_opt.problem import ProblemData
-from pipette_opt.solver.variables import Variables, usable_arcs
+from pipette_opt.solver.variables import Cell, GridVariables, Variables, usable_hops
+from pipette_opt.types import BoolArray
 
 
 def add_one_candidate(model: CpModel, data: ProblemData, variables: Variables) -> None:
@@ -18,8 +19,7 @@ def add_one_host_per_cell(model: CpModel, data: ProblemData, variables: Variable
     """Every cell of the chosen candidate's grid has one host; cells of other grids have none."""
     for grid in variables.grids:
         for cell in grid.cells:
-            hosts = LinearExpr.sum(list(grid.hosts_of(cell).values()))
-            model.add(hosts == (variables.used(grid) if len(variables.grids) > 1 else 1))
+            model.add(LinearExpr.sum(list(grid.hosts_of(cell).values())) == variables.used(grid))
 
 
 def add_one_cell_per_host(model: CpModel, data: ProblemData, variables: Variables) -> None:
@@ -42,31 +42,26 @@ def add_memory_capacity(model: CpModel, data: ProblemData, variables: Variables)
             model.add(capacity >= LinearExpr.weighted_sum(chosen, needs[:, cell[0]].tolist()))
 
 
-def add_hops_follow_hosts(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """Cells that talk use the one directed link from host to host, and this link exists."""
-    for grid in variables.grids:
-        for _, tail, head in grid.hops():
-            arcs = grid.arcs(tail, head)
-            leaving: dict[int, list[IntVar]] = {node: [] for node in grid.hosts_of(tail)}
-            entering: dict[int, list[IntVar]] = {node: [] for node in grid.hosts_of(head)}
-            for (u, v), arc in arcs.items():
-                leaving[u].append(arc)
-                entering[v].append(arc)
-            for node, host in grid.hosts_of(tail).items():
-                model.add(LinearExpr.sum(leaving[node]) == host)
-            for node, host in grid.hosts_of(head).items():
-                model.add(LinearExpr.sum(entering[node]) == host)
-
-
 def add_links_exist(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """A candidate is not chosen together with a link that it may not use, where others of its shape may."""
+    """Cells that talk are on hosts with a link that the chosen candidate may use."""
     for grid in variables.grids:
-        for tail, head, arcs in grid.made_arcs():
-            for index, candidate in zip(grid.members, grid.candidates, strict=True):
-                usable = usable_arcs(candidate, tail, head)
-                for (u, v), arc in arcs.items():
-                    if not usable[u, v]:
-                        model.add_bool_or(arc.negated(), variables.chosen[index].negated())
+        for tail, head in grid.hops():
+            usable = [usable_hops(candidate, tail, head) for candidate in grid.candidates]
+            for_some: BoolArray = np.logical_or.reduce(usable)
+            _forbid(model, grid, tail, head, ~for_some, [])
+            for index, for_this in zip(grid.members, usable, strict=True):
+                _forbid(model, grid, tail, head, for_some & ~for_this, [variables.chosen[index]])
+
+
+def _forbid(
+    model: CpModel, grid: GridVariables, tail: Cell, head: Cell, pairs: BoolArray, condition: list[IntVar]
+) -> None:
+    """Under a condition, the two cells are not on these pairs of hosts; two cells on one host are excluded anyway."""
+    heads = grid.hosts_of(head)
+    for node, host in grid.hosts_of(tail).items():
+        others = [heads[other] for other in np.flatnonzero(pairs[node]).tolist() if other in heads and other != node]
+        if others:
+            model.add(LinearExpr.sum(others) == 0).only_enforce_if([host, *condition])
 
 
 def add_first_column_has_least_host(model: CpModel, data: ProblemData, variables: Variables) -> None:
@@ -85,21 +80,7 @@ def add_first_column_has_least_host(model: CpModel, data: ProblemData, variables
                 for node in first:
                     before = [other for host, other in others.items() if host < node]
                     if before:
-                        model.add(LinearExpr.sum([first[node], *before]) <= variables.used(grid))
-
-
-def add_one_role_per_link(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """A pair of hosts is used by one hop of the grid at most (implied; it joins path and ring in the relaxation)."""
-    for grid in variables.grids:
-        if sum(size > 1 for size in grid.shape) < 2:
-            continue
-        pairs: dict[tuple[int, int], list[IntVar]] = {}
-        for _, _, arcs in grid.made_arcs():
-            for (u, v), arc in arcs.items():
-                pairs.setdefault((min(u, v), max(u, v)), []).append(arc)
-        for uses in pairs.values():
-            if len(uses) > 1:
-                model.add_at_most_one(uses)
+                        model.add_at_most_one([first[node], *before])
 
 
 CONSTRAINTS = (
@@ -107,9 +88,7 @@ CONSTRAINTS = (
     add_one_host_per_cell,
     add_one_cell_per_host,
     add_memory_capacity,
-    add_hops_follow_hosts,
     add_links_exist,
     add_first_column_has_least_host,
-    add_one_role_per_link,
 )
 """All rules, in the order in which they are added."""

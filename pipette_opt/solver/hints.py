@@ -8,7 +8,7 @@ from pipette_opt.types import IntArray
 
 
 def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:
-    """Hint the choice, the hosts and the links of a solution; its candidate must be in the model."""
+    """Hint the choice and the hosts of a solution; its candidate must be in the model."""
     for index, chosen in variables.chosen.items():
         model.add_hint(chosen, index == solution.candidate)
     for grid in variables.grids:
@@ -17,9 +17,6 @@ def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:
         for cell in grid.cells:
             for node, host in grid.hosts_of(cell).items():
                 model.add_hint(host, nodes is not None and int(nodes[cell]) == node)
-        for tail, head, arcs in grid.made_arcs():
-            for (u, v), arc in arcs.items():
-                model.add_hint(arc, nodes is not None and (int(nodes[tail]), int(nodes[head])) == (u, v))
 
 
 def _turned(nodes: IntArray) -> IntArray:

@@ -11,18 +11,20 @@ import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.solver.variables import Cell, GridVariables, Variables, weighted
+from pipette_opt.solver.variables import Cell, Formulation, GridVariables, Variables
 from pipette_opt.types import IntArray
 
 Expr = LinearExpr | IntVar | int
 
 
-def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> None:
+def add_objective(
+    model: CpModel, data: ProblemData, variables: Variables, formulation: Formulation = "by_pair"
+) -> None:
     """Minimise the objective of the candidate that is chosen."""
     known = [variables.bounds[index] * variables.chosen[index] for index in variables.indices]
     model.add(variables.objective >= LinearExpr.sum(known))
     for index in variables.indices:
-        _CandidateObjective(model, data, variables, index).add()
+        _CandidateObjective(model, data, variables, index, formulation).add()
     model.minimize(variables.objective)
 
 
@@ -39,8 +41,11 @@ class _Transfer:
 class _CandidateObjective:
     """Times of one candidate as expressions over its grid's variables."""
 
-    def __init__(self, model: CpModel, data: ProblemData, variables: Variables, index: int) -> None:
+    def __init__(
+        self, model: CpModel, data: ProblemData, variables: Variables, index: int, formulation: Formulation
+    ) -> None:
         self.model, self.data, self.variables, self.index = model, data, variables, index
+        self.formulation = formulation
         self.candidate: CandidateData = data.candidates[index]
         self.grid: GridVariables = variables.grid_of(index)
         self.ceiling: int = variables.ceiling
@@ -93,7 +98,7 @@ class _CandidateObjective:
             self._ends([*there_and_back, *work, *first_backward[:stage], rings[0]])
 
     def _ends(self, times: list[Expr]) -> None:
-        self.variables.at_least(self.index, self.variables.objective, LinearExpr.sum(times))
+        self._at_least(self.variables.objective, LinearExpr.sum(times))
 
     def _stages_that_end_last(self) -> list[int]:
         """Of stages of a row with equal rings only the first can decide, since later stages end earlier."""
@@ -136,7 +141,7 @@ class _CandidateObjective:
         if least == most:
             return least
         parts = [LinearExpr.weighted_sum(list(one.values()), by_host[list(one)].tolist()) for one in hosts]
-        if len(parts) == 1 and not self.variables.is_joint:
+        if len(parts) == 1 and len(self.variables.indices) == 1:
             return parts[0]
         slowest = self._time("work", least, most)
         for part in parts:
@@ -188,21 +193,36 @@ class _CandidateObjective:
         )
 
     def _slowest_hop(self, hops: list[tuple[Cell, Cell]], ticks: IntArray, floor: int = 0) -> Expr:
-        usable = np.zeros_like(ticks, dtype=np.bool_)
-        for hop in hops:
-            for u, v in self.grid.arcs(*hop):
-                usable[u, v] = ticks[u, v] < UNUSABLE_TICKS
-        costs = np.maximum(np.where(usable, ticks, 0), floor)
-        least, most = int(costs[usable].min(initial=UNUSABLE_TICKS)), int(costs[usable].max(initial=floor))
+        """At least ``floor`` and the cost of every hop; unusable links are excluded elsewhere."""
+        usable = (ticks < UNUSABLE_TICKS) & ~np.eye(len(ticks), dtype=np.bool_)
+        costs = np.where(usable, np.maximum(ticks, floor), 0)
+        least, most = int(costs[usable].min(initial=UNUSABLE_TICKS)), int(costs.max(initial=floor))
         if least >= most:
             return most
         slowest = self._time("hop", least, most)
-        for hop in hops:
-            self._at_least(slowest, weighted(self.grid.arcs(*hop), costs))
+        for tail, head in hops:
+            self._follow(slowest, self.grid.hosts_of(tail), self.grid.hosts_of(head), costs, least)
         return slowest
+
+    def _follow(
+        self, time: IntVar, tails: dict[int, IntVar], heads: dict[int, IntVar], costs: IntArray, least: int
+    ) -> None:
+        """The time is at least the cost between the two cells' hosts."""
+        for u, tail in tails.items():
+            row = [int(costs[u, v]) for v in heads]
+            if self.formulation == "by_host":
+                if max(row) > least:
+                    self._at_least(time, LinearExpr.weighted_sum(list(heads.values()), row), tail)
+                continue
+            for head, cost in zip(heads.values(), row, strict=True):
+                if cost > least:
+                    self._at_least(time, cost, tail, head)
 
     def _time(self, name: str, least: int, most: int) -> IntVar:
         return self.model.new_int_var(least, most, f"{name}_{self.index}")
 
-    def _at_least(self, value: LinearExpr | IntVar, least: Expr) -> None:
-        self.variables.at_least(self.index, value, least)
+    def _at_least(self, value: LinearExpr | IntVar, least: Expr, *when: IntVar) -> None:
+        constraint = self.model.add(value >= least)
+        condition = [*self.variables.condition(self.index), *when]
+        if condition:
+            constraint.only_enforce_if(condition)

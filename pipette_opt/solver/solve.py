@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -16,10 +17,13 @@ from pipette_opt.solver.constraints import CONSTRAINTS
 from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.variables import Variables
+from pipette_opt.solver.variables import Formulation, Variables
 from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
+
+MAX_PAIRS: dict[Formulation, int] = {"by_pair": 400_000, "by_host": 8_000_000}
+"""Host pairs of all hops that a model may have; above, it takes too long to build and to search."""
 
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
@@ -37,7 +41,8 @@ def solve(
 
     Candidates whose bound reaches the incumbent are pruned. The others are modelled in batches, those with the
     least bounds first, looking only for solutions better than the incumbent; a batch that is not finished in its
-    slice of time comes back later with its improved bound.
+    slice of time comes back later with its improved bound. With two workers or more, both formulations of a batch
+    run at once, and the first to finish stops the other; with one they take turns.
 
     Parameters
     ----------
@@ -73,7 +78,8 @@ class _Search:
         self.found: dict[int, Solution] = {}
         self.modelled: set[int] = set()
         self.visits: dict[int, int] = {}
-        self._reported: tuple[int | None, int] | None = None
+        self._lock = threading.RLock()
+        self._reported: tuple[int | None, int] = (None, 0)
 
     @property
     def incumbent(self) -> Solution | None:
@@ -94,33 +100,34 @@ class _Search:
         """Take a solution, if it keeps the rules and is the best of its candidate."""
         candidate = self.data.candidates[solution.candidate]
         objective = _checked_objective(self.data, candidate, solution.nodes)
-        known = self.found.get(solution.candidate)
-        if objective is not None and (known is None or objective < known.objective_ticks):
-            self.found[solution.candidate] = Solution(
-                candidate=solution.candidate, nodes=solution.nodes, objective_ticks=objective
-            )
-            self.report()
+        if objective is None:
+            return
+        with self._lock:
+            known = self.found.get(solution.candidate)
+            if known is None or objective < known.objective_ticks:
+                self.found[solution.candidate] = replace(solution, objective_ticks=objective)
+                self.report()
 
     def report(self, batch: Sequence[int] = (), batch_bound: int = 0) -> None:
         """Tell incumbent and bound, if one has improved; a batch being solved may have a better bound already."""
         if self.on_progress is None:
             return
-        bounds = self.bounds.copy()
-        bounds[list(batch)] = np.maximum(bounds[list(batch)], batch_bound)
-        lower = min(self.upper, int(bounds.min(initial=UNUSABLE_TICKS)))
-        upper = self.upper if self.found else None
-        if (upper, lower) != self._reported:
-            self._reported = (upper, lower)
-            self.on_progress(time.perf_counter() - self.started, upper, 0 if lower >= UNUSABLE_TICKS else lower)
+        with self._lock:
+            bounds = self.bounds.copy()
+            bounds[list(batch)] = np.maximum(bounds[list(batch)], batch_bound)
+            lower = max(self._reported[1], min(self.upper, int(bounds.min(initial=UNUSABLE_TICKS))))
+            upper = self.upper if self.found else None
+            if (upper, lower) != self._reported:
+                self._reported = (upper, lower)
+                self.on_progress(time.perf_counter() - self.started, upper, 0 if lower >= UNUSABLE_TICKS else lower)
 
     def run(self) -> None:
         """Solve batches until nothing is open or time is up."""
         self.report()
         while not self.is_over:
             batch = self._next_batch()
-            if not batch:
+            if not batch or not self._solve_batch(batch):
                 return
-            self._solve_batch(batch)
             self.report()
 
     @property
@@ -144,77 +151,49 @@ class _Search:
         size = max(1, self.params.batch_size >> self.visits.get(ranked[0], 0))
         return ranked[:size]
 
-    def _solve_batch(self, batch: list[int]) -> None:
-        """One model: find something better than the incumbent, or prove that the batch has nothing better."""
+    def _solve_batch(self, batch: list[int]) -> bool:
+        """
+        Find something better than the incumbent, or prove that the batch has nothing better.
+
+        False if the batch is too large to be modelled.
+        """
+        pairs = sum(_num_pairs(self.data, self.data.candidates[index]) for index in batch)
+        formulations = [one for one in _FORMULATIONS if pairs <= MAX_PAIRS[one]]
+        if not formulations:
+            logger.warning("%d pairs of hosts are too many for a model; only cheap bounds are proven.", pairs)
+            return False
+        visit = max(self.visits.get(index, 0) for index in batch)
+        self.visits.update(dict.fromkeys(batch, visit + 1))
+        self.modelled.update(batch)
+        workers = self.params.num_workers
+        if workers == 1 or self.params.deterministic:
+            formulations = [formulations[visit % len(formulations)]]
         cutoff = self.upper
         ceiling = cutoff - 1 if self.found else max(_ceiling(self.data.candidates[index]) for index in batch)
-        model = cp_model.CpModel()
-        variables = build(model, self.data, {index: int(self.bounds[index]) for index in batch}, ceiling)
-        hints = [self.found[index] for index in batch if index in self.found]
-        if hints:
-            add_hint(model, variables, min(hints, key=lambda one: one.objective_ticks))
-        rounds = max(self.visits.get(index, 0) for index in batch)
-        for index in batch:
-            self.visits[index] = rounds + 1
-        self.modelled.update(batch)
-        solver = self._solver(self.params.first_slice_s * 2**rounds)
-        callback = _Callback(self, variables)
-        solver.best_bound_callback = lambda bound: self.report(batch, _whole(bound))
-        status = self._run_solver(solver, model, callback)
-        if status == cp_model.MODEL_INVALID:
-            raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
-        proven = self._proven(status, solver, callback, cutoff)
-        logger.info(
-            "batch %s: %s, bound %d, incumbent %d", batch, cp_model.CpSolverStatus(status).name, proven, self.upper
-        )
+        runs = [_Run(self, batch, ceiling, one, workers // len(formulations), visit) for one in formulations]
+        self._race(runs)
+        proven = max(run.proven(cutoff) for run in runs)
         self.bounds[batch] = np.maximum(self.bounds[batch], proven)
+        logger.info("batch %s: %s, bound %d, incumbent %d", batch, [str(run) for run in runs], proven, self.upper)
+        return True
 
-    def _proven(self, status: int, solver: cp_model.CpSolver, callback: "_Callback", cutoff: int) -> int:
-        """No solution of the batch has an objective below this."""
-        if status == cp_model.INFEASIBLE:
-            return cutoff
-        if status == cp_model.OPTIMAL:
-            return callback.best
-        return _whole(solver.best_objective_bound)
-
-    def _solver(self, slice_s: float) -> cp_model.CpSolver:
-        solver = cp_model.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers = self.params.num_workers
-        parameters.random_seed = self.params.seed
-        parameters.log_search_progress = self.params.log
-        parameters.catch_sigint_signal = False
-        if self.params.deterministic:
-            parameters.interleave_search = True
-            parameters.max_deterministic_time = slice_s
-            parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
-        else:
-            parameters.max_time_in_seconds = max(min(slice_s, self.seconds_left), 0.0)
-        return solver
-
-    def _run_solver(self, solver: cp_model.CpSolver, model: cp_model.CpModel, callback: "_Callback") -> int:
-        """Solve in a thread, so that the main one can take signals, and stop it when asked."""
-        status: list[int] = []
-        errors: list[BaseException] = []
-
-        def work() -> None:
+    def _race(self, runs: "list[_Run]") -> None:
+        """Run all, in threads so that the main one can take signals; stop the others when one has finished."""
+        ended = threading.Semaphore(0)
+        threads = [threading.Thread(target=run.run, args=(ended,), daemon=True) for run in runs]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
             try:
-                status.append(int(solver.solve(model, callback)))
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            try:
-                thread.join(0.05)
+                ended.acquire(timeout=0.05)
             except KeyboardInterrupt:
                 self.stop.set()
-            if self.stop.is_set():
-                solver.stop_search()
-        if errors:
-            raise errors[0]
-        return status[0]
+            if self.stop.is_set() or any(run.is_complete for run in runs):
+                for run in runs:
+                    run.solver.stop_search()
+        for run in runs:
+            if run.error is not None:
+                raise run.error
 
     def result(self) -> Result:
         """What is known now."""
@@ -239,27 +218,96 @@ class _Search:
         )
 
 
+class _Run:
+    """One model of a batch, in one formulation."""
+
+    def __init__(
+        self, search: _Search, batch: list[int], ceiling: int, formulation: Formulation, workers: int, visit: int
+    ) -> None:
+        self.search, self.batch, self.ceiling, self.formulation = search, batch, ceiling, formulation
+        self.solver = cp_model.CpSolver()
+        self.status = int(cp_model.UNKNOWN)
+        self.best: int = UNUSABLE_TICKS
+        self.error: BaseException | None = None
+        params, parameters = search.params, self.solver.parameters
+        parameters.num_workers = workers
+        parameters.random_seed = params.seed
+        parameters.log_search_progress = params.log
+        parameters.catch_sigint_signal = False
+        slice_s, left_s = params.first_slice_s * 2**visit, max(search.seconds_left, 0.0)
+        if params.deterministic:
+            parameters.interleave_search = True
+            parameters.max_deterministic_time = slice_s
+            parameters.max_time_in_seconds = left_s
+        else:
+            parameters.max_time_in_seconds = min(slice_s, left_s)
+        self.solver.best_bound_callback = lambda bound: search.report(batch, _whole(bound))
+
+    def __str__(self) -> str:
+        return f"{self.formulation} {cp_model.CpSolverStatus(self.status).name} in {self.solver.wall_time:.2f} s"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to find."""
+        return self.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+
+    def run(self, ended: threading.Semaphore) -> None:
+        """Build and solve."""
+        try:
+            search, model = self.search, cp_model.CpModel()
+            bounds = {index: int(search.bounds[index]) for index in self.batch}
+            variables = build(model, search.data, bounds, self.ceiling, self.formulation)
+            hints = [search.found[index] for index in self.batch if index in search.found]
+            if hints:
+                add_hint(model, variables, min(hints, key=lambda one: one.objective_ticks))
+            status = self.solver.solve(model, _Callback(self, variables))
+            if status == cp_model.MODEL_INVALID:
+                raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
+            self.status = int(status)
+        except BaseException as error:
+            self.error = error
+        finally:
+            ended.release()
+
+    def proven(self, cutoff: int) -> int:
+        """No solution of the batch has an objective below this."""
+        if self.status == cp_model.INFEASIBLE:
+            return cutoff
+        if self.status == cp_model.OPTIMAL:
+            return self.best
+        return _whole(self.solver.best_objective_bound)
+
+
 class _Callback(cp_model.CpSolverSolutionCallback):
     """Hands every solution to the search at once."""
 
-    def __init__(self, search: _Search, variables: Variables) -> None:
+    def __init__(self, run: _Run, variables: Variables) -> None:
         super().__init__()
-        self.search, self.variables = search, variables
-        self.best: int = UNUSABLE_TICKS
+        self.run, self.variables = run, variables
 
     def on_solution_callback(self) -> None:
         """Read candidate and hosts; the objective is computed again from them."""
+        search = self.run.search
         index = next(one for one, chosen in self.variables.chosen.items() if self.value(chosen))
         grid = self.variables.grid_of(index)
         nodes = np.empty(grid.shape, dtype=np.int64)
         for cell in grid.cells:
             nodes[cell] = next(node for node, host in grid.hosts_of(cell).items() if self.value(host))
-        objective = objective_ticks(self.search.data, self.search.data.candidates[index], nodes)
-        self.best = min(self.best, objective)
-        self.search.offer(Solution(candidate=index, nodes=nodes, objective_ticks=objective))
+        objective = objective_ticks(search.data, search.data.candidates[index], nodes)
+        self.run.best = min(self.run.best, objective)
+        search.offer(Solution(candidate=index, nodes=nodes, objective_ticks=objective))
 
 
-def build(model: cp_model.CpModel, data: ProblemData, bounds: dict[int, int], ceiling: int) -> Variables:
+_FORMULATIONS: tuple[Formulation, ...] = ("by_host", "by_pair")
+
+
+def build(
+    model: cp_model.CpModel,
+    data: ProblemData,
+    bounds: dict[int, int],
+    ceiling: int,
+    formulation: Formulation = "by_pair",
+) -> Variables:
     """
     The joint model of some candidates.
 
@@ -275,7 +323,7 @@ def build(model: cp_model.CpModel, data: ProblemData, bounds: dict[int, int], ce
     variables = Variables(model, data, bounds, ceiling)
     for add in CONSTRAINTS:
         add(model, data, variables)
-    add_objective(model, data, variables)
+    add_objective(model, data, variables, formulation)
     return variables
 
 
@@ -290,6 +338,13 @@ def _checked_objective(data: ProblemData, candidate: CandidateData, nodes: IntAr
         return None
     objective = objective_ticks(data, candidate, nodes)
     return objective if objective < UNUSABLE_TICKS else None
+
+
+def _num_pairs(data: ProblemData, candidate: CandidateData) -> int:
+    """Host pairs of all hops."""
+    P, D, K = candidate.grid
+    hops = (P - 1) * D * K + (D > 1) * candidate.num_cells + (K > 1) * candidate.num_cells
+    return hops * data.num_nodes**2
 
 
 def _ceiling(candidate: CandidateData) -> int:
