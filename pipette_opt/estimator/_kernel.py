@@ -127,7 +127,7 @@ def program(code: Any, argument: Any, stages: Any, positions: Any, count: int, n
     A post that comes second is ``MEET``; a wait for a message whose end the stage has already passed stays, as it costs
     little.
     """
-    rows = np.empty((count, 3), dtype=np.int64)
+    rows = np.empty((count, 3), dtype=np.int32)
     posts = np.zeros(num_messages, dtype=np.int8)
     if posted:
         posts += 1

@@ -33,7 +33,7 @@ of tied embeddings, which only the judge and the upper and lower forms have.
 
 **Lower form.** A stage starts after the first forward has passed the stages before, does all its work (and, blocking,
 its waiting; asynchronous: goes round the cycle of an earlier stage and itself where that is longer), and its last
-backward passes the stages before. Interleaved: first and last are those of its first chunk.
+backward passes the stages before. Interleaved: see ``interleaved.py``.
 """
 
 from dataclasses import replace
@@ -43,6 +43,7 @@ import numpy as np
 from pipette_opt.costs.placed import PlacedTimes
 from pipette_opt.estimator.critical_path import ready_times
 from pipette_opt.estimator.estimate import stages_done
+from pipette_opt.estimator.interleaved import interleaved_lower_s
 from pipette_opt.types import FloatArray, P2PMode
 
 
@@ -111,12 +112,14 @@ def finish_upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> F
 
 def finish_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
     """When each stage can have finished its last backward, at the earliest, shape ``(pp, dp)``."""
+    if len(times.forward_s) > 1:
+        return interleaved_lower_s(times, num_microbatches, p2p)
     up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
-    cost = (times.forward_s + times.backward_s).sum(axis=0)
+    cost = (times.forward_s + times.backward_s)[0]
     work = num_microbatches * cost
-    if len(times.forward_s) == 1 and p2p == "blocking":
+    if p2p == "blocking":
         work = work + _exchanges(up, down, num_microbatches)
-    elif len(times.forward_s) == 1:
+    else:
         work = work + _zigzags(cost, up + down, num_microbatches)
     finish: FloatArray = _before(times.forward_s[0], up) + work
     for stage in range(len(finish) - 2, -1, -1):

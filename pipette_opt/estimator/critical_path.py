@@ -116,7 +116,7 @@ def _program_for(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedu
     return schedule_program(schedule, p2p)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def megatron_program(pp: int, num_microbatches: int, num_chunks: int, p2p: P2PMode) -> Program:
     """1F1B, kept for the next time."""
     return schedule_program(build_schedule(pp, num_microbatches, num_chunks), p2p)
