@@ -27,6 +27,10 @@ def estimate(
     num_gpus: opt.NumGpus = None,
     p2p: opt.P2P = "blocking",
     max_oom_risk: opt.MaxOomRisk = 0.01,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write the predicted schedule there, for Perfetto or Chrome.", rich_help_panel=opt.RUN),
+    ] = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -42,9 +46,10 @@ def estimate(
     if (plan is None) == (args is None):
         raise InputError("estimate", "give either a plan file or --args with your current Megatron arguments.")
     if plan is not None:
-        from pipette_opt.cli.plans import judged_plan
+        from pipette_opt.cli.plans import judged_plan, plan_and_instance
 
         current = judged_plan(plan, cluster, max_oom_risk)
+        instance = plan_and_instance(plan, cluster)[1]
     else:
         job = opt.read_job(
             cluster=cluster,
@@ -59,6 +64,11 @@ def estimate(
             p2p=p2p,
         )
         current = current_of(job, args or "", hosts, max_oom_risk)
+        instance = job.instance
+    if trace is not None:
+        from pipette_opt.estimator.trace import write_trace
+
+        write_trace(trace, instance, current.config, current.placement)
     if json:
         show_json(current.as_dict())
     else:

@@ -49,6 +49,10 @@ def solve(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the plan goes.", rich_help_panel=opt.RUN)] = Path(
         "plan.json"
     ),
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write the plan's predicted schedule there, for Perfetto.", rich_help_panel=opt.RUN),
+    ] = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -108,6 +112,10 @@ def solve(
     with _stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         plan = optimize(job.instance, space, params, watcher, {**job.inputs, "max_oom_risk": max_oom_risk})
     write_plan(plan, out)
+    if trace is not None:
+        from pipette_opt.estimator.trace import write_trace
+
+        write_trace(trace, job.instance, plan.config, plan.placement)
     if json:
         show_json(plan_to_dict(plan))
     else:

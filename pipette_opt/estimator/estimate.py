@@ -107,24 +107,30 @@ def stages_done(times: PlacedTimes, chunk_finish_s: FloatArray, *, split_backwar
 
 
 def reductions_end(times: PlacedTimes, chunk_finish_s: FloatArray, *, split_backward: bool = False) -> FloatArray:
-    """
-    End of each stage's gradient reduction, shape ``(pp,)``.
+    """End of each stage's gradient reduction, shape ``(pp,)``."""
+    end: FloatArray = reduction_pieces(times, chunk_finish_s, split_backward=split_backward)[-1]
+    return end.copy()
 
-    In buckets: the gradients of a chunk come evenly during its last backward, equal buckets of all chunks are reduced
-    one after the other, and none starts before its slowest replica has it.
+
+def reduction_pieces(times: PlacedTimes, chunk_finish_s: FloatArray, *, split_backward: bool = False) -> FloatArray:
+    """
+    Ends of the pieces of each stage's gradient reduction, each an equal part of it, shape ``(num_pieces, pp)``.
+
+    One piece after the last backward; or buckets: the gradients of a chunk come evenly during its last backward, equal
+    buckets of all chunks are reduced one after the other, and none starts before its slowest replica has it.
     """
     if times.reduction_buckets < 1:
-        end: FloatArray = chunk_finish_s.max(axis=(0, 2)) + times.reduction_s
-        return end
+        whole: FloatArray = (chunk_finish_s.max(axis=(0, 2)) + times.reduction_s)[None]
+        return whole
     chunks, buckets = len(chunk_finish_s), times.reduction_buckets
     last_s = work_table(times)[-chunks:] if split_backward else times.backward_s
     shares = np.arange(buckets)[::-1, None, None, None] / buckets
     ready = (chunk_finish_s - shares * last_s).max(axis=3).reshape(chunks * buckets, -1)
-    ready.sort(axis=0)
-    end = np.zeros(ready.shape[1])
-    for piece in ready:
-        end = np.maximum(end, piece) + times.reduction_s / len(ready)
-    return end
+    ends = np.sort(ready, axis=0)
+    ends[0] += times.reduction_s / len(ends)
+    for index in range(1, len(ends)):
+        ends[index] = np.maximum(ends[index - 1], ends[index]) + times.reduction_s / len(ends)
+    return ends
 
 
 def estimate(
