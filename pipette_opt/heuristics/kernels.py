@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from pipette_opt.compiled import evaluate, finish_of_column, ring_of_row, slowest_end
+from pipette_opt.heuristics.compiled import evaluate, finish_of_column, ring_of_row, slowest_end
 
 
 @njit(cache=True, nogil=True)

@@ -47,60 +47,6 @@ def has_room(data: ProblemData, candidate: CandidateData) -> bool:
     return bool((room >= width * np.arange(1, len(room) + 1)).all())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Floor:
-    """
-    What no placement of a candidate can go below.
-
-    Parameters
-    ----------
-    times
-        Forward, backward, transfer to the next stage and back, first chunk's forward and backward, of each stage,
-        shape ``(6, pp)``; transfers of the last stage are 0.
-    finish
-        When each stage of some column has finished, in every placement, shape ``(pp,)``.
-    ring
-        Gradient reduction of each stage, shape ``(pp,)``.
-    host_transfer
-        Cost of each host's fastest transfer, in the sense of :func:`transfer_cost`, shape ``(num_nodes,)``.
-    host_finish
-        As ``finish``, if the host is used, shape ``(num_nodes, pp)``.
-    """
-
-    times: IntArray
-    finish: IntArray
-    ring: IntArray
-    host_transfer: IntArray
-    host_finish: IntArray
-
-
-def candidate_floor(data: ProblemData, candidate: CandidateData) -> Floor | None:
-    """Least times of every stage; ``None`` if there is no placement at all."""
-    if not has_room(data, candidate):
-        return None
-    work, transfers = _least_work(data, candidate, data.allowed(candidate)), _transfers(data, candidate)
-    ring = _ring_floor(data, candidate)
-    if work is None or transfers is None or ring is None:
-        return None
-    sides = [np.append(side, 0) for side in transfers.least]
-    finish = np.zeros(candidate.num_stages, dtype=np.int64)
-    for placed in _path_scenarios(data, candidate):
-        assert placed is not None, "links were checked above"
-        finish = np.maximum(finish, finish_ticks(data, candidate, placed).min(axis=1))
-    host_finish = np.repeat(finish[None], data.num_nodes, axis=0)
-    if len(transfers.between):
-        for host, cost in enumerate(np.minimum(transfers.host, UNUSABLE_TICKS >> 12).tolist()):
-            placed = _placed(candidate, [one[:, None] for one in work], *transfers.at_level(cost))
-            host_finish[host] = np.maximum(finish, finish_ticks(data, candidate, placed).min(axis=1))
-    return Floor(
-        times=np.array([*work[:2], *sides, *work[2:]]),
-        finish=finish,
-        ring=ring,
-        host_transfer=transfers.host,
-        host_finish=host_finish,
-    )
-
-
 def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[PlacedTicks | None]:
     """
     Sets of scenarios, one per column, of which one must hold; ``None`` if nothing can hold.
@@ -199,15 +145,12 @@ class _Transfers:
         Whether the slower direction counts, or the sum of both.
     level
         Some transfer costs at least this.
-    host
-        Cost of each host's fastest transfer, shape ``(num_nodes,)``; 0 if there is no boundary between hosts.
     """
 
     least: tuple[IntArray, IntArray]
     between: IntArray
     blocking: bool
     level: int
-    host: IntArray
 
     def at_level(self, level: int) -> tuple[IntArray, IntArray]:
         """Transfers if one that costs ``level`` is at each boundary in turn, two arrays ``(pp - 1, scenarios)``."""
@@ -237,9 +180,8 @@ def _transfers(data: ProblemData, candidate: CandidateData) -> _Transfers | None
     blocking = candidate.exact and data.p2p == "blocking"
     send = np.full(len(rows) - 1, candidate.intra_p2p_ticks, dtype=np.int64)
     back = send.copy()
-    host = np.zeros(data.num_nodes, dtype=np.int64)
     if not len(between):
-        return _Transfers(least=(send, back), between=between, blocking=blocking, level=0, host=host)
+        return _Transfers(least=(send, back), between=between, blocking=blocking, level=0)
     cost, allowed = transfer_cost(data, candidate), data.allowed(candidate)
     fastest = np.minimum(candidate.p2p_ticks, candidate.p2p_ticks.T)
     for boundary in between:
@@ -249,11 +191,10 @@ def _transfers(data: ProblemData, candidate: CandidateData) -> _Transfers | None
         send[boundary] = fastest[pairs].min()
         back[boundary] = cost[pairs].min() - (0 if blocking else send[boundary])
     level = bottleneck_level(cost, (candidate.grid[0] - 1) * candidate.grid[1] * candidate.grid[2])
-    host = cost.min(axis=1)
-    level = max(level, _some_host_has(host, allowed, candidate.num_cells))
+    level = max(level, _some_host_has(cost.min(axis=1), allowed, candidate.num_cells))
     if level >= UNUSABLE_TICKS:
         return None
-    return _Transfers(least=(send, back), between=between, blocking=blocking, level=level, host=host)
+    return _Transfers(least=(send, back), between=between, blocking=blocking, level=level)
 
 
 def _some_host_has(values: IntArray, allowed: BoolArray, num_used: int) -> int:

@@ -24,7 +24,7 @@ class Tables(NamedTuple):
     shape
         Pipeline, data and tensor size of the grid, shape ``(3,)``.
     scalars
-        Form (``BLOCKING``, ``ASYNC`` or ``LOWER``), micro-batches, transfer inside a host, optimizer step.
+        Form (``BLOCKING``, ``ASYNC`` or ``LOWER``), micro-batches, transfer inside a host, optimizer step, penalty.
     row
         Grid row of each stage, shape ``(pp,)``.
     watched
@@ -62,7 +62,8 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
     return Tables(
         shape=np.array(candidate.grid, dtype=np.int64),
         scalars=np.array(
-            [form, candidate.num_microbatches, candidate.intra_p2p_ticks, candidate.optimizer_ticks], dtype=np.int64
+            [form, candidate.num_microbatches, candidate.intra_p2p_ticks, candidate.optimizer_ticks, penalty],
+            dtype=np.int64,
         ),
         row=row,
         watched=watched,
