@@ -96,6 +96,7 @@ def _candidate(
 ) -> CandidateData:
     config, cluster = fitting.config, instance.cluster
     gpus, members = _gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
     link_s = inter_node_message_s(cluster, message, gpus // block.stages)
     if exact and instance.p2p == "blocking":
@@ -104,7 +105,7 @@ def _candidate(
     distinct = sorted(set(gradient))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
     forward, backward, first_forward, first_backward = _stage_ticks(instance, config, compute, block, tick_s)
-    tensor_forward, tensor_backward = _tensor_ticks(instance, config, block, tick_s)
+    tensor_forward, tensor_backward = _tensor_ticks(instance, config, compute, block, tick_s)
     several_hosts = config.data_parallel_size > block.replicas
     return CandidateData(
         config=config,
@@ -119,7 +120,7 @@ def _candidate(
         intra_p2p_ticks=int(_up(intra_node_message_s(cluster, message), tick_s)),
         p2p_ticks=_link_ticks(link_s, tick_s),
         ring_class=np.array([distinct.index(traffic) for traffic in gradient]),
-        ring_ticks=np.array([_ring_ticks(instance, traffic, members, gpus, tick_s) for traffic in distinct])
+        ring_ticks=np.array([_ring_ticks(instance, traffic, members, gpus, num_hosts, tick_s) for traffic in distinct])
         if several_hosts
         else np.zeros((len(distinct), 0, 0), dtype=np.int64),
         ring_floor_ticks=np.array([_ring_floor(instance, traffic, members, tick_s) for traffic in gradient]),
@@ -145,8 +146,9 @@ def _stage_ticks(
     tensor_forward = tensor_backward = np.zeros_like(layers)
     if config.tensor_model_parallel_size > 1 and block.nodes_per_slot == 1:
         forward, backward = tensor_traffic(instance.model, instance.training, config, instance.stack)
-        tensor_forward = layers * intra_node_ring_s(instance.cluster, forward, instance.stack)
-        tensor_backward = layers * intra_node_ring_s(instance.cluster, backward, instance.stack)
+        forward_s = intra_node_ring_s(instance.cluster, forward, instance.stack) - compute.idle_forward_s
+        backward_s = intra_node_ring_s(instance.cluster, backward, instance.stack) - compute.idle_backward_s
+        tensor_forward, tensor_backward = layers * max(forward_s, 0.0), layers * max(backward_s, 0.0)
     chunks = config.num_chunks
     return (
         _up(compute.forward_s.sum(axis=1) + tensor_forward, tick_s),
@@ -157,24 +159,39 @@ def _stage_ticks(
 
 
 def _tensor_ticks(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float
+    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock, tick_s: float
 ) -> tuple[IntArray, IntArray]:
     """Tensor communication of one layer by slowest hop, for groups that span hosts."""
     if block.nodes_per_slot == 1:
         return NO_TICKS, NO_TICKS
     members = config.tensor_model_parallel_size // block.nodes_per_slot
-    ticks = [
-        _link_ticks(
-            inter_node_ring_s(instance.cluster, traffic, group_flows=members, num_flows=members, stack=instance.stack),
-            tick_s,
+    ticks = []
+    idle = (compute.idle_forward_s, compute.idle_backward_s)
+    traffics = tensor_traffic(instance.model, instance.training, config, instance.stack)
+    for traffic, hidden in zip(traffics, idle, strict=True):
+        times = inter_node_ring_s(
+            instance.cluster,
+            traffic,
+            group_flows=members,
+            num_flows=members,
+            num_hosts=block.nodes_per_slot,
+            stack=instance.stack,
         )
-        for traffic in tensor_traffic(instance.model, instance.training, config, instance.stack)
-    ]
+        ticks.append(_link_ticks(np.maximum(times - hidden, 0.0), tick_s))
     return ticks[0], ticks[1]
 
 
-def _ring_ticks(instance: Instance, traffic: RingTraffic, members: int, gpus: int, tick_s: float) -> IntArray:
-    times = inter_node_ring_s(instance.cluster, traffic, group_flows=members, num_flows=gpus, stack=instance.stack)
+def _ring_ticks(
+    instance: Instance, traffic: RingTraffic, members: int, gpus: int, num_hosts: int, tick_s: float
+) -> IntArray:
+    times = inter_node_ring_s(
+        instance.cluster,
+        traffic,
+        group_flows=members,
+        num_flows=gpus,
+        num_hosts=num_hosts,
+        stack=instance.stack,
+    )
     return _link_ticks(times, tick_s)
 
 

@@ -13,9 +13,6 @@ from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
 from pipette_opt.types import RecomputeGranularity
 
-ASSUMED_INTER_NODE_LATENCY_S = 12e-6
-"""One message between hosts on InfiniBand."""
-
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """What a row must say to be predicted."""
 
@@ -191,8 +188,29 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
         inside = [min(max(bound - 2, 0), num_layers) for bound in bounds]
         if len(bounds) == pp + 1 and bounds[-1] >= num_layers + 2:
             return tuple(b - a for a, b in pairwise(inside))
+    if "nanotron" in run.source.lower():
+        return balanced_layers(run, num_layers, pp)
     base, extra = divmod(num_layers, pp)
     return tuple(base + (stage < extra) for stage in range(pp))
+
+
+def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
+    """
+    Nanotron's split: blocks go to a stage until it has its share of the cost, and the head is a block too.
+
+    Its costs are parameters of the matrices (``get_block_compute_costs`` in its models); embeddings cost nothing.
+    """
+    h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
+    layer = h * (2 * h + 2 * h * (run.kv_heads or heads) // heads) + 3 * h * ffn
+    head = h * (run.vocab or 0)
+    target = (num_layers * layer + head) / pp
+    layers, cost, stage = [0] * pp, 0.0, 0
+    for _ in range(num_layers):
+        if cost >= target and stage < pp - 1:
+            stage, cost = stage + 1, 0.0
+        layers[stage] += 1
+        cost += layer
+    return tuple(layers)
 
 
 def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
@@ -206,7 +224,7 @@ def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -
         nodes=tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes)),
         intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
         intra_node_latency_s=entry.intra_node_latency_s,
-        inter_node_latency_s=ASSUMED_INTER_NODE_LATENCY_S,
+        inter_node_latency_s=stack.assumed_latency_s,
         nics_per_node=run.gpus_per_node,
         link_matrices=links if num_nodes > 1 else (),
     )

@@ -24,7 +24,7 @@ def pipette_form_s(times: PlacedTimes, num_microbatches: int) -> float:
         replica = rounds * (pp * stage + messages) + (pp - 1) * stage
     else:
         replica = pp * stage + messages + (num_microbatches - 1) * stage
-    return replica + float(times.reduction_s[0])
+    return float(replica + times.reduction_s[0])
 
 
 def amp_form_s(times: PlacedTimes, num_microbatches: int) -> float:
@@ -54,7 +54,7 @@ def varuna_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 def megatron_form_s(times: PlacedTimes, num_microbatches: int) -> float:
     """Megatron-LM (Narayanan et al., SC 2021): ``(m + pp - 1) (f + b)``, interleaved ``pp - 1`` over the chunks."""
     chunks, pp = times.forward_s.shape[:2]
-    return (num_microbatches + (pp - 1) / chunks) * _stage_s(times)
+    return float((num_microbatches + (pp - 1) / chunks) * _stage_s(times))
 
 
 RIVALS: Mapping[str, Callable[[PlacedTimes, int], float]] = {

@@ -92,6 +92,7 @@ def inter_node_ring_s(
     *,
     group_flows: int,
     num_flows: int,
+    num_hosts: int = 2,
     stack: StackSpec = DEFAULT_STACK,
 ) -> FloatArray:
     """
@@ -103,10 +104,14 @@ def inter_node_ring_s(
         Flows that the group itself opens between the two hosts.
     num_flows
         All flows that cross the hop at once, at least ``group_flows``.
+    num_hosts
+        Hosts of the ring; with many of them it crosses more of the network.
     """
-    share = cluster.pair_bytes_per_s(num_flows) * (group_flows / num_flows) * stack.inter_node
+    share = cluster.pair_bytes_per_s(num_flows) * (group_flows / num_flows)
+    share = share * (stack.inter_node * (2.0 / num_hosts) ** stack.congestion)
     if group_flows > 1:  # the ring also has hops inside the hosts
         share = np.minimum(share, cluster.intra_node_bytes_per_s * stack.intra_node)
     latency = max(cluster.inter_node_latency_s, cluster.intra_node_latency_s if group_flows > 1 else 0.0)
     start = traffic.num_calls * stack.collective_s + traffic.num_steps * stack.ring_step * latency
-    return start + traffic.hop_bytes / share
+    times: FloatArray = start + traffic.hop_bytes / share
+    return times

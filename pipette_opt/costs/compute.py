@@ -38,7 +38,7 @@ FORWARD, BACKWARD = 1.0, 2.0
 Efficiency, DEFAULT_EFFICIENCY = StackSpec, DEFAULT_STACK
 """What a kernel attains of the hardware: constants of the software stack."""
 
-HOST_BOUND_SHARPNESS = 6.0
+HOST_BOUND_SHARPNESS = 8.0
 """
 How the device's and the host's time of a layer combine: the larger, plus a part of the smaller where they are near,
 since some kernels of a layer wait for the host and others hide it.
@@ -56,11 +56,16 @@ class StageCompute:
         By kind of GPU, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
         Optimizer step of the slowest stage on the slowest kind.
+    idle_forward_s, idle_backward_s
+        Time of one layer in which the device waits for the host, the shortest of all kinds; tensor communication
+        hides in it.
     """
 
     forward_s: FloatArray
     backward_s: FloatArray
     optimizer_s: float
+    idle_forward_s: float = 0.0
+    idle_backward_s: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "forward_s", read_only(self.forward_s, np.float64))
@@ -113,8 +118,9 @@ def stage_compute(
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward = np.empty(shape), np.empty(shape)
     layers = np.array(config.layers_per_stage) / config.num_chunks
+    idle = np.empty((len(kinds), 2))
     for kind, gpu in enumerate(kinds):
-        layer = layer_times_s(instance, config, gpu, rates)
+        layer, idle[kind] = _layer_and_idle_s(instance, config, gpu, rates)
         forward[kind], backward[kind] = layers * layer[0], layers * layer[1]
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
         look_up = _embedding_time_s(instance.model, instance.training, config, gpu, rates)
@@ -128,6 +134,8 @@ def stage_compute(
         forward_s=forward * slower + fixed,
         backward_s=backward * slower + fixed,
         optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds),
+        idle_forward_s=float(idle[:, 0].min()),
+        idle_backward_s=float(idle[:, 1].min()),
     )
 
 
@@ -138,20 +146,26 @@ def layer_times_s(
     rates: StackSpec | None = None,
 ) -> tuple[float, float]:
     """Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds."""
-    rates = rates or instance.stack
+    return _layer_and_idle_s(instance, config, gpu, rates or instance.stack)[0]
+
+
+def _layer_and_idle_s(
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Forward and backward of one layer, and how long the device waits for the host in each."""
     core = _attention_times_s(instance.model, instance.training, config, gpu, rates)
     measured = _measured_layer(instance, config, gpu)
     if measured is None:
         outside = _outside_attention_times_s(instance.model, instance.training, config, gpu, rates)
         measured = (core[0] + outside[0], core[1] + outside[1])
-    forward, backward = measured
-    host = _host_time_s(instance.model, instance.training, config, rates)
-    forward, backward = _bound_by_host(forward, host), _bound_by_host(backward, host)
+    host = _host_time_s(instance, config, rates)
+    forward, backward = (_bound_by_host(device, host) for device in measured)
+    idle = (forward - measured[0], backward - measured[1])
     if config.recompute_granularity == "full":
-        backward += forward
-    elif config.recompute_granularity == "selective":
+        return (forward, backward + forward), (idle[0], sum(idle))
+    if config.recompute_granularity == "selective":
         backward += core[0]
-    return forward, backward
+    return (forward, backward), idle
 
 
 def head_times_s(
@@ -259,18 +273,21 @@ def _outside_attention_times_s(
     )
 
 
-def _host_time_s(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, rates: StackSpec) -> float:
+def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:
     """
     What the host needs to launch one pass of a layer.
 
     The backward launches about twice the forward's kernels from compiled code, in about the same time.
     """
+    model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
     kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
     kernels += 8 if model.position_embedding_type == "rope" else 0
     kernels += 2 if model.gated_linear_unit else 0
     kernels += 0 if training.fused_norm else 12
-    collectives = 0 if config.tensor_model_parallel_size == 1 else 4 if config.sequence_parallel else 2
-    return kernels * rates.host_kernel_s + collectives * rates.host_collective_s
+    collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
+    crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
+    wait = rates.pipelined_wait_s * tp if crosses else 0.0
+    return kernels * rates.host_kernel_s + collectives * (rates.host_collective_s + wait)
 
 
 def _bound_by_host(device_s: float, host_s: float) -> float:

@@ -12,7 +12,7 @@ from pipette_opt.costs.collectives import (
     intra_node_ring_s,
     tensor_traffic,
 )
-from pipette_opt.costs.compute import stage_compute
+from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
@@ -100,7 +100,7 @@ def placed_times(instance: Instance, config: ParallelConfig, placement: Placemen
     stage = np.arange(pp)[:, None, None]
     forward = compute.forward_s[kinds, :, stage].max(axis=2).transpose(2, 0, 1)  # (chunks, pp, dp)
     backward = compute.backward_s[kinds, :, stage].max(axis=2).transpose(2, 0, 1)
-    tensor_forward, tensor_backward = _tensor_times(instance, config, hosts)
+    tensor_forward, tensor_backward = _tensor_times(instance, config, hosts, compute)
     send_forward, send_backward = _send_times(instance, config, hosts)
     return PlacedTimes(
         forward_s=forward + tensor_forward,
@@ -149,29 +149,36 @@ def _send_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -> 
     size = p2p_bytes(instance.model, instance.training, config)
     forward, backward = np.zeros(hosts.shape[:2]), np.zeros(hosts.shape[:2])
     used = len(hosts) if config.num_chunks > 1 else len(hosts) - 1
-    for stage in range(used):
-        here, there = hosts[stage], hosts[(stage + 1) % len(hosts)]
-        forward[stage] = _message_times(instance.cluster, size, here, there)
-        backward[stage] = _message_times(instance.cluster, size, there, here)
+    here, there = hosts[:used], np.roll(hosts, -1, axis=0)[:used]
+    forward[:used] = _message_times(instance.cluster, size, here, there)
+    backward[:used] = _message_times(instance.cluster, size, there, here)
     return forward, backward
 
 
 def _message_times(cluster: ClusterSpec, size: float, here: IntArray, there: IntArray) -> FloatArray:
-    """Messages from ``here`` to ``there``, all at once, shape ``(dp, slot)``; the slowest of each replica."""
-    pairs, which, flows = np.unique(here * cluster.num_nodes + there, return_inverse=True, return_counts=True)
-    times = np.empty(len(pairs))
-    for index, (pair, num_flows) in enumerate(zip(pairs, flows, strict=True)):
-        source, target = divmod(int(pair), cluster.num_nodes)
-        if source == target:
-            times[index] = intra_node_message_s(cluster, size)
-        else:
-            times[index] = inter_node_message_s(cluster, size, int(num_flows))[source, target]
-            _check_measured(cluster, times[index], source, target, "the pipeline")
-    slowest: FloatArray = times[which.reshape(here.shape)].max(axis=1)
+    """
+    Messages from ``here`` to ``there``, shape ``(boundaries, dp, slot)``; the slowest of each replica.
+
+    Those of one boundary go at once and share the links.
+    """
+    boundary, num_nodes = np.arange(len(here))[:, None, None], cluster.num_nodes
+    keys, which, flows = np.unique(
+        (boundary * num_nodes + here) * num_nodes + there, return_inverse=True, return_counts=True
+    )
+    source, target = keys // num_nodes % num_nodes, keys % num_nodes
+    times = np.full(len(keys), intra_node_message_s(cluster, size))
+    for num_flows in np.unique(flows[source != target]):
+        these = (flows == num_flows) & (source != target)
+        times[these] = inter_node_message_s(cluster, size, int(num_flows))[source[these], target[these]]
+    for missing in np.flatnonzero(np.isnan(times)):
+        _check_measured(cluster, float(times[missing]), int(source[missing]), int(target[missing]), "the pipeline")
+    slowest: FloatArray = times[which.reshape(here.shape)].max(axis=2)
     return slowest
 
 
-def _tensor_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -> tuple[FloatArray, FloatArray]:
+def _tensor_times(
+    instance: Instance, config: ParallelConfig, hosts: IntArray, compute: StageCompute
+) -> tuple[FloatArray, FloatArray]:
     """Tensor-parallel communication of every chunk, shape ``(num_chunks, pp, dp)`` each, forward and backward."""
     pp, dp, _ = hosts.shape
     layers = np.repeat(np.array(config.layers_per_stage)[None, :] / config.num_chunks, config.num_chunks, axis=0)
@@ -180,10 +187,12 @@ def _tensor_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -
         return nothing, nothing
     groups = hosts.reshape(pp * dp * config.context_parallel_size, config.tensor_model_parallel_size)
     passes = []
-    for traffic in tensor_traffic(instance.model, instance.training, config, instance.stack):
+    idle = (compute.idle_forward_s, compute.idle_backward_s)
+    traffics = tensor_traffic(instance.model, instance.training, config, instance.stack)
+    for traffic, hidden in zip(traffics, idle, strict=True):
         times = _ring_times(instance, groups, [traffic] * len(groups), "a tensor-parallel group")
         per_layer = times.reshape(pp, dp, -1).max(axis=2)
-        passes.append(layers[:, :, None] * per_layer[None])
+        passes.append(layers[:, :, None] * np.maximum(per_layer - hidden, 0.0)[None])
     return passes[0], passes[1]
 
 
@@ -204,7 +213,7 @@ def _reduction_times(instance: Instance, config: ParallelConfig, hosts: IntArray
 
 def _ring_times(instance: Instance, groups: IntArray, traffic: list[RingTraffic], who: str) -> FloatArray:
     """Rings that run at once, one per row of ``groups`` (hosts of the members in rank order), in seconds."""
-    rings = [_ring_of(row) for row in groups]
+    rings = [_ring_of(row) for row in groups.tolist()]
     flows: dict[tuple[int, int], int] = {}
     for hops, members in rings:
         for hop in hops:
@@ -219,13 +228,15 @@ def _ring_times(instance: Instance, groups: IntArray, traffic: list[RingTraffic]
     return times
 
 
-def _ring_of(members: IntArray) -> tuple[tuple[tuple[int, int], ...], int]:
+def _ring_of(members: list[int]) -> tuple[tuple[tuple[int, int], ...], int]:
     """Hops between hosts, in order of first appearance, and how many flows the group opens on each."""
-    hosts, first, counts = np.unique(members, return_index=True, return_counts=True)
-    order = hosts[np.argsort(first)].tolist()
+    counts: dict[int, int] = {}
+    for host in members:
+        counts[host] = counts.get(host, 0) + 1
+    order = list(counts)
     if len(order) == 1:
-        return (), int(counts[0])
-    return tuple(zip(order, [*order[1:], order[0]], strict=True)), int(counts.min())
+        return (), counts[order[0]]
+    return tuple(zip(order, [*order[1:], order[0]], strict=True)), min(counts.values())
 
 
 def _ring_time(
@@ -240,7 +251,9 @@ def _ring_time(
     time = intra_node_ring_s(cluster, traffic, stack) if members > 1 else 0.0
     for source, target in hops:
         shared = flows[source, target]
-        hop = inter_node_ring_s(cluster, traffic, group_flows=members, num_flows=shared, stack=stack)[source, target]
+        hop = inter_node_ring_s(
+            cluster, traffic, group_flows=members, num_flows=shared, num_hosts=len(hops), stack=stack
+        )[source, target]
         _check_measured(cluster, float(hop), source, target, who)
         time = max(time, float(hop))
     return time

@@ -138,7 +138,7 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
     runs = []
     try:
         for index, cells in enumerate(reader):
-            runs.append(_read_row(f"{path}, line {reader.line_num}", index, cells))
+            runs.append(_read_row(f"{path}, line {reader.line_num}", index, dict(cells)))
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}", f"is not valid CSV: {error}.") from None
     if not runs:
@@ -182,10 +182,10 @@ def _check_header(where: str, header: list[str]) -> None:
         raise InputError(where, f"measures nothing: it has none of the columns {', '.join(MEASURED)}.")
 
 
-def _read_row(where: str, index: int, cells: dict[str, Any]) -> MeasuredRun:
+def _read_row(where: str, index: int, cells: dict[str | None, Any]) -> MeasuredRun:
     if None in cells:
         raise InputError(where, f"has more cells than the header: {shown(cells[None])}.")
-    row = _Cells(where, {name: (text or "").strip() for name, text in cells.items()})
+    row = _Cells(where, {str(name): (text or "").strip() for name, text in cells.items()})
     memory_gib = row.number("gpu_mem_gib", above_zero=True)
     gpu = find_run_gpu(row.needed("gpu"), memory_gib)
     recompute_text = row.text("recompute") or "none"

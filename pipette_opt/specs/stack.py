@@ -34,6 +34,9 @@ class StackSpec:
         Time of the host to launch one kernel; a layer takes no less than its launches.
     host_collective_s
         The same for one collective.
+    pipelined_wait_s
+        What each rank of a tensor-parallel group adds to the launch of a collective while the pipeline's messages
+        cross hosts: the group waits for the slowest of its hosts' threads.
     micro_batch_s
         What one stage adds to each micro-batch: bookkeeping, and the wait for the host around its messages.
     iteration_s
@@ -44,6 +47,9 @@ class StackSpec:
         Latency of one step of a ring, over the cluster's latency of one message.
     intra_node, inter_node
         Share of the measured bandwidth that collectives attain inside a host and between hosts.
+    congestion
+        Exponent of the loss of bandwidth of a ring with its number of hosts: ``n`` hosts attain ``(2 / n)`` to this
+        power of what two do. 0: a network without contention; 1: a shared backbone.
     tensor_overlap
         Share of the backward tensor communication that hides behind weight gradients.
     gradient_overlap
@@ -52,6 +58,8 @@ class StackSpec:
         Extra time for each doubling of the hosts: the slowest of many decides.
     assumed_node_bytes_per_s
         What all GPUs of a host send to another at once, one direction; for runs whose links nobody measured.
+    assumed_latency_s
+        Fixed cost of one message between hosts, for the same runs.
     name, source
         Where the constants come from, for people.
     fitted
@@ -73,16 +81,19 @@ class StackSpec:
     kernel_s: float = 4e-6
     host_kernel_s: float = 0.0
     host_collective_s: float = 0.0
+    pipelined_wait_s: float = 0.0
     micro_batch_s: float = 0.0
     iteration_s: float = 0.0
     collective_s: float = 0.0
     ring_step: float = 1.0
     intra_node: float = 1.0
     inter_node: float = 1.0
+    congestion: float = 0.0
     tensor_overlap: float = 0.0
     gradient_overlap: float = 0.0
     straggling: float = 0.0
-    assumed_node_bytes_per_s: float = 160e9
+    assumed_node_bytes_per_s: float = 100e9
+    assumed_latency_s: float = 12e-6
     name: str = "default"
     source: str = ""
     fitted: Mapping[str, Any] | None = None
@@ -92,7 +103,7 @@ class StackSpec:
         for field in SHARES:
             if not 0 < getattr(self, field) <= 1:
                 raise ValueError(f"{field} must be in (0, 1], got {getattr(self, field)}.")
-        for field in ("elementwise", "assumed_node_bytes_per_s"):
+        for field in ("elementwise", "assumed_node_bytes_per_s", "assumed_latency_s"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} must be > 0, got {getattr(self, field)}.")
         for field in ("tile", "smallest_tile", "num_tiles_at_once", "inner_half"):
@@ -102,9 +113,11 @@ class StackSpec:
         for field in (
             "collective_s",
             "ring_step",
+            "congestion",
             "kernel_s",
             "host_kernel_s",
             "host_collective_s",
+            "pipelined_wait_s",
             "micro_batch_s",
             "iteration_s",
             "straggling",

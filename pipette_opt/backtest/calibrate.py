@@ -1,0 +1,337 @@
+"""
+Fit the constants of a stack to measured runs.
+
+Robust least squares: the residual of a run is the logarithm of predicted over measured time, under a Huber loss, so
+that a few spoiled runs do not decide. Every constant has a prior around the starting stack, as wide as such constants
+differ between stacks, so that what the runs do not tell stays as it was. All runs share every constant; there is none
+for a row, a model or a number of GPUs. Cross-validation leaves out whole groups.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.backtest.cases import Case, make_cases
+from pipette_opt.backtest.metrics import Errors, measure
+from pipette_opt.backtest.predict import predicted_s
+from pipette_opt.errors import InputError
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import ClusterSpec, StackSpec
+from pipette_opt.types import FloatArray
+
+HUBER = 0.05
+"""Residuals (about relative errors) beyond this count linearly."""
+
+NOISE = 0.04
+"""Standard deviation of residuals that priors are weighed against."""
+
+STEP = 0.02
+"""Of the logarithm of a constant, for derivatives."""
+
+MIN_RUNS = 3
+MAX_ITERATIONS = 15
+MAX_DAMPINGS = 6
+FOLDS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """
+    A constant that is fitted, in its logarithm.
+
+    Parameters
+    ----------
+    spread
+        Standard deviation of the prior of the logarithm.
+    start
+        Centre of the prior where the starting stack has zero.
+    slow
+        Where a second descent starts.
+    largest
+        Upper limit.
+    between_hosts
+        Whether only runs on several hosts tell anything about it.
+    """
+
+    name: str
+    spread: float
+    start: float = 1.0
+    slow: float | None = None
+    largest: float = np.inf
+    between_hosts: bool = False
+
+
+FREE = (
+    Free(name="best_matmul", spread=0.3, largest=1.0),
+    Free(name="best_attention_forward", spread=0.3, largest=1.0),
+    Free(name="best_attention_backward", spread=0.3, largest=1.0),
+    Free(name="flash1", spread=0.3, largest=1.0),
+    Free(name="memory", spread=0.15, largest=1.0),
+    Free(name="elementwise", spread=0.5),
+    Free(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
+    Free(name="host_collective_s", spread=0.7, start=30e-6),
+    Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
+    Free(name="micro_batch_s", spread=1.0, start=1e-3),
+    Free(name="iteration_s", spread=1.0, start=20e-3),
+    Free(name="collective_s", spread=0.5, start=30e-6),
+    Free(name="ring_step", spread=0.3),
+    Free(name="intra_node", spread=0.3, largest=1.0),
+    Free(name="congestion", spread=0.4, start=1.0, between_hosts=True),
+    Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
+    Free(name="assumed_node_bytes_per_s", spread=1.0),
+    Free(name="assumed_latency_s", spread=0.7),
+)
+"""
+What is free, and how much such constants differ between stacks and clusters.
+
+The loss of bandwidth with the number of hosts is centred on its inverse, as rings over 2 to 64 hosts of a large public
+sweep attain it (Hugging Face's Ultra-Scale playbook: 341, 161, 95, 53, 27, 13 GB/s in the median).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """
+    A calibrated stack and how far to trust it.
+
+    Parameters
+    ----------
+    errors
+        Over the runs it was fitted to.
+    held_out
+        Each run predicted by a fit that saw no run of its group; ``None`` with a single group.
+    larger
+        The largest jobs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
+    notes
+        What to know before using it, for people.
+    """
+
+    stack: StackSpec
+    runs: tuple[MeasuredRun, ...]
+    errors: Errors
+    held_out: Errors | None
+    larger: Errors | None
+    notes: tuple[str, ...]
+
+
+def calibrate_runs(
+    runs: Sequence[MeasuredRun],
+    base: StackSpec,
+    cluster: ClusterSpec | None = None,
+    *,
+    max_runs: int = 240,
+    seed: int = 0,
+    validate: bool = True,
+) -> Fit:
+    """
+    Fit the free constants to all runs with a time; ``base`` is where the priors are centred.
+
+    Parameters
+    ----------
+    cluster
+        The hosts of the runs, if their links were measured; then the assumed links are not fitted.
+    max_runs
+        Of more runs a random sample of this size is used, equally many of each group as far as possible.
+    validate
+        Whether to cross-validate, which takes as long as a few fits.
+    """
+    usable = [case for case in make_cases(_timed(runs), base, cluster) if isinstance(case, Case)]
+    if len(usable) < MIN_RUNS:
+        raise InputError(
+            "calibrate", f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."
+        )
+    chosen = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed))
+    problem = _Problem(runs=chosen, base=base, cluster=cluster, free=_free(chosen, cluster))
+    values, predicted = problem.solve()
+    measured = problem.measured_s
+    held_out = larger = None
+    if validate:
+        held_out = _cross_validate(problem, values)
+        larger = _predict_larger(problem, values)
+    stack = problem.stack_of(values)
+    return Fit(
+        stack=stack,
+        runs=tuple(chosen),
+        errors=measure(predicted, measured),
+        held_out=held_out,
+        larger=larger,
+        notes=_notes(problem, values),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Problem:
+    """Runs, the starting stack, and the constants that are free."""
+
+    runs: Sequence[MeasuredRun]
+    base: StackSpec
+    cluster: ClusterSpec | None
+    free: tuple[Free, ...]
+
+    @property
+    def measured_s(self) -> FloatArray:
+        return _measured(self.runs)
+
+    @property
+    def centre(self) -> FloatArray:
+        return np.log([getattr(self.base, one.name) or one.start for one in self.free])
+
+    @property
+    def largest(self) -> FloatArray:
+        return np.log([one.largest for one in self.free])
+
+    def stack_of(self, values: FloatArray) -> StackSpec:
+        constants = np.exp(np.minimum(values, self.largest)).tolist()
+        return self.base.with_constants({one.name: value for one, value in zip(self.free, constants, strict=True)})
+
+    def predict_s(self, values: FloatArray) -> FloatArray:
+        cases = make_cases(self.runs, self.stack_of(values), self.cluster)
+        return np.array([predicted_s(case) for case in cases if isinstance(case, Case)])
+
+    def solve(self, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Constants (their logarithms) and predicted seconds; from ``start``, or the best from several starts."""
+        starts = [start] if start is not None else [self._start(slow_host) for slow_host in (False, True)]
+        found = [self._descend(one) for one in starts]
+        values, residuals, _ = min(found, key=lambda one: one[2])
+        return values, np.exp(residuals) * self.measured_s
+
+    def _start(self, slow_host: bool) -> FloatArray:
+        """A fast host never shows, so that its constants have no slope: start from a slow one, too."""
+        values = self.centre.copy()
+        for index, one in enumerate(self.free):
+            if slow_host and one.slow is not None:
+                values[index] = np.log(one.slow)
+        return values
+
+    def _loss(self, residuals: FloatArray, values: FloatArray) -> float:
+        size = np.abs(residuals)
+        huber = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
+        prior = 0.5 * ((values - self.centre) / self._spread) ** 2
+        return float(huber.sum() / NOISE**2 + prior.sum())
+
+    @property
+    def _spread(self) -> FloatArray:
+        return np.array([one.spread for one in self.free])
+
+    def _descend(self, values: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+        """Levenberg-Marquardt with Huber weights."""
+        target = np.log(self.measured_s)
+
+        def residuals_of(at: FloatArray) -> FloatArray:
+            return np.log(self.predict_s(at)) - target
+
+        residuals = residuals_of(values)
+        loss, damping = self._loss(residuals, values), 1e-2
+        for _ in range(MAX_ITERATIONS):
+            slopes = self._slopes(residuals_of, residuals, values)
+            weights = np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / NOISE**2
+            curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(1.0 / self._spread**2)
+            downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self._spread**2)
+            before = loss
+            for _ in range(MAX_DAMPINGS):
+                step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
+                trial = np.minimum(values + np.clip(step, -1.0, 1.0), self.largest)
+                trial_residuals = residuals_of(trial)
+                trial_loss = self._loss(trial_residuals, trial)
+                if trial_loss < loss:
+                    values, residuals, loss = trial, trial_residuals, trial_loss
+                    damping = max(damping / 5.0, 1e-4)
+                    break
+                damping *= 5.0
+            if before - loss < 1e-3 * before:
+                break
+        return values, residuals, loss
+
+    def _slopes(
+        self, residuals_of: Callable[[FloatArray], FloatArray], residuals: FloatArray, values: FloatArray
+    ) -> FloatArray:
+        slopes = np.empty((len(residuals), len(values)))
+        for index in range(len(values)):
+            moved = values.copy()
+            moved[index] += STEP if moved[index] + STEP < self.largest[index] else -STEP
+            slopes[:, index] = (residuals_of(moved) - residuals) / (moved[index] - values[index])
+        return slopes
+
+
+def _free(runs: Sequence[MeasuredRun], cluster: ClusterSpec | None) -> tuple[Free, ...]:
+    """The constants that these runs can tell anything about."""
+    several_hosts = any(run.num_gpus > run.gpus_per_node for run in runs)
+    flash = any("flash" in run.attention_kernel.lower() for run in runs)
+
+    def told(one: Free) -> bool:
+        if one.name.startswith("assumed_") and (cluster is not None or not several_hosts):
+            return False
+        if one.between_hosts and not several_hosts:
+            return False
+        return flash or "attention" not in one.name
+
+    return tuple(one for one in FREE if told(one))
+
+
+def _measured(runs: Sequence[MeasuredRun]) -> FloatArray:
+    return np.array([run.iter_time_s for run in runs], dtype=np.float64)
+
+
+def _timed(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    return [run for run in runs if run.iter_time_s is not None and not run.oom]
+
+
+def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator) -> list[MeasuredRun]:
+    """In turn one of each group, at random, until there are enough."""
+    if len(runs) <= size:
+        return list(runs)
+    groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    queues = [[members[index] for index in rng.permutation(len(members))] for members in groups.values()]
+    chosen: list[MeasuredRun] = []
+    while len(chosen) < size:
+        for queue in queues:
+            if queue and len(chosen) < size:
+                chosen.append(queue.pop())
+    return sorted(chosen, key=lambda run: run.row)
+
+
+def _cross_validate(problem: _Problem, start: FloatArray) -> Errors | None:
+    """Whole groups are left out, in at most ``FOLDS`` portions."""
+    groups = list(dict.fromkeys(run.group for run in problem.runs))
+    folds = min(FOLDS, len(groups))
+    if folds < 2:
+        return None
+    portion = {group: index % folds for index, group in enumerate(groups)}
+    predicted, measured = [], []
+    for fold in range(folds):
+        out = [run for run in problem.runs if portion[run.group] == fold]
+        kept = [run for run in problem.runs if portion[run.group] != fold]
+        one = _refit(problem, kept, out, start)
+        predicted.append(one)
+        measured.append(_measured(out))
+    return measure(np.concatenate(predicted), np.concatenate(measured))
+
+
+def _predict_larger(problem: _Problem, start: FloatArray) -> Errors | None:
+    """Fit to all but the jobs with the most GPUs, judge those."""
+    most = max(run.num_gpus for run in problem.runs)
+    out = [run for run in problem.runs if run.num_gpus == most]
+    kept = [run for run in problem.runs if run.num_gpus < most]
+    if len(kept) < MIN_RUNS:
+        return None
+    predicted = _refit(problem, kept, out, start)
+    return measure(predicted, _measured(out))
+
+
+def _refit(problem: _Problem, kept: Sequence[MeasuredRun], out: Sequence[MeasuredRun], start: FloatArray) -> FloatArray:
+    values, _ = replace(problem, runs=kept).solve(0.5 * (start + problem.centre))
+    return replace(problem, runs=out).predict_s(values)
+
+
+def _notes(problem: _Problem, values: FloatArray) -> tuple[str, ...]:
+    """Constants at a limit or far from what is usual."""
+    notes = []
+    for one, value, centre in zip(problem.free, values.tolist(), problem.centre.tolist(), strict=True):
+        if abs(value - centre) > 2.0 * one.spread:
+            notes.append(f"{one.name} is {np.exp(value):.3g}, unusually far from {np.exp(centre):.3g}")
+    if len(problem.runs) < 20:
+        notes.append(f"only {len(problem.runs)} runs: most constants stay near those of {problem.base.name}")
+    return tuple(notes)

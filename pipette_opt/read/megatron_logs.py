@@ -1,0 +1,160 @@
+"""A folder of Megatron-LM training logs as rows of ``runs.csv``."""
+
+import csv
+import io
+import re
+from pathlib import Path
+from statistics import median
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.files import read_text
+from pipette_opt.read.runs import COLUMNS
+
+SUFFIXES = (".log", ".out", ".txt", ".err")
+
+WARM_UP = 3
+"""First reported iterations left out, if there are more."""
+
+_ARGUMENT = re.compile(r"^\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?([a-z][a-z0-9_]+) \.{2,} (.*?)\s*$")
+_TIME = re.compile(r"elapsed time per iteration \(ms\):\s*([\d.]+)")
+_GBS = re.compile(r"global batch size:\s*(\d+)")
+_MEMORY = re.compile(r"\[Rank \d+\].*?memory \(MB\).*?max allocated:\s*([\d.]+).*?max reserved:\s*([\d.]+)")
+_OOM = re.compile(r"CUDA out of memory|OutOfMemoryError", re.IGNORECASE)
+_GPU = re.compile(r"(?:NVIDIA\s+)((?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)")
+
+RECOMPUTE = {"selective": "selective", "full": "full"}
+
+
+def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int = 8) -> tuple[str, list[str]]:
+    """
+    Read logs, one run each; give the CSV text and what was assumed or left out, for people.
+
+    A log is what Megatron-LM prints: its arguments (``name ....... value``), lines with ``elapsed time per iteration
+    (ms)``, and ``[Rank r] (after n iterations) memory (MB)`` reports. The time of a run is the median over its reports
+    after the first few; the memory the largest ``max reserved`` of the ranks that report. Files without arguments or
+    without either result are left out.
+
+    Parameters
+    ----------
+    gpu
+        Kind of GPU; by default what a log says, if it does.
+    """
+    files = sorted(file for path in paths for file in _files(path))
+    if not files:
+        raise InputError(", ".join(map(str, paths)), f"has no logs; they end in {', '.join(SUFFIXES)}.")
+    rows, notes = [], []
+    for file in files:
+        row = _read_log(file, gpu, gpus_per_node)
+        if isinstance(row, str):
+            notes.append(f"{file.name}: left out, {row}")
+        else:
+            rows.append(row)
+    if not rows:
+        raise InputError(", ".join(map(str, paths)), f"no log could be used. {' '.join(notes)}")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=[*COLUMNS, *EXTRA], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    notes.append("time: median over the reported iterations; memory: largest max reserved of the reporting ranks")
+    return text.getvalue(), notes
+
+
+EXTRA = ("gated_linear_unit", "tied_embeddings", "kv_channels")
+"""Columns beyond the common ones that Megatron's arguments tell."""
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [file for file in path.rglob("*") if file.is_file() and file.suffix in SUFFIXES]
+    if not path.exists():
+        raise InputError(str(path), "there is no such file or folder.")
+    return [path]
+
+
+def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, object] | str:
+    """A row, or why there is none."""
+    text = read_text(file)
+    arguments = {match[1]: match[2] for line in text.splitlines() if (match := _ARGUMENT.match(line))}
+    if "world_size" not in arguments or "num_layers" not in arguments:
+        return "no Megatron arguments (`world_size ..... 64` and so on)"
+    times = [float(value) / 1e3 for value in _TIME.findall(text)]
+    steady = times[WARM_UP:] if len(times) > WARM_UP else times
+    reserved = [float(found[1]) / 1024.0 for found in _MEMORY.findall(text)]
+    oom = bool(_OOM.search(text))
+    if not steady and not reserved and not oom:
+        return "neither times nor memory reports nor an out-of-memory error"
+    named = _GPU.search(text)
+    kind = gpu or (named[1].strip() if named else "")
+    if not kind:
+        return "the log does not name the GPU; give --gpu"
+    try:
+        row = _row_of(arguments)
+    except (KeyError, ValueError) as error:
+        return f"the argument {error} is missing or no number"
+    batches = _GBS.findall(text)
+    return row | {
+        "source": "megatron-lm log",
+        "gpu": kind,
+        "gpus_per_node": min(gpus_per_node, int(str(row["num_gpus"]))),
+        "gbs": batches[-1] if batches else row["gbs"],
+        "iter_time_s": "" if oom or not steady else f"{median(steady):.6g}",
+        "peak_mem_gib": "" if oom or not reserved else f"{max(reserved):.4f}",
+        "oom": oom,
+        "notes": f"{file.name}; {len(times)} reports of time; memory: max reserved",
+    }
+
+
+def _row_of(arguments: dict[str, str]) -> dict[str, object]:
+    """Columns that Megatron's arguments tell."""
+
+    def number(name: str, default: int | None = None) -> int:
+        value = arguments.get(name, "None")
+        if value in ("None", "") and default is not None:
+            return default
+        if value in ("None", ""):
+            raise KeyError(name)
+        try:
+            return int(value)
+        except ValueError:
+            raise ValueError(name) from None
+
+    def flag(name: str) -> bool:
+        return arguments.get(name) == "True"
+
+    world, hidden, heads = number("world_size"), number("hidden_size"), number("num_attention_heads")
+    tp, pp, cp = (
+        number("tensor_model_parallel_size", 1),
+        number("pipeline_model_parallel_size", 1),
+        number("context_parallel_size", 1),
+    )
+    layers = number("num_layers")
+    grouped = flag("group_query_attention")
+    recompute = arguments.get("recompute_granularity", "None")
+    return {
+        "num_gpus": world,
+        "model": f"{layers}L-{hidden}h" + ("-swiglu" if flag("swiglu") else ""),
+        "num_layers": layers,
+        "hidden": hidden,
+        "ffn_hidden": number("ffn_hidden_size", 4 * hidden),
+        "heads": heads,
+        "kv_heads": number("num_query_groups", heads) if grouped else heads,
+        "vocab": number("padded_vocab_size", 50304),
+        "seq_len": number("seq_length"),
+        "gbs": number("global_batch_size"),
+        "mbs": number("micro_batch_size"),
+        "tp": tp,
+        "pp": pp,
+        "dp": number("data_parallel_size", world // (tp * pp * cp)),
+        "vpp": number("virtual_pipeline_model_parallel_size", 1),
+        "cp": cp,
+        "seq_parallel": flag("sequence_parallel"),
+        "zero_stage": int(flag("use_distributed_optimizer")),
+        "recompute": RECOMPUTE.get(recompute, "none"),
+        "attention_kernel": "flash"
+        if flag("use_flash_attn") or "flash" in arguments.get("attention_backend", "")
+        else "unfused",
+        "precision": "bf16" if flag("bf16") else "fp16" if flag("fp16") else "fp32",
+        "gated_linear_unit": flag("swiglu"),
+        "tied_embeddings": not flag("untie_embeddings_and_output_weights"),
+        "kv_channels": number("kv_channels", hidden // heads),
+    }

@@ -1,0 +1,82 @@
+"""Constants of a software stack from, and to, a YAML file."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipette_opt.errors import InputError
+from pipette_opt.files import write_atomically
+from pipette_opt.read.fields import Fields, did_you_mean, shown
+from pipette_opt.read.files import read_yaml
+from pipette_opt.shipped import shipped_path
+from pipette_opt.specs import StackSpec
+from pipette_opt.specs.stack import CONSTANTS
+
+DEFAULT_NAME = "megatron-core"
+"""The shipped stack that commands use without ``--calibration``."""
+
+
+def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
+    """A shipped stack by name, or a file such as ``calibrate`` writes; constants that it leaves out have defaults."""
+    path = Path(source)
+    if path.suffix not in (".yaml", ".yml"):
+        shipped = sorted(one.stem for one in shipped_path("data", "stacks").glob("*.yaml"))
+        if str(source) not in shipped:
+            hint = did_you_mean(str(source), shipped)
+            raise InputError(
+                "calibration", f"unknown stack {str(source)!r}.{hint} Give a .yaml file or one of {', '.join(shipped)}."
+            )
+        path = shipped_path("data", "stacks", f"{source}.yaml")
+    data = Fields(str(path), read_yaml(path), (*CONSTANTS, "name", "source", "fitted", "memory"))
+    whole = {field.name for field in fields(StackSpec) if field.type in (int, "int")}
+    values: dict[str, Any] = {
+        name: data.whole(name) if name in whole else data.not_negative(name) for name in CONSTANTS if data.has(name)
+    }
+    try:
+        return StackSpec(
+            **values,
+            name=data.text("name", path.stem),
+            source=data.text("source", ""),
+            fitted=_mapping(data, "fitted"),
+            memory_constants=_numbers(data, "memory"),
+        )
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(str(path), str(error)) from None
+
+
+def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
+    """Write a stack as :func:`read_stack` reads it; ``comment`` goes above, line by line."""
+    data: dict[str, Any] = {"name": stack.name, "source": stack.source}
+    data |= {name: _short(getattr(stack, name)) for name in CONSTANTS}
+    if stack.fitted is not None:
+        data["fitted"] = dict(stack.fitted)
+    if stack.memory_constants is not None:
+        data["memory"] = dict(stack.memory_constants)
+    head = "".join(f"# {line}\n" for line in comment.splitlines())
+    write_atomically(path, head + yaml.safe_dump(data, sort_keys=False, width=120))
+
+
+def _short(value: float) -> float | int:
+    """Four digits are more than a fit can tell, and read well."""
+    return value if isinstance(value, int) else float(f"{value:.4g}")
+
+
+def _mapping(data: Fields, name: str) -> dict[str, Any] | None:
+    if not data.has(name):
+        return None
+    value = data.any(name)
+    if not isinstance(value, dict):
+        raise InputError(data.where, f"{name} must be a mapping, got {shown(value)}.")
+    return value
+
+
+def _numbers(data: Fields, name: str) -> dict[str, float] | None:
+    found = _mapping(data, name)
+    for key, value in (found or {}).items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(data.where, f"{name}: {key} must be a number, got {shown(value)}.")
+    return found
