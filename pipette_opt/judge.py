@@ -23,7 +23,7 @@ from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_plac
 from pipette_opt.plan import Alternative, Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
 from pipette_opt.solution import Result, Solution
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.types import IntArray
 
 EXACT_SCOPE = (
@@ -34,6 +34,9 @@ JUDGED_SCOPE = (
     "the judge's time of an interleaved schedule; the bound is the judge's, over every candidate and every packing "
     "of whole hosts by equal rectangles of the (stage, replica) grid"
 )
+INSTANT_BYTES_PER_S = 1e30
+"""A link that takes no time."""
+
 MOST_SWAPS = 200_000
 """Exchanges looked at to say why hosts are left out."""
 
@@ -113,8 +116,12 @@ def judge_lower_bound_s(lower: ProblemData) -> float:
     return min(bounds, default=0) * lower.tick_s
 
 
-def placement_dependent_s(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> float:
-    """What transfers between hosts cost of a solution's closed form (or lower form)."""
+def placement_dependent_s(instance: Instance, data: ProblemData, best: JudgedSolution) -> float:
+    """What transfers between hosts cost: of a solution's closed form, or of the judge's time if it has none."""
+    candidate, nodes = best.candidate, best.nodes
+    if best.objective_s is None:
+        apart = estimate(_links_free(instance), candidate.config, best.placement).iteration_time_s
+        return max(0.0, best.estimate.iteration_time_s - apart)
     free = replace(
         candidate,
         p2p_ticks=np.zeros_like(candidate.p2p_ticks),
@@ -125,8 +132,24 @@ def placement_dependent_s(data: ProblemData, candidate: CandidateData, nodes: In
     return (objective_ticks(data, candidate, nodes) - objective_ticks(data, free, nodes)) * data.tick_s
 
 
+def _links_free(instance: Instance) -> Instance:
+    """The same with links between hosts that take no time."""
+    cluster = instance.cluster
+    fast = np.full((cluster.num_nodes, cluster.num_nodes), INSTANT_BYTES_PER_S)
+    links = (LinkMatrix(concurrent_flows=1, bytes_per_s=fast),)
+    return replace(
+        instance,
+        cluster=replace(cluster, link_matrices=links, inter_node_latency_s=0.0, node_bytes_per_s=None),
+    )
+
+
 def make_certificate(
-    data: ProblemData, best: JudgedSolution, exact: Result, judge_bound_s: float, wall_time_s: float
+    instance: Instance,
+    data: ProblemData,
+    best: JudgedSolution,
+    exact: Result,
+    judge_bound_s: float,
+    wall_time_s: float,
 ) -> Certificate:
     """
     What is proven about the best solution.
@@ -145,7 +168,7 @@ def make_certificate(
         objective_s, bound_s, scope = fastest, judge_bound_s, JUDGED_SCOPE
         proven = False
     bound_s = min(bound_s, objective_s)
-    dependent_s = placement_dependent_s(data, best.candidate, best.nodes)
+    dependent_s = placement_dependent_s(instance, data, best)
     return Certificate(
         status="OPTIMAL" if proven else "FEASIBLE",
         objective_s=objective_s,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.errors import InfeasibleError, InputError, MissingLinkError
@@ -90,6 +92,8 @@ class OptimizeParams:
             raise ValueError(f"gap_limit must be in [0, 1), got {self.gap_limit}.")
         if self.workers < 1:
             raise ValueError(f"workers must be >= 1, got {self.workers}.")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be in [0, 2^31), got {self.seed}.")
         if not 0 < self.max_oom_risk < 1:
             raise ValueError(f"max_oom_risk must be in (0, 1), got {self.max_oom_risk}.")
 
@@ -375,6 +379,7 @@ def finish(
     ranked = best_first(judged)
     best = ranked[0]
     certificate = make_certificate(
+        prepared.instance,
         prepared.problem if best.objective_s is None else prepared.exact,
         best,
         result,
@@ -382,11 +387,12 @@ def finish(
         watcher.elapsed_s,
     )
     num_configs = len({candidate.config for candidate in prepared.problem.candidates})
+    num_pruned = len({one.config for one in prepared.exact.candidates} - _open_configs(prepared.exact, result))
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
-        replace(certificate, num_candidates=num_configs),
+        replace(certificate, num_candidates=num_configs, num_pruned=num_pruned),
         _memory(prepared, best, params),
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
@@ -395,6 +401,15 @@ def finish(
         seed=params.seed,
         inputs=inputs,
     )
+
+
+def _open_configs(data: ProblemData, result: Result) -> set[ParallelConfig]:
+    """The solution's configuration, and each with a packing whose bound does not rule it out."""
+    if result.solution is None:
+        return {one.config for one in data.candidates}
+    best, bounds = result.solution, result.candidate_bounds
+    open_ones = np.flatnonzero(bounds < best.objective_ticks).tolist()
+    return {data.candidates[index].config for index in (best.candidate, *open_ones)}
 
 
 def _only(problem: ProblemData, *, exact: bool) -> ProblemData:
@@ -409,8 +424,8 @@ def _why_nothing(prepared: Prepared) -> str:
     return (
         f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} "
         f"packings can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too few hosts have the memory, "
-        f"or links are missing ({missing} directed pairs were not measured). Allow other degrees, more recomputation, "
-        "or import the links with a fill value."
+        f"or links are missing ({missing} directed pairs were not measured) or far too slow. Allow fewer GPUs with "
+        "--num-gpus, other degrees, more recomputation, or import the links with a fill value."
     )
 
 

@@ -192,6 +192,9 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
             )
         if not 0 <= stage.oom_probability <= 1:
             yield f"stage {stage.stage} has oom_probability {stage.oom_probability}"
+        accepted = plan.inputs.get("max_oom_risk")
+        if isinstance(accepted, float) and stage.oom_probability > accepted:
+            yield f"stage {stage.stage} has oom_probability {stage.oom_probability}, accepted was {accepted}"
 
 
 def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -215,6 +218,8 @@ def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
     for name in ("wall_time_s", "num_candidates", "num_pruned"):
         if getattr(proof, name) < 0:
             yield f"{name} is {getattr(proof, name)}"
+    if proof.num_pruned > proof.num_candidates:
+        yield f"num_pruned is {proof.num_pruned} of {proof.num_candidates} candidates"
 
 
 def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -241,7 +246,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The critical path, walked again, gives the same iteration time and utilisation."""
+    """The critical path, walked again, gives the same iteration time, by cause, and utilisation."""
     from pipette_opt.estimator.estimate import estimate
 
     try:
@@ -252,6 +257,11 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     found = plan.estimate.iteration_time_s
     if not _close(found, again.iteration_time_s, ESTIMATE_TOLERANCE):
         yield f"iteration_time_s is {found}, the judge says {again.iteration_time_s}"
+    adds_up = _close(math.fsum(plan.estimate.breakdown.values()), found, ROUNDING)  # else estimate_adds_up says so
+    for name, seconds in again.breakdown.items() if adds_up else ():
+        given = plan.estimate.breakdown.get(name, 0.0)
+        if abs(given - seconds) > ESTIMATE_TOLERANCE * again.iteration_time_s:
+            yield f"{name} is {given} s, the judge says {seconds}"
     if not _close(plan.estimate.mfu, again.mfu, ESTIMATE_TOLERANCE):
         yield f"mfu is {plan.estimate.mfu}, the judge says {again.mfu}"
 

@@ -21,7 +21,7 @@ from pipette_opt.judge import (
 from pipette_opt.parallel import block_placement
 from pipette_opt.problem import ProblemData, objective_ticks
 from pipette_opt.solution import Result, Solution
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.units import GIB
 
 
@@ -95,7 +95,7 @@ def test_certificate_of_an_optimum() -> None:
     )
     result = Result(status="OPTIMAL", lower_bound_ticks=best.objective_ticks, solution=best)
     judged = judge_solution(job, plain, best)
-    certificate = make_certificate(plain, judged, result, judge_lower_bound_s(lower), 1.0)
+    certificate = make_certificate(job, plain, judged, result, judge_lower_bound_s(lower), 1.0)
     assert certificate.status == "OPTIMAL"
     assert 0 <= certificate.gap < 1e-5
     assert certificate.lower_bound_s <= certificate.objective_s
@@ -109,23 +109,28 @@ def test_certificate_of_an_interleaved_plan_is_the_judges() -> None:
     nodes = np.arange(4).reshape(data.candidates[2].grid)
     judged = judge_solution(job, data, Solution(candidate=2, nodes=nodes, objective_ticks=0))
     nothing = Result(status="UNKNOWN", lower_bound_ticks=0, solution=None)
-    certificate = make_certificate(data, judged, nothing, judge_lower_bound_s(lower), 1.0)
+    certificate = make_certificate(job, data, judged, nothing, judge_lower_bound_s(lower), 1.0)
     assert judged.objective_s is None
     assert certificate.status == "FEASIBLE"
     assert certificate.objective_s == judged.estimate.iteration_time_s
     assert certificate.lower_bound_s == certificate.judge_lower_bound_s
     assert "interleaved" in certificate.scope
+    links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((4, 4), 1e30)),)
+    apart = replace(job, cluster=replace(job.cluster, link_matrices=links, inter_node_latency_s=0.0))
+    without = judge_solution(apart, data, Solution(candidate=2, nodes=nodes, objective_ticks=0)).estimate
+    assert certificate.placement_dependent_s == pytest.approx(certificate.objective_s - without.iteration_time_s)
 
 
 def test_placement_dependent_part() -> None:
     """It vanishes if links are free, and is what the objective loses when they become so."""
-    _, data, _ = small()
+    job, data, _ = small()
     candidate = data.candidates[0]
     nodes = np.arange(4).reshape(candidate.grid)
-    dependent = placement_dependent_s(data, candidate, nodes)
+    judged = judge_solution(job, data, Solution(candidate=0, nodes=nodes, objective_ticks=0))
+    dependent = placement_dependent_s(job, data, judged)
     free = replace(candidate, p2p_ticks=np.zeros((4, 4)), ring_ticks=np.zeros_like(candidate.ring_ticks))
     assert dependent == pytest.approx(closed_form_s(data, candidate, nodes) - closed_form_s(data, free, nodes))
-    assert placement_dependent_s(data, free, nodes) == 0
+    assert placement_dependent_s(job, data, replace(judged, candidate=free)) == 0
 
 
 def test_best_first_keeps_each_configuration_once() -> None:

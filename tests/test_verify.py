@@ -105,6 +105,13 @@ def another_objective(plan: Plan, factor: float) -> Plan:
     )
 
 
+def moved(plan: Plan, source: str, target: str) -> Plan:
+    """Time booked under another cause; the sum stays."""
+    parts = dict(plan.estimate.breakdown)
+    parts[source], parts[target] = 0.75 * parts[source], parts[target] + 0.25 * parts[source]
+    return estimated(plan, breakdown=parts)
+
+
 BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("degrees_fill_the_world", lambda plan: replace(plan, config=replace(plan.config, data_parallel_size=8))),
     ("hosts_exist", lambda plan: placed(plan, node=(0, 9))),
@@ -141,6 +148,9 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
         lambda plan: certified(plan, judge_lower_bound_s=plan.estimate.iteration_time_s * (1 + 1e-8)),
     ),
     ("certificate_is_consistent", lambda plan: certified(plan, num_pruned=-1)),
+    ("certificate_is_consistent", lambda plan: certified(plan, num_pruned=plan.certificate.num_candidates + 1)),
+    ("estimate_is_reproduced", lambda plan: moved(plan, "compute", "bubble")),
+    ("memory_fits", lambda plan: replace(plan, inputs={"max_oom_risk": 5e-4})),
     (
         "estimate_adds_up",
         lambda plan: estimated(plan, breakdown={**plan.estimate.breakdown, "bubble": 0.0}),
