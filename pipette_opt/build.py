@@ -14,6 +14,7 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.errors import InputError
 from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.specs import Instance
@@ -22,6 +23,13 @@ from pipette_opt.units import MIB
 
 TICKS_PER_ROUND_TRIP = 10_000_000
 """Ticks of the shortest stage round trip of all candidates."""
+
+LONGEST_TICKS = 1 << 40
+"""
+Time from which a link is not used: products with layers and micro-batches would leave 64 bits.
+
+It is some 100,000 of the shortest round trips.
+"""
 
 NO_TICKS = np.zeros((0, 0), dtype=np.int64)
 
@@ -217,7 +225,14 @@ def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: 
 
 
 def _up(seconds: FloatArray | float, tick_s: float) -> IntArray:
-    return np.ceil(np.asarray(seconds) / tick_s).astype(np.int64)
+    ticks = np.ceil(np.asarray(seconds) / tick_s)
+    if not (ticks < LONGEST_TICKS).all():
+        raise InputError(
+            "intra_node (or the profile)",
+            f"makes a step inside one host last {ticks.max() * tick_s:.3g} s, {ticks.max() / TICKS_PER_ROUND_TRIP:.1g} "
+            "times a round trip through the model; check its bandwidth and latency.",
+        )
+    return ticks.astype(np.int64)
 
 
 def _down(seconds: FloatArray, tick_s: float) -> IntArray:
@@ -225,8 +240,8 @@ def _down(seconds: FloatArray, tick_s: float) -> IntArray:
 
 
 def _link_ticks(seconds: FloatArray, tick_s: float) -> IntArray:
-    """Ticks of a link matrix; no measurement and no link to itself are ``UNUSABLE_TICKS``."""
+    """Ticks of a link matrix; ``UNUSABLE_TICKS`` without a measurement, from a host to itself, or too slow."""
     ticks = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
-    known = ~np.isnan(seconds)
+    known = np.ceil(seconds / tick_s) < LONGEST_TICKS  # false for NaN
     ticks[known] = _up(seconds[known], tick_s)
     return ticks

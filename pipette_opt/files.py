@@ -9,9 +9,20 @@ def write_atomically(path: str | Path, text: str) -> None:
     """
     Write ``text`` (UTF-8, newlines as given) to a temporary file beside ``path``, then move it there.
 
-    Raises ``OSError`` as the system gives it; the old file is then untouched.
+    A link stays, and the file that it points to is replaced; what is no file (a pipe, a terminal, ``/dev/null``) is
+    written to. Raises ``OSError`` with the target's name; the old file is then untouched.
     """
-    target = Path(path)
+    target = Path(path).resolve()
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        target.write_text(text, encoding="utf-8", newline="")
+        return
+    try:
+        _replace(target, text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(target: Path, text: str) -> None:
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

@@ -1,5 +1,7 @@
 """Atomic writing."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,31 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         write_atomically(path, "x" * 10_000 + "\ud800")
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_links_and_pipes_stay(tmp_path: Path) -> None:
+    """A link still points to the file that was replaced; a pipe is written to and not replaced."""
+    real, link, pipe = tmp_path / "real.txt", tmp_path / "link.txt", tmp_path / "pipe"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_atomically(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "text")
+        assert os.read(reader, 10) == b"text"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_an_error_names_the_target(tmp_path: Path) -> None:
+    """Not the temporary file beside it."""
+    with pytest.raises(FileNotFoundError) as caught:
+        write_atomically(tmp_path / "no" / "a.txt", "text")
+    assert caught.value.filename == str(tmp_path / "no" / "a.txt")
 
 
 def test_sha256(tmp_path: Path) -> None:

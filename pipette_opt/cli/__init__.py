@@ -1,6 +1,13 @@
 """The command line; one file per command."""
 
 import sys
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from pipette_opt.errors import PipetteError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 
 def main() -> None:
@@ -9,19 +16,25 @@ def main() -> None:
 
     Exit codes: 0 done, 2 wrong input, 3 infeasible, 4 stopped early with the best plan so far written.
     """
-    from pipette_opt.cli.app import app
-    from pipette_opt.errors import PipetteError
+    from pipette_opt.errors import InputError, PipetteError
 
     try:
+        from pipette_opt.cli.app import app
+
         app()
     except PipetteError as error:
-        from rich.console import Console
+        _fail(error)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(InputError(str(error.filename), f"cannot be used: {error.strerror}."))
+    except KeyboardInterrupt:  # while the program is still being loaded
+        sys.exit(INTERRUPTED)
 
-        Console(stderr=True).print(f"[bold red]error:[/] {_escaped(str(error))}", soft_wrap=True)
-        sys.exit(error.exit_code)
 
-
-def _escaped(text: str) -> str:
+def _fail(error: "PipetteError") -> NoReturn:
+    from rich.console import Console
     from rich.markup import escape
 
-    return escape(text)
+    Console(stderr=True, emoji=False).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    sys.exit(error.exit_code)

@@ -71,7 +71,7 @@ def solve(
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
-        workers=workers or opt.cores(),
+        workers=opt.cores() if workers is None else workers,
         seed=seed,
         max_oom_risk=max_oom_risk,
     )

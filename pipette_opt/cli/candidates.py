@@ -27,7 +27,7 @@ def candidates(
     micro_batch_size: opt.MicroBatchSize = None,
     recompute: opt.Recompute = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
-    top: Annotated[int, typer.Option(help="Rows shown; 0 for all.", rich_help_panel=opt.RUN)] = 30,
+    top: Annotated[int, typer.Option(help="Rows shown; 0 for all.", min=0, rich_help_panel=opt.RUN)] = 30,
     json: opt.Json = False,
 ) -> None:
     """

@@ -11,7 +11,7 @@ from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.candidates import SearchSpace
-    from pipette_opt.specs import Instance
+    from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
     from pipette_opt.types import RecomputeGranularity
 
 T = TypeVar("T")
@@ -126,6 +126,7 @@ def read_job(
         accumulate_allreduce_grads_in_fp32=precision != "fp16",
         attention_kernel=attention_kernel,  # type: ignore[arg-type]
     )
+    _check_precision(spec, training)
     instance = Instance(
         model=model_spec,
         cluster=spec,
@@ -145,6 +146,14 @@ def read_job(
     if num_gpus is None and shown is not None:
         num_gpus = shown.num_gpus
     return Job(instance=instance, num_gpus=num_gpus, inputs=inputs)
+
+
+def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
+    """Raise ``InputError`` if a kind of GPU cannot compute in the precision."""
+    for gpu in cluster.gpu_kinds:
+        if training.precision not in gpu.peak_flops:
+            known = ", ".join(name for name in ("bf16", "fp16", "fp32") if name in gpu.peak_flops)
+            raise InputError("--precision", f"must be one that {gpu.name} has ({known}), got {training.precision}.")
 
 
 def _profile(path: Path | None) -> Any:
@@ -191,7 +200,7 @@ def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
         return None
     values = []
     for part in text.split(","):
-        if not part.strip().isdigit() or int(part) < 1:
+        if not part.strip().isdecimal() or int(part) < 1:
             raise InputError(option, f"must be whole numbers >= 1 separated by commas, got {text!r}.")
         values.append(int(part))
     return tuple(values)

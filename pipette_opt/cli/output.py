@@ -19,8 +19,10 @@ def console(*, stderr: bool = False) -> "Console":
     """A console of at most 100 columns, plain where it is no terminal."""
     from rich.console import Console
 
-    found = Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal and found.width <= 100 else Console(stderr=stderr, highlight=False, width=100)
+    found = Console(stderr=stderr, highlight=False, emoji=False)
+    if not (found.is_terminal and found.width <= 100):
+        found.width = 100
+    return found
 
 
 def show(*renderables: "RenderableType") -> None:

@@ -95,7 +95,7 @@ def solve(
         OptimizeParams,
         time_limit_s=time_limit,
         gap_limit=gap_limit,
-        workers=workers or opt.cores(),
+        workers=opt.cores() if workers is None else workers,
         seed=seed,
         max_oom_risk=max_oom_risk,
     )

@@ -1,6 +1,7 @@
 """One way to split the training of a model."""
 
 from dataclasses import dataclass
+from itertools import groupby
 
 from pipette_opt.types import RecomputeGranularity
 
@@ -105,6 +106,8 @@ class ParallelConfig:
         if self.use_distributed_optimizer:
             parts.append("dopt")
         if len(set(self.layers_per_stage)) > 1:
-            first, *_, last = self.layers_per_stage
-            parts.append(f"layers{first}..{max(self.layers_per_stage)}..{last}")
+            runs = [(layers, len(list(run))) for layers, run in groupby(self.layers_per_stage)]
+            parts.append(
+                "layers" + ",".join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)
+            )
         return " ".join(parts)

@@ -46,7 +46,7 @@ def read_profile(path: str | Path) -> ComputeProfile:
 
 def _whole(where: str, row: dict[str, str], column: str) -> int:
     text = (row[column] or "").strip()
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise InputError(where, f"{column} must be a whole number >= 1, got {text!r}.")
     return int(text)
 

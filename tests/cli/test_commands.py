@@ -79,6 +79,7 @@ def test_solve_writes_a_plan_that_verifies(run: Run, solved: Path) -> None:
     """The plan has a certificate, every rank has a GPU, and all rules hold."""
     plan = json.loads(solved.read_text())
     assert plan["certificate"]["lower_bound_s"] <= plan["certificate"]["objective_s"]
+    assert plan["certificate"]["num_pruned"] < plan["certificate"]["num_candidates"]
     assert len({(entry["host"], entry["local_rank"]) for entry in plan["placement"]}) == 16
     code, out, err = run("verify", str(solved))
     assert (code, out) == (0, "")
@@ -234,6 +235,11 @@ BAD = [
     (("solve", *JOB, "--global-batch-size", "0"), "--global-batch-size"),
     (("solve", *JOB, "--seq-length", "-4"), "--seq-length"),
     (("solve", *JOB, "--tensor-parallel", "8,x"), "--tensor-parallel"),
+    (("solve", *JOB, "--tensor-parallel", "²"), "--tensor-parallel"),
+    (("solve", *JOB, "--seed", "-1"), "--seed"),
+    (("solve", *JOB, "--seed", "99999999999"), "--seed"),
+    (("solve", *JOB, "--workers", "0"), "--workers"),
+    (("candidates", *JOB, "--top", "-1"), "--top"),
     (("solve", *JOB, "--num-gpus", "24"), "--num-gpus"),
     (("solve", *JOB, "--num-gpus", "12"), "whole hosts"),
     (("solve", *JOB, "--exclude-hosts", "gpu77"), "gpu77"),
@@ -257,6 +263,8 @@ BAD = [
     (("import", "links", "nowhere"), "nowhere"),
     (("import", "links", ".", "--fill", "zero"), "--fill"),
     (("import", "model", "nowhere.json"), "nowhere.json"),
+    (("import", "model", "llama-3-8b", "-o", "no/such/folder/m.yaml"), "no/such/folder/m.yaml"),
+    (("benchmark", "solve", *SMALL, "--csv", "no/such/folder/b.csv"), "no/such/folder/b.csv"),
 ]
 
 
@@ -267,6 +275,44 @@ def test_bad_input_is_one_clear_message(run: Run, arguments: tuple[str, ...], na
     assert code == 2
     assert named in err
     assert "Traceback" not in err
+
+
+def test_export_over_a_file_is_refused(run: Run, solved: Path) -> None:
+    """A folder is wanted where a file is."""
+    code, _, err = run("export", str(solved), "-o", str(solved))
+    assert code == 2
+    assert "plan.json" in err
+
+
+LINKS = "inter_node: {bandwidth_gb_per_s: 20}"
+BAD_CLUSTERS = [
+    (
+        f"nodes: [{{hosts: a, gpu: v100-32gb, gpus_per_node: 8}}]\nintra_node: {{bandwidth_gb_per_s: 100}}\n{LINKS}",
+        2,
+        "bf16",
+    ),
+    (
+        f"nodes: [{{hosts: a, gpu: h100-80gb, gpus_per_node: 8}}]\nintra_node: {{bandwidth_gb_per_s: 1.0e-9}}\n{LINKS}",
+        2,
+        "intra_node",
+    ),
+    (
+        "nodes: [{hosts: 'a[1-2]', gpu: h100-80gb, gpus_per_node: 8}]\nintra_node: {bandwidth_gb_per_s: 100}\n"
+        "inter_node: {bandwidth_gb_per_s: 1.0e-9}",
+        3,
+        "--num-gpus",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected", "named"), BAD_CLUSTERS, ids=["precision", "inside", "between"])
+def test_clusters_that_cannot_work(run: Run, text: str, expected: int, named: str) -> None:
+    """A precision that the GPU lacks, and links so slow that times leave the solver's range."""
+    Path("c.yaml").write_text(text)
+    job = ("--cluster", "c.yaml", "--model", "llama-3.2-1b", "--global-batch-size", "16", "--seq-length", "2048")
+    code, _, err = run("solve", *job, "--time-limit", "3")
+    assert code == expected
+    assert named in err
 
 
 @pytest.mark.parametrize(
