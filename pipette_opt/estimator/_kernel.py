@@ -150,7 +150,6 @@ def _execute(
     ready_s: Any,
     hop_s: Any,
     m: int,
-    posted: bool,
     first: int,
     last: int,
     finish: Any,
@@ -171,7 +170,9 @@ def _execute(
             row = piece[stage, value]  # (kind * num_chunks + chunk)
             if row < num_chunks:
                 for d in range(width):
-                    clock[stage, d] = max(clock[stage, d] + work_s[row, stage, first + d], ready_s[row, stage])
+                    clock[stage, d] = max(
+                        clock[stage, d] + work_s[row, stage, first + d], ready_s[row, stage, first + d]
+                    )
             else:
                 chunk = row % num_chunks
                 for d in range(width):
@@ -195,7 +196,7 @@ def _execute(
 
 
 @njit(cache=True)
-def run(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, posted: bool, record: bool) -> Any:
+def run(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, record: bool) -> Any:
     """
     Execute a program for all replicas.
 
@@ -208,7 +209,7 @@ def run(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, po
     work_s
         Seconds by kind and chunk, shape ``(4 * num_chunks, pp, num_replicas)``.
     ready_s
-        No forward of a chunk ends before, shape ``(num_chunks, pp)``.
+        No forward of a chunk ends before, shape ``(num_chunks, pp, num_replicas)``.
     hop_s
         Transfer times, shape ``(messages // m, num_replicas)``.
 
@@ -225,12 +226,12 @@ def run(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, po
     arrivals = np.zeros((hop_s.shape[0] * m if record else 0, kept))
     for first in range(0, replicas, BLOCK):
         last = min(first + BLOCK, replicas)
-        _execute(rows, piece, work_s, ready_s, hop_s, m, posted, first, last, finish, ends, arrivals)
+        _execute(rows, piece, work_s, ready_s, hop_s, m, first, last, finish, ends, arrivals)
     return finish, ends, arrivals
 
 
 @njit(cache=True, parallel=True)
-def run_many(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, posted: bool) -> Any:
+def run_many(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int) -> Any:
     """``run`` without records, blocks of replicas side by side."""
     replicas = work_s.shape[2]
     finish = np.zeros((ready_s.shape[0], work_s.shape[1], replicas))
@@ -238,5 +239,5 @@ def run_many(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: in
     for block in prange((replicas + BLOCK - 1) // BLOCK):
         first = block * BLOCK
         last = min(first + BLOCK, replicas)
-        _execute(rows, piece, work_s, ready_s, hop_s, m, posted, first, last, finish, ends, arrivals)
+        _execute(rows, piece, work_s, ready_s, hop_s, m, first, last, finish, ends, arrivals)
     return finish

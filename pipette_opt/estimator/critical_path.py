@@ -56,8 +56,6 @@ class Program:
     hop_link
         Which of all transfer times each border between layer groups has, forwards and then backwards, shape ``(2 *
         groups,)``; see :func:`hop_times`.
-    posted
-        Whether receives are posted in advance.
     """
 
     rows: Any
@@ -65,7 +63,6 @@ class Program:
     incoming: IntArray
     outgoing: IntArray
     hop_link: IntArray
-    posted: bool
 
 
 def critical_path(
@@ -94,10 +91,9 @@ def chunk_finish(
         program.rows,
         program.piece,
         np.ascontiguousarray(work[:, :, replicas]),
-        ready_times(times),
+        np.repeat(ready_times(times)[:, :, None], len(replicas), axis=2),
         np.ascontiguousarray(hops[program.hop_link][:, replicas]),
         num_microbatches,
-        program.posted,
         False,
     )
     result: FloatArray = finish[:, :, column]
@@ -144,7 +140,6 @@ def schedule_program(schedule: Schedule, p2p: P2PMode) -> Program:
         incoming=incoming,
         outgoing=outgoing,
         hop_link=_hop_links(schedule),
-        posted=posted,
     )
 
 
@@ -260,8 +255,7 @@ def events(
     program = _program_for(times, num_microbatches, p2p, schedule)
     work = np.ascontiguousarray(work_table(times)[:, :, replica : replica + 1])
     hops = np.ascontiguousarray(link_table(times)[program.hop_link][:, replica : replica + 1])
-    _, ends, arrivals = _kernel.run(
-        program.rows, program.piece, work, ready_times(times), hops, num_microbatches, program.posted, True
-    )
+    ready = ready_times(times)[:, :, None]
+    _, ends, arrivals = _kernel.run(program.rows, program.piece, work, ready, hops, num_microbatches, True)
     durations = work[program.piece, np.arange(len(ends))[:, None], 0]
     return durations, ends[:, :, 0], arrivals[:, 0], program
