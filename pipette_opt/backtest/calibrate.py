@@ -67,7 +67,7 @@ FREE = (
     Free(name="best_attention_forward", spread=0.3, largest=1.0),
     Free(name="best_attention_backward", spread=0.3, largest=1.0),
     Free(name="flash1", spread=0.3, largest=1.0),
-    Free(name="memory", spread=0.15, largest=1.0),
+    Free(name="streaming", spread=0.15, largest=1.0),
     Free(name="elementwise", spread=0.5),
     Free(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
     Free(name="host_collective_s", spread=0.7, start=30e-6),

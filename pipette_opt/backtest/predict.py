@@ -1,6 +1,6 @@
 """Predicted times of measured runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipette_opt.backtest.cases import Case, Skipped, make_cases
@@ -9,6 +9,12 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
+
+MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probability")
+"""What a predictor of memory says of a run."""
+
+MemoryColumns = Callable[[Case], Mapping[str, float]]
+"""Gives ``MEMORY_COLUMNS``, or some of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +58,22 @@ def predict_runs(
     cluster: ClusterSpec | None = None,
     *,
     rivals: bool = True,
+    memory: MemoryColumns | None = None,
 ) -> list[Prediction]:
-    """Predict every run, in order; also those that ran out of memory, whose time a plan would have promised."""
-    return [_predict(case, rivals=rivals) for case in make_cases(runs, stack, cluster)]
+    """
+    Predict every run, in order; also those that ran out of memory, whose time a plan would have promised.
+
+    Parameters
+    ----------
+    rivals
+        Whether to add the other closed forms.
+    memory
+        Adds the columns about memory.
+    """
+    return [_predict(case, rivals=rivals, memory=memory) for case in make_cases(runs, stack, cluster)]
 
 
-def _predict(case: Case | Skipped, *, rivals: bool) -> Prediction:
+def _predict(case: Case | Skipped, *, rivals: bool, memory: MemoryColumns | None) -> Prediction:
     if isinstance(case, Skipped):
         return Prediction(run=case.run, reason=case.reason)
     others = {}
@@ -65,7 +81,12 @@ def _predict(case: Case | Skipped, *, rivals: bool) -> Prediction:
         times = placed_times(case.instance, case.config, case.placement)
         num_microbatches = case.config.num_microbatches(case.instance.training.global_batch_size)
         others = {name: form(times, num_microbatches) for name, form in RIVALS.items()}
-    return Prediction(run=case.run, iter_time_s=predicted_s(case), rivals_s=others)
+    return Prediction(
+        run=case.run,
+        iter_time_s=predicted_s(case),
+        rivals_s=others,
+        memory=memory(case) if memory else {},
+    )
 
 
 def predicted_s(case: Case) -> float:

@@ -24,6 +24,7 @@ def estimate(
     precision: opt.Precision = "bf16",
     attention_kernel: opt.AttentionKernel = "flash",
     profile: opt.Profile = None,
+    calibration: opt.Calibration = None,
     num_gpus: opt.NumGpus = None,
     p2p: opt.P2P = "blocking",
     max_oom_risk: opt.MaxOomRisk = 0.01,
@@ -60,6 +61,7 @@ def estimate(
             precision=precision,
             attention_kernel=attention_kernel,
             profile=profile,
+            calibration=calibration,
             num_gpus=num_gpus,
             p2p=p2p,
         )

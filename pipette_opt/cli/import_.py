@@ -1,4 +1,4 @@
-"""``pipette-opt import links`` and ``pipette-opt import model``."""
+"""``pipette-opt import links``, ``import model`` and ``import runs``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -87,3 +87,32 @@ def model(
     if out is not None:
         write_atomically(out, yaml.safe_dump(fields, sort_keys=False))
         say(f"written to {out}")
+
+
+@app.command("runs")
+def runs(
+    sources: Annotated[list[Path], typer.Argument(help="Logs of Megatron-LM, or folders of them; one run each.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the runs go.")] = Path("runs.csv"),
+    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, if the logs do not name it.")] = None,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs per host.", min=1)] = 8,
+    json: opt.Json = False,
+) -> None:
+    """
+    Turn training logs into measured runs, for calibrate and backtest.
+
+    Example: [bold]pipette-opt import runs logs/ -o runs.csv --gpu h100-80gb[/]
+    """
+    from pipette_opt.cli.output import say, show_json
+    from pipette_opt.files import write_atomically
+    from pipette_opt.read.megatron_logs import import_runs
+    from pipette_opt.read.runs import read_runs
+
+    text, notes = import_runs(sources, gpu=gpu, gpus_per_node=gpus_per_node)
+    write_atomically(out, text)
+    found = read_runs(out)
+    if json:
+        show_json({"runs": str(out), "num_runs": len(found), "notes": notes})
+        return
+    for note in notes:
+        say(f"- {note}")
+    say(f"{len(found)} runs written to {out}")

@@ -35,6 +35,10 @@ AttentionKernel = Annotated[str, typer.Option(help="flash or unfused.", rich_hel
 Profile = Annotated[
     Path | None, typer.Option(help="CSV of measured layer times, which override the roofline.", rich_help_panel=JOB)
 ]
+Calibration = Annotated[
+    str | None,
+    typer.Option(help="Stack: a file of `calibrate`, or a shipped name; megatron-core otherwise.", rich_help_panel=JOB),
+]
 NumGpus = Annotated[int | None, typer.Option(help="How many GPUs to use; all by default.", rich_help_panel=SEARCH)]
 ExcludeHosts = Annotated[
     str | None, typer.Option(help="Hosts not to use, e.g. gpu03,gpu[07-09].", rich_help_panel=SEARCH)
@@ -80,6 +84,7 @@ def read_job(
     precision: str = "bf16",
     attention_kernel: str = "flash",
     profile: Path | None = None,
+    calibration: str | None = None,
     num_gpus: int | None = None,
     exclude_hosts: str | None = None,
     launcher: str = "slurm",
@@ -93,6 +98,7 @@ def read_job(
     from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.model import read_model
+    from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance, TrainingSpec
 
     one_of("--precision", precision, ("bf16", "fp16", "fp32"))
@@ -134,12 +140,14 @@ def read_job(
         p2p=p2p,  # type: ignore[arg-type]
         launcher=launcher,  # type: ignore[arg-type]
         profile=_profile(profile),
+        stack=read_stack(calibration) if calibration else read_stack(),
     )
     inputs: dict[str, Any] = {
         "cluster": {"path": str(cluster_path), "sha256": sha256_of(cluster_path)},
         "example": example,
         "exclude_hosts": exclude_hosts,
         "profile": None if profile is None else {"path": str(profile), "sha256": sha256_of(profile)},
+        "stack": asdict(instance.stack),
         "model": asdict(model_spec),
         "training": asdict(training),
     }

@@ -21,7 +21,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.report.plan_file import read_plan
-    from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+    from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
 
     plan = read_plan(path)
     try:
@@ -44,6 +44,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
             p2p=plan.p2p,
             launcher=plan.launcher,
             profile=_profile(plan),
+            stack=StackSpec(**plan.inputs.get("stack", {})),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):

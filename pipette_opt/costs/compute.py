@@ -88,7 +88,7 @@ def matmul_time_s(m: int, n: int, k: int, *, peak: float, gpu: GpuSpec, element_
     wave = tiles / (ceil_div(tiles, rates.num_tiles_at_once) * rates.num_tiles_at_once)
     inner = k / (k + rates.inner_half)
     compute = 2.0 * m * n * k / (peak * rates.best_matmul * inside * wave * inner)
-    memory = element_bytes * (m * k + k * n + m * n) / (gpu.memory_bytes_per_s * rates.memory)
+    memory = element_bytes * (m * k + k * n + m * n) / (gpu.memory_bytes_per_s * rates.streaming)
     return max(compute, memory) + rates.kernel_s
 
 
@@ -184,7 +184,7 @@ def head_times_s(
         rates=rates,
     )
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
-    streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.memory)
+    streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.streaming)
     return FORWARD * product + 4 * streaming, BACKWARD * product + 2 * streaming
 
 
@@ -196,7 +196,7 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
         parameters /= config.data_parallel_size * config.context_parallel_size
     training = instance.training
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
-    return float(parameters * moved / (gpu.memory_bytes_per_s * rates.memory))
+    return float(parameters * moved / (gpu.memory_bytes_per_s * rates.streaming))
 
 
 def _tokens(training: TrainingSpec, config: ParallelConfig) -> int:
@@ -235,7 +235,7 @@ def _attention_times_s(
     # Scale, mask, softmax and dropout stream the scores about four times each way. Without the fused kernel a scaling,
     # a masking and two casts around the softmax read and write them one by one.
     passes = (8.0, 8.0) if training.fused_softmax else (14.0, 16.0)
-    stream = scores / (gpu.memory_bytes_per_s * rates.memory)
+    stream = scores / (gpu.memory_bytes_per_s * rates.streaming)
     product = flops / (peak * rates.best_matmul * model.kv_channels / (model.kv_channels + rates.inner_half))
     return (
         FORWARD * product + passes[0] * stream + 6 * rates.kernel_s,
@@ -264,7 +264,7 @@ def _outside_attention_times_s(
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     whole = 6.0 * h / share  # two residuals, each read with the branch and written
     split = (2.0 * up + ffn + 3.0 * query) / tp
-    stream = tokens * element / (gpu.memory_bytes_per_s * rates.memory)
+    stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
     overhead = 8 * rates.kernel_s
     return (
@@ -306,4 +306,4 @@ def _embedding_time_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
     moved = 4.0 * _tokens(training, config) * model.hidden_size * training.parameter_bytes
-    return moved / (gpu.memory_bytes_per_s * rates.memory) + rates.kernel_s
+    return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s

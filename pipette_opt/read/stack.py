@@ -40,7 +40,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
             name=data.text("name", path.stem),
             source=data.text("source", ""),
             fitted=_mapping(data, "fitted"),
-            memory_constants=_numbers(data, "memory"),
+            memory=_numbers(data, "memory"),
         )
     except ValueError as error:
         if isinstance(error, InputError):
@@ -54,8 +54,8 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
     data |= {name: _short(getattr(stack, name)) for name in CONSTANTS}
     if stack.fitted is not None:
         data["fitted"] = dict(stack.fitted)
-    if stack.memory_constants is not None:
-        data["memory"] = dict(stack.memory_constants)
+    if stack.memory is not None:
+        data["memory"] = dict(stack.memory)
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     write_atomically(path, head + yaml.safe_dump(data, sort_keys=False, width=120))
 

@@ -18,7 +18,7 @@ class StackSpec:
         The same for fused attention of the second version, which also does the softmax.
     flash1
         Speed of the first version of fused attention, as a share of the second's.
-    memory
+    streaming
         Share of the memory bandwidth that streaming kernels attain.
     elementwise
         Bytes that element-wise kernels move, over those of Megatron-Core's fused ones.
@@ -64,7 +64,7 @@ class StackSpec:
         Where the constants come from, for people.
     fitted
         How they were found: number of runs, ranges, errors of cross-validation. Free form; ``None`` by hand.
-    memory_constants
+    memory
         Constants of the same stack for the prediction of memory; their names belong to ``memory/``.
     """
 
@@ -72,7 +72,7 @@ class StackSpec:
     best_attention_forward: float = 0.55
     best_attention_backward: float = 0.45
     flash1: float = 0.6
-    memory: float = 0.80
+    streaming: float = 0.80
     elementwise: float = 1.0
     tile: int = 128
     smallest_tile: int = 16
@@ -97,7 +97,7 @@ class StackSpec:
     name: str = "default"
     source: str = ""
     fitted: Mapping[str, Any] | None = None
-    memory_constants: Mapping[str, float] | None = None
+    memory: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         for field in SHARES:
@@ -138,14 +138,14 @@ SHARES = (
     "best_attention_forward",
     "best_attention_backward",
     "flash1",
-    "memory",
+    "streaming",
     "intra_node",
     "inter_node",
 )
 """Constants that are a share of what the hardware data promises."""
 
 CONSTANTS = tuple(
-    field.name for field in fields(StackSpec) if field.name not in ("name", "source", "fitted", "memory_constants")
+    field.name for field in fields(StackSpec) if field.name not in ("name", "source", "fitted", "memory")
 )
 """The numbers of a stack that belong to the clock, in the order of the class."""
 

@@ -31,7 +31,7 @@ def test_a_large_product_is_bound_by_compute() -> None:
 
 def test_a_thin_product_is_bound_by_memory() -> None:
     """One row reads the whole matrix."""
-    weights = 2 * 8192 * 8192 / (A100_80.memory_bytes_per_s * DEFAULT_EFFICIENCY.memory)
+    weights = 2 * 8192 * 8192 / (A100_80.memory_bytes_per_s * DEFAULT_EFFICIENCY.streaming)
     assert product(1, 8192, 8192) == pytest.approx(weights, rel=0.2)
 
 

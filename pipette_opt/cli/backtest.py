@@ -1,0 +1,65 @@
+"""``pipette-opt backtest``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+
+def backtest(
+    runs: Annotated[Path, typer.Argument(help="Measured runs, runs.csv; its format is in data/README.md.")],
+    calibration: opt.Calibration = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the predictions go, as CSV.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where a scatter plot goes, as SVG.")] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="The hosts of the runs, if their links were measured.", rich_help_panel=opt.JOB)
+    ] = None,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    json: opt.Json = False,
+) -> None:
+    """
+    Predict runs that were measured, and say how wrong that is.
+
+    Per group: mean and p90 error, median ratio of predicted to measured, rank correlation, and regret: how much slower
+    than the best measured configuration the one predicted fastest was.
+
+    Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
+    """
+    from pipette_opt.backtest.files import predictions_csv, scatter_svg
+    from pipette_opt.backtest.predict import predict_runs
+    from pipette_opt.backtest.tables import form_rows, form_table, group_rows, group_table
+    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.files import write_atomically
+    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.runs import read_runs
+    from pipette_opt.read.stack import read_stack
+
+    stack = read_stack(calibration) if calibration else read_stack()
+    measured = read_runs(runs)
+    predictions = predict_runs(measured, stack, read_cluster(cluster) if cluster else None)
+    if out is not None:
+        write_atomically(out, predictions_csv(predictions))
+    if plot is not None:
+        write_atomically(plot, scatter_svg(predictions, f"{runs.name}, {stack.name}"))
+    if json:
+        skipped = [{"row": one.run.row, "reason": one.reason} for one in predictions if one.reason]
+        show_json(
+            {
+                "groups": group_rows(predictions, max_oom_risk),
+                "forms": form_rows(predictions),
+                "skipped": skipped,
+            }
+        )
+        return
+    show(group_table(predictions, max_oom_risk), form_table(predictions))
+    reasons: dict[str, int] = {}
+    for one in predictions:
+        if one.reason:
+            reasons[one.reason] = reasons.get(one.reason, 0) + 1
+    for reason, count in reasons.items():
+        say(f"{count} of {len(predictions)} rows without a prediction: {reason}")
+    for path in (out, plot):
+        if path is not None:
+            say(f"written to {path}")

@@ -1,0 +1,59 @@
+"""``pipette-opt calibrate``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+
+def calibrate(
+    runs: Annotated[Path, typer.Argument(help="Measured runs, runs.csv; its format is in data/README.md.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the stack goes.")] = Path("stack.yaml"),
+    base: Annotated[str, typer.Option(help="Stack to start from: a shipped name or a file.")] = "megatron-core",
+    cluster: Annotated[
+        Path | None, typer.Option(help="The hosts of the runs, if their links were measured.", rich_help_panel=opt.JOB)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the stack; the file's by default.")] = None,
+    max_runs: Annotated[int, typer.Option(help="Of more runs, use a sample of this size.", min=3)] = 240,
+    validate: Annotated[bool, typer.Option(help="Cross-validate, which takes a few times longer.")] = True,
+    seed: opt.Seed = 0,
+    json: opt.Json = False,
+) -> None:
+    """
+    Fit the constants of a software stack to your own runs, and say how far they can be trusted.
+
+    Five runs are useful, fifty are good. All runs share every constant; solve, estimate, candidates, benchmark and
+    backtest take the file with --calibration.
+
+    Example: [bold]pipette-opt calibrate runs.csv -o stack.yaml[/]
+    """
+    from dataclasses import replace
+
+    from pipette_opt.backtest.calibrate import calibrate_runs
+    from pipette_opt.backtest.tables import errors_entry, fit_table
+    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.runs import read_runs
+    from pipette_opt.read.stack import read_stack, write_stack
+
+    fit = calibrate_runs(
+        read_runs(runs),
+        read_stack(base),
+        read_cluster(cluster) if cluster else None,
+        max_runs=max_runs,
+        seed=seed,
+        validate=validate,
+    )
+    stack = replace(fit.stack, name=name or out.stem, source=f"fitted to {len(fit.runs)} runs of {runs.name}")
+    write_stack(stack, out)
+    if json:
+        errors = {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}
+        entries = {key: errors_entry(one) for key, one in errors.items() if one is not None}
+        show_json({"stack": str(out), "errors": entries, "notes": list(fit.notes)})
+        return
+    show(fit_table(fit))
+    for note in fit.notes:
+        say(f"- {note}")
+    say(f"written to {out}")
