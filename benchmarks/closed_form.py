@@ -5,6 +5,10 @@ Each case is N random pipelines of 2 to 16 stages; backward is about twice forwa
 forward and backward of an average stage, or up to half of it with slow links; the two directions of a link differ by
 up to 25 %. Percent of the critical path's time without reduction and optimizer: ``upper`` above it, ``lower`` below it,
 mean and worst; ``plain``: pipelines whose time exceeds the plain form, round trip plus ``m - 1`` periods.
+
+Then the whole candidate space of every shipped example, in the hosts' own order: the solver's form above the judge's
+iteration time (reductions and optimizer included), the lower form below it; interleaved candidates have only the latter
+with blocking sends, and their proven upper form with asynchronous ones.
 """
 
 import argparse
@@ -12,9 +16,17 @@ from itertools import product
 
 import numpy as np
 
-from pipette_opt.costs.placed import PlacedTimes
-from pipette_opt.estimator.closed_form import finish_lower_s, finish_upper_s, period_s
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.placed import PlacedTimes, placed_times
+from pipette_opt.errors import MissingLinkError
+from pipette_opt.estimator.closed_form import closed_s, finish_lower_s, finish_upper_s, lower_s, period_s
 from pipette_opt.estimator.critical_path import critical_path
+from pipette_opt.estimator.estimate import microbatches_of
+from pipette_opt.estimator.interleaved import interleaved_upper_s
+from pipette_opt.estimator.many import judge_many
+from pipette_opt.parallel import identity_placement
+from pipette_opt.read.example import list_examples, read_example
+from pipette_opt.specs import Instance
 from pipette_opt.types import FloatArray, P2PMode
 
 STAGES = {"nearly equal": (0.97, 1.03), "30 % apart": (0.85, 1.15), "fivefold": (0.33, 1.67)}
@@ -24,11 +36,19 @@ MODES: tuple[P2PMode, ...] = ("blocking", "async")
 REPLICAS = 20
 
 
-def random_times(rng: np.random.Generator, stages: tuple[float, float], link: float, num_stages: int) -> PlacedTimes:
+def random_times(
+    rng: np.random.Generator,
+    stages: tuple[float, float],
+    link: float,
+    num_stages: int,
+    *,
+    chunks: int = 1,
+    replicas: int = REPLICAS,
+) -> PlacedTimes:
     """One batch of pipelines of ``num_stages`` stages, as replicas."""
-    work = rng.uniform(*stages, (1, num_stages, REPLICAS))
+    work = rng.uniform(*stages, (chunks, num_stages, replicas)) / chunks
     ratio = rng.uniform(1.9, 2.1, work.shape)
-    send = rng.uniform(0, link, (num_stages, REPLICAS))
+    send = rng.uniform(0, link, (num_stages, replicas))
     return PlacedTimes(
         forward_s=work / (1 + ratio),
         backward_s=work * ratio / (1 + ratio),
@@ -39,6 +59,59 @@ def random_times(rng: np.random.Generator, stages: tuple[float, float], link: fl
         reduction_s=np.zeros(num_stages),
         optimizer_s=0.0,
     )
+
+
+def example_instance(name: str, p2p: P2PMode) -> Instance:
+    """A shipped example as an instance."""
+    example = read_example(name)
+    return Instance(model=example.model, cluster=example.cluster, training=example.training, p2p=p2p)
+
+
+def candidate_times(name: str, p2p: P2PMode) -> list[tuple[PlacedTimes, int]]:
+    """Times and micro-batches of every candidate of an example that fills the hosts in their own order."""
+    example, instance = read_example(name), example_instance(name, p2p)
+    gpus = instance.cluster.gpus_per_node
+    num_gpus = example.num_gpus or instance.cluster.num_nodes * gpus
+    found = []
+    for config in enumerate_candidates(instance, SearchSpace(num_gpus=num_gpus)):
+        placement = identity_placement(config, gpus, np.arange(-(-num_gpus // gpus)), "tp-cp-ep-dp-pp")
+        try:
+            found.append((placed_times(instance, config, placement), microbatches_of(instance, config)))
+        except MissingLinkError:
+            continue
+    return found
+
+
+def report_examples() -> None:
+    """The difference over the candidate spaces of the shipped examples."""
+    print()
+    print(f"{'example':14}{'sends':10}{'schedule':13}{'plans':>6}{'form % mean, worst':>22}{'lower % mean, worst':>22}")
+    for name, p2p in product(list_examples(), MODES):
+        given = candidate_times(name, p2p)
+        judged = judge_many([times for times, _ in given], [m for _, m in given], p2p)
+        for schedule in ("1F1B", "interleaved"):
+            rows = [
+                (_form(times, m, p2p) / time - 1, 1 - lower_s(times, m, p2p) / time)
+                for (times, m), time in zip(given, judged, strict=True)
+                if (len(times.forward_s) > 1) == (schedule == "interleaved")
+            ]
+            if not rows:
+                continue
+            form, lower = 100 * np.array(rows).T
+            worst = form[np.abs(form).argmax()]
+            shown = f"{form.mean():14.2f}{worst:8.2f}" if np.isfinite(worst) else f"{'':22}"
+            print(f"{name:14}{p2p:10}{schedule:13}{len(rows):6}{shown}{lower.mean():14.2f}{lower.max():8.2f}")
+
+
+def _form(times: PlacedTimes, m: int, p2p: P2PMode) -> float:
+    """The solver's form, or the upper form of an interleaved schedule; infinite where there is none."""
+    if len(times.forward_s) == 1:
+        return closed_s(times, m, p2p)
+    if p2p == "blocking":
+        return np.inf
+    finish = interleaved_upper_s(times, m).max(axis=1) + times.reduction_s
+    finish[[0, -1]] = finish[[0, -1]].max() + times.embedding_s
+    return float(finish.max()) + times.optimizer_s
 
 
 def plain_form(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
@@ -70,10 +143,16 @@ def main() -> None:
     parser.add_argument("--pipelines", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    rng = np.random.default_rng(arguments.seed)
+    if arguments.pipelines:
+        report_random(np.random.default_rng(arguments.seed), arguments.pipelines)
+    report_examples()
+
+
+def report_random(rng: np.random.Generator, pipelines: int) -> None:
+    """The difference on random pipelines, by case."""
     print(f"{'stages':14}{'links':12}{'micro-b.':11}{'sends':10}{'upper % mean, worst':>21}{'lower %':>15}{'plain':>8}")
     for (stages, link), (groups, p2p) in product(product(STAGES, LINKS), product(MICROBATCHES, MODES)):
-        upper, lower, plain = gaps(rng, STAGES[stages], LINKS[link], MICROBATCHES[groups], p2p, arguments.pipelines)
+        upper, lower, plain = gaps(rng, STAGES[stages], LINKS[link], MICROBATCHES[groups], p2p, pipelines)
         broken = int((plain < -1e-9).sum())
         print(
             f"{stages:14}{link:12}{groups:11}{p2p:10}{100 * upper.mean():14.1f}{100 * upper.max():7.1f}"
