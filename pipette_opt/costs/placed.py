@@ -213,6 +213,9 @@ def _reduction_times(instance: Instance, config: ParallelConfig, hosts: IntArray
 
 def _ring_times(instance: Instance, groups: IntArray, traffic: list[RingTraffic], who: str) -> FloatArray:
     """Rings that run at once, one per row of ``groups`` (hosts of the members in rank order), in seconds."""
+    if (groups == groups[:, :1]).all():  # no hop between hosts, so nothing to share
+        inside = {moved: _ring_time(instance, (), groups.shape[1], moved, {}, who) for moved in set(traffic)}
+        return np.array([inside[moved] for moved in traffic])
     rings = [_ring_of(row) for row in groups.tolist()]
     flows: dict[tuple[int, int], int] = {}
     for hops, members in rings:
