@@ -17,6 +17,9 @@ from pipette_opt.types import IntArray
 
 MAX_CHUNK_MOVES = 1_000_000
 
+SCHEDULES = ((1.0, 1.0, False), (0.5, 3.0, False), (1.0, 10.0, False), (0.25, 10.0, True))
+"""Of the restarts in turn: temperature factor, spread of the soft maxima over temperature, start from the best."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnealingParams:
@@ -36,6 +39,9 @@ class AnnealingParams:
         Moves of each candidate's first restart; later ones double.
     hot, cold
         First and last temperature of a restart, as share of what the start could improve.
+    pool_gap, pool_size
+        Candidates that cannot beat the best, but whose optimistic time is at most this share above it, get one
+        restart for the pool (another judge may rank them first), at most this many and a third of the budget.
     """
 
     variant: Literal["tuned", "pipette"] = "tuned"
@@ -44,7 +50,9 @@ class AnnealingParams:
     seed: int = 0
     first_moves: int = 20_000
     hot: float = 0.02
-    cold: float = 0.002
+    cold: float = 0.0015
+    pool_gap: float = 0.03
+    pool_size: int = 32
 
     def __post_init__(self) -> None:
         if self.time_limit_s is None and self.max_moves is None:
@@ -71,11 +79,17 @@ class _Search:
         self.best_nodes = self.nodes.copy()
         self.best: int = UNUSABLE_TICKS
         self.temperature, self.energy = 1.0, 0
+        self.restarts, self.moves_per_s = 0, 1e6
 
     def restart(self, moves: int) -> None:
-        """One tuned annealing from a random start."""
+        """One tuned annealing, by the next schedule."""
+        factor, softness, from_best = SCHEDULES[self.restarts % len(SCHEDULES)]
+        self.restarts += 1
+        started = time.perf_counter()
         energy = self._random_start()
-        scale = max(energy - self.bound, 1)
+        if from_best:
+            self.nodes[:] = self.best_nodes
+        scale = factor * max(energy - self.bound, 1)
         trial_nodes = self.nodes.copy()
         found = kernels.anneal_tuned(
             self.tables,
@@ -85,9 +99,11 @@ class _Search:
             moves,
             self.params.hot * scale,
             self.params.cold * scale,
+            softness,
         )
         if found < self.best:
             self.best, self.best_nodes = int(found), trial_nodes
+        self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
 
     def proceed(self, moves: int) -> None:
         """Some more moves of Pipette's annealing."""
@@ -130,12 +146,15 @@ class _Budget:
             return True
         return self.ends is not None and time.perf_counter() >= self.ends
 
-    def take(self, moves: int) -> int:
-        """As many of ``moves`` as are left."""
-        if self.moves_left is None:
-            return moves
-        taken = min(moves, self.moves_left)
-        self.moves_left -= taken
+    def take(self, moves: int, moves_per_s: float = np.inf) -> int:
+        """As many of ``moves`` as are left, at this speed."""
+        taken = moves
+        if self.ends is not None:
+            seconds = max(self.ends - time.perf_counter(), 0.0)
+            taken = int(min(taken, max(seconds * moves_per_s, 1_000)))
+        if self.moves_left is not None:
+            taken = min(taken, self.moves_left)
+            self.moves_left -= taken
         return taken
 
 
@@ -148,8 +167,8 @@ def anneal(
     """
     Place the promising candidates by simulated annealing.
 
-    Candidates whose optimistic time is not below the best found are left out; the tuned variant gives the others
-    restarts of doubling length, the better half of them in every round, Pipette's divides the budget equally.
+    The tuned variant gives the candidates whose optimistic time is below the best found restarts of doubling length,
+    the better half of them in every round; Pipette's gives every candidate an equal part of the budget.
 
     Parameters
     ----------
@@ -181,8 +200,13 @@ def _run_tuned(
     """Restarts of doubling length; each round goes on with the better half of the candidates still open."""
     searches: list[_Search] = []
     best = UNUSABLE_TICKS
+    pool_share = _Share(budget, 3)
+    num_promising = 0
     for index in order:
-        if bounds[index] >= best or (searches and budget.is_over):
+        promising = bounds[index] < best
+        num_promising += promising
+        over = budget.is_over if promising else pool_share.is_over or len(searches) - num_promising >= params.pool_size
+        if searches and (over or bounds[index] > best * (1 + params.pool_gap)):
             break
         searches.append(_Search(data, index, bounds[index], params))
         searches[-1].restart(budget.take(params.first_moves))
@@ -195,7 +219,7 @@ def _run_tuned(
         for search in active:
             if budget.is_over:
                 break
-            search.restart(budget.take(moves))
+            search.restart(budget.take(moves, search.moves_per_s))
             best = min(best, search.best)
     return searches
 
@@ -229,7 +253,7 @@ class _Share:
 
     @property
     def is_over(self) -> bool:
-        """Whether the part is used up."""
+        """Whether it is used up."""
         if self.budget.is_over or (self.ends is not None and time.perf_counter() >= self.ends):
             return True
         left = self.budget.moves_left

@@ -121,7 +121,31 @@ def _grid_move(t, nodes, choice, state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold):  # type: ignore[no-untyped-def]
+def smoothing(t, finish, ring, spread):  # type: ignore[no-untyped-def]
+    """
+    How much a soft maximum over columns and one over rings exceed the hard ones: tells plateaus apart.
+
+    ``spread`` is in ticks; the excess vanishes with it.
+    """
+    if spread < 1.0:
+        return 0.0
+    latest = np.int64(0)
+    for column in range(t.shape[1]):
+        latest = max(latest, finish[0, column])
+    columns = 0.0
+    for column in range(t.shape[1]):
+        columns += np.exp((finish[0, column] - latest) / spread)
+    worst = np.int64(0)
+    for index in range(ring.shape[0]):
+        worst = max(worst, ring[index])
+    rings = 0.0
+    for index in range(ring.shape[0]):
+        rings += np.exp((ring[index] - worst) / spread)
+    return spread * (np.log(columns) + np.log(rings))
+
+
+@njit(cache=True, nogil=True)
+def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # type: ignore[no-untyped-def]
     """
     Anneal ``nodes`` (all hosts, the grid first) and return the best objective; its hosts are in ``best_nodes``.
 
@@ -137,17 +161,21 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold):  # type: ignore
     old_finish = finish.copy()
     old_ring = ring.copy()
     old_nodes = nodes.copy()
-    energy = evaluate(t, nodes, finish, ring, times)
-    best = energy
+    best = evaluate(t, nodes, finish, ring, times)
+    energy = np.float64(best)
     best_nodes[:] = nodes
     if M < 2:
         return best
     cooling = (cold / hot) ** (1.0 / max(moves / 64.0, 1.0))
     temperature = hot
+    spread = 0.0
     simple = 100 if cells < 3 else 70
     for move in range(moves):
         if move % 64 == 0:
             temperature *= cooling
+        if move % 4096 == 0:
+            spread = softness * temperature
+            energy = slowest_end(t, finish, ring) + smoothing(t, finish, ring, spread)
         choice = below(state, 100)
         if choice < simple:
             i = below(state, cells)
@@ -172,7 +200,8 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold):  # type: ignore
             ring_of_row(t, nodes, row_i, ring)
             if second_row:
                 ring_of_row(t, nodes, row_j, ring)
-            trial = slowest_end(t, finish, ring)
+            value = slowest_end(t, finish, ring)
+            trial = value + smoothing(t, finish, ring, spread)
             if trial <= energy or uniform(state) < np.exp((energy - trial) / temperature):
                 energy = trial
             else:
@@ -182,6 +211,7 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold):  # type: ignore
                     if second_column:
                         finish[index, col_j] = old_finish[index, col_j]
                     ring[index] = old_ring[index]
+                continue
         else:
             old_nodes[:cells] = nodes[:cells]
             _grid_move(t, nodes, choice - simple, state)
@@ -190,15 +220,17 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold):  # type: ignore
                 continue
             old_finish[:] = finish
             old_ring[:] = ring
-            trial = evaluate(t, nodes, finish, ring, times)
+            value = evaluate(t, nodes, finish, ring, times)
+            trial = value + smoothing(t, finish, ring, spread)
             if trial <= energy or uniform(state) < np.exp((energy - trial) / temperature):
                 energy = trial
             else:
                 nodes[:cells] = old_nodes[:cells]
                 finish[:] = old_finish
                 ring[:] = old_ring
-        if energy < best:
-            best = energy
+                continue
+        if value < best:
+            best = value
             best_nodes[:] = nodes
     return best
 
