@@ -2,19 +2,36 @@
 
 from pipette_opt.estimator.closed_form import lower_s, period_s, upper_s
 from pipette_opt.estimator.critical_path import critical_path
+from pipette_opt.estimator.cycles import exact_period_s
 from pipette_opt.estimator.estimate import Judged, estimate, judge_times
-from pipette_opt.estimator.schedule import Schedule, build_schedule, check_schedule, max_in_flight
+from pipette_opt.estimator.interleaved import interleaved_lower_s, interleaved_period_s, interleaved_upper_s
+from pipette_opt.estimator.many import estimate_many, judge_many
+from pipette_opt.estimator.orders import SCHEDULES, named_schedule, parse_order
+from pipette_opt.estimator.schedule import Schedule, build_schedule, check_schedule, in_flight, max_in_flight
+from pipette_opt.estimator.trace import trace_events, write_trace
 
 __all__ = [
+    "SCHEDULES",
     "Judged",
     "Schedule",
     "build_schedule",
     "check_schedule",
     "critical_path",
     "estimate",
+    "estimate_many",
+    "exact_period_s",
+    "in_flight",
+    "interleaved_lower_s",
+    "interleaved_period_s",
+    "interleaved_upper_s",
+    "judge_many",
     "judge_times",
     "lower_s",
     "max_in_flight",
+    "named_schedule",
+    "parse_order",
     "period_s",
+    "trace_events",
     "upper_s",
+    "write_trace",
 ]

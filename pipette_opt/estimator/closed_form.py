@@ -140,9 +140,9 @@ def _done_s(times: PlacedTimes, finish: FloatArray) -> float:
 
 
 def _refuse_interleaving(times: PlacedTimes) -> None:
-    """Interleaved schedules have no proven period or upper form."""
+    """Interleaved schedules have forms of their own."""
     if len(times.forward_s) > 1:
-        raise ValueError(f"only the lower form is proven with {len(times.forward_s)} chunks per stage.")
+        raise ValueError(f"{len(times.forward_s)} chunks per stage: these forms are of 1F1B without interleaving.")
 
 
 def _waiting(times: PlacedTimes) -> FloatArray:

@@ -23,7 +23,8 @@ last) do not wait for the ring. For ``h = 0`` it is the work of the busiest stag
 lower bound; so the period is exact whenever that is the largest term: always unless the two transfers of a link take
 more than the work of one chunk. Without interleaving the divisor is ``h + 1``: this is what interleaving buys. With
 blocking sends a receive of the steady state is posted when the forward (or backward) before it is done, which adds the
-cycles ``f_s + u_{s-1}`` and ``b_s + d_s``.
+cycles ``f_s + u_{s-1}`` and ``b_s + d_s``. The exact period, of unequal chunks and blocking sends too, is a cycle ratio
+that ``cycles.py`` computes.
 
 **Upper form**, asynchronous. Cycles taken out of a path from the first forward to the last backward leave the round
 trip ``R_k`` up to some stage ``k``, which sets the index back by ``w_k``. Before its first turn a path makes at least

@@ -104,7 +104,7 @@ def test_interleaved_lower_form(num_chunks: int, kind: str, p2p: P2PMode) -> Non
 
 
 def test_interleaved_upper_form_is_refused() -> None:
-    """There is no proven period of interleaved schedules."""
+    """The forms of 1F1B do not hold for interleaved schedules."""
     times = random_pipeline(np.random.default_rng(0), "near", 2, num_chunks=2)
     with pytest.raises(ValueError, match="2 chunks"):
         period_s(times, "async")
