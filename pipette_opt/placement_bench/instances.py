@@ -1,0 +1,346 @@
+"""Placement instances: a named cluster, a shape, what a transfer and a ring weigh, a send mode and a seed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.optimize import OptimizeParams, Watcher, prepare
+from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.placement_bench.clusters import (
+    GENERATED,
+    MEASURED,
+    STRUCTURELESS,
+    link_gb_per_s,
+    num_flows,
+    num_listed,
+)
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.model import read_model
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, TrainingSpec
+from pipette_opt.types import FloatArray, IntArray, P2PMode
+from pipette_opt.units import GB, US
+
+Shape = tuple[int, int]
+"""Pipeline and data size of the grid of hosts."""
+
+SetName = Literal["quick", "full"]
+
+SHAPES: dict[int, tuple[Shape, ...]] = {
+    8: ((4, 2), (2, 4)),
+    16: ((4, 4), (8, 2), (2, 8), (16, 1)),
+    32: ((8, 4), (4, 8), (16, 2)),
+    64: ((8, 8), (16, 4)),
+    128: ((16, 8), (8, 16)),
+    256: ((16, 16),),
+    512: ((16, 32),),
+    1280: ((32, 40),),
+}
+"""Shapes that are tried for so many hosts."""
+
+BALANCED = "balanced"
+TICKS_PER_LINK = 40_000
+"""Of a transfer over the median link of a balanced instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A real job: its weights of transfers and rings, stage by stage, come from the costs of its layers."""
+
+    model: str
+    global_batch_size: int
+    seq_length: int
+    micro_batch_size: int = 1
+    gpu: str = "h100-80gb"
+
+
+JOBS = {
+    "llama-2-13b": Job(model="llama-2-13b", global_batch_size=1024, seq_length=4096, micro_batch_size=2),
+    "llama-3-70b": Job(model="llama-3-70b", global_batch_size=1024, seq_length=8192),
+    "gpt-3-175b": Job(model="gpt-3-175b", global_batch_size=1536, seq_length=2048),
+}
+"""Jobs with tensor parallelism over the eight GPUs of a host."""
+
+JOINT = Job(model="llama-2-70b", global_batch_size=512, seq_length=4096)
+JOINT_HOSTS = 16
+WEIGHTS = (BALANCED, *JOBS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchInstance:
+    """
+    One problem to place.
+
+    Parameters
+    ----------
+    weights
+        ``balanced`` or the name of a job.
+    shape
+        ``None`` for the choice among all candidates of a job with 128 GPUs.
+    limit_s
+        Wall time that the solver has.
+    target
+        Placement gap aimed at within ``limit_s``; ``None`` where none is set.
+    """
+
+    cluster: str
+    weights: str
+    shape: Shape | None
+    p2p: P2PMode
+    seed: int
+    limit_s: float
+    target: float | None
+
+    @property
+    def num_used(self) -> int:
+        """Hosts used."""
+        return JOINT_HOSTS if self.shape is None else self.shape[0] * self.shape[1]
+
+    @property
+    def num_listed(self) -> int:
+        """Hosts to choose from."""
+        return num_listed(self.cluster, self.num_used)
+
+    @property
+    def shape_text(self) -> str:
+        """For tables, e.g. ``8x4``."""
+        return "joint" if self.shape is None else f"{self.shape[0]}x{self.shape[1]}"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        hosts = str(self.num_used) if self.num_used == self.num_listed else f"{self.num_used} of {self.num_listed}"
+        return f"{self.cluster} {hosts} {self.shape_text} {self.weights} {self.p2p} seed {self.seed}"
+
+    def build(self) -> ProblemData:
+        """The integer problem. Raises ``UnavailableError`` without the measured data that it needs."""
+        rates = link_gb_per_s(self.cluster, self.num_used, self.seed)
+        if self.shape is not None and self.weights == BALANCED:
+            return balanced_problem(rates, self.shape, self.p2p)
+        job = JOINT if self.shape is None else JOBS[self.weights]
+        cluster = cluster_of(rates, num_flows(self.cluster), job.gpu)
+        return (
+            joint_problem(cluster, self.p2p) if self.shape is None else job_problem(job, cluster, self.shape, self.p2p)
+        )
+
+
+def instances(
+    set_name: SetName,
+    *,
+    clusters: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+    weights: Sequence[str] | None = None,
+    modes: Sequence[P2PMode] | None = None,
+    seeds: int | None = None,
+    seconds: float | None = None,
+) -> list[BenchInstance]:
+    """
+    The instances of a set; what is given narrows or changes it.
+
+    Quick: every cluster once, small. Full: every cluster, shape and send mode with balanced weights; the first shape
+    of 16 to 128 hosts with the weights of each job, sent as Megatron-Core sends by default; the joint choice.
+
+    Parameters
+    ----------
+    clusters
+        Names; ``joint`` is the joint choice on all clusters, without it only those of one shape are taken.
+    seeds
+        So many of each, in place of its own.
+    seconds
+        Time limit of each, in place of its own; the target is dropped if that is more.
+    """
+    plan = _quick() if set_name == "quick" else _full()
+    chosen = [
+        one
+        for one in plan
+        if (clusters is None or _is_named(one, clusters))
+        and (sizes is None or one.num_used in sizes)
+        and (weights is None or one.weights in weights)
+        and (modes is None or one.p2p in modes)
+    ]
+    if seeds is not None:
+        unique = dict.fromkeys(replace(one, seed=0) for one in chosen)
+        chosen = [replace(one, seed=seed) for one, seed in product(unique, range(seeds))]
+    return chosen if seconds is None else [_limited(one, seconds) for one in chosen]
+
+
+def _limited(instance: BenchInstance, seconds: float) -> BenchInstance:
+    """With other seconds; more than its own leave it without a target."""
+    return replace(instance, limit_s=seconds, target=instance.target if seconds <= instance.limit_s else None)
+
+
+def _is_named(instance: BenchInstance, clusters: Sequence[str]) -> bool:
+    return ("joint" if instance.shape is None else instance.cluster) in clusters
+
+
+_TARGETS: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {
+    8: ((0.0, 5), (0.0, 5)),
+    16: ((0.0, 5), (0.0, 20)),
+    32: ((0.005, 30), (0.02, 60)),
+    64: ((0.01, 60), (0.04, 120)),
+    128: ((0.02, 120), (0.06, 300)),
+    1280: ((0.05, 600), (1.0, 600)),
+}
+"""Placement gap and seconds aimed at, by number of hosts: with structure, and without."""
+
+
+def target_of(cluster: str, num_used: int) -> tuple[float | None, float]:
+    """Placement gap aimed at (``None`` where none is set) and the time limit."""
+    if num_used not in _TARGETS:
+        return None, 300.0 if num_used < 512 else 600.0
+    return _TARGETS[num_used][cluster in STRUCTURELESS]
+
+
+def _single(cluster: str, weights: str, shape: Shape, p2p: P2PMode, seed: int) -> BenchInstance:
+    target, limit_s = target_of(cluster, shape[0] * shape[1])
+    return BenchInstance(
+        cluster=cluster, weights=weights, shape=shape, p2p=p2p, seed=seed, limit_s=limit_s, target=target
+    )
+
+
+def _joint(cluster: str, p2p: P2PMode, seed: int) -> BenchInstance:
+    return BenchInstance(cluster=cluster, weights=JOINT.model, shape=None, p2p=p2p, seed=seed, limit_s=15.0, target=0.0)
+
+
+def _sizes_of(cluster: str) -> list[int]:
+    return [size for size in SHAPES if cluster not in MEASURED or size <= MEASURED[cluster][1]]
+
+
+def _quick() -> list[BenchInstance]:
+    modes: tuple[P2PMode, ...] = ("blocking", "async")
+    plan = [
+        _single(cluster, BALANCED, (4, 4), modes[number % 2], 0)
+        for number, cluster in enumerate((*GENERATED, *MEASURED))
+    ]
+    plan += [_single("tree", BALANCED, (2, 4), "async", 0), _single("tree", "llama-3-70b", (4, 4), "blocking", 0)]
+    plan = [replace(one, limit_s=2.0) for one in plan]
+    return [*plan, replace(_joint("tree", "blocking", 0), limit_s=10.0)]
+
+
+def _full() -> list[BenchInstance]:
+    return [*_full_balanced(), *_full_jobs(), *_full_joint()]
+
+
+def _full_balanced() -> Iterator[BenchInstance]:
+    modes: tuple[P2PMode, ...] = ("blocking", "async")
+    for cluster in (*GENERATED, *MEASURED):
+        for size in _sizes_of(cluster):
+            for shape, p2p, seed in product(SHAPES[size], modes, range(5 if size <= 128 else 1)):
+                yield _single(cluster, BALANCED, shape, p2p, seed)
+
+
+def _full_jobs() -> Iterator[BenchInstance]:
+    for cluster, size, job in product((*GENERATED, *MEASURED), (16, 32, 64, 128), JOBS):
+        if size in _sizes_of(cluster):
+            for seed in range(5 if size == 16 else 1):
+                yield _single(cluster, job, SHAPES[size][0], "blocking", seed)
+
+
+def _full_joint() -> Iterator[BenchInstance]:
+    for cluster, seed in product((*GENERATED, *MEASURED), range(5)):
+        yield _joint(cluster, "blocking", seed)
+
+
+def balanced_problem(gb_per_s: FloatArray, shape: Shape, p2p: P2PMode) -> ProblemData:
+    """
+    One candidate whose transfers and whose slowest ring take about the same time over equal links.
+
+    One host for each cell; stages are equal, and do in a micro-batch what three transfers over the median link take,
+    a third of it forwards; there are four micro-batches for each stage. Hosts have one GPU, so that methods without
+    tensor parallelism have a placement too.
+    """
+    P, D = shape
+    m = 4 * P
+    link = np.round(TICKS_PER_LINK * np.nanmedian(gb_per_s) / gb_per_s)
+    if p2p == "blocking":
+        link = np.maximum(link, link.T)
+    ring = np.round(link * _path_links(P, m, p2p))
+    work = np.full((1, P), TICKS_PER_LINK)
+    none = np.zeros((0, 0), dtype=np.int64)
+    candidate = CandidateData(
+        config=ParallelConfig(
+            tensor_model_parallel_size=1,
+            pipeline_model_parallel_size=P,
+            data_parallel_size=D,
+            micro_batch_size=1,
+            layers_per_stage=(1,) * P,
+        ),
+        block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
+        grid=(P, D, 1),
+        exact=True,
+        num_microbatches=m,
+        forward_ticks=work,
+        backward_ticks=2 * work,
+        first_forward_ticks=work,
+        first_backward_ticks=2 * work,
+        intra_p2p_ticks=0,
+        p2p_ticks=_ticks(link),
+        ring_class=np.zeros(P, dtype=np.int64),
+        ring_ticks=_ticks(ring)[None] if D > 1 else np.zeros((1, 0, 0), dtype=np.int64),
+        ring_floor_ticks=np.zeros(P, dtype=np.int64),
+        tensor_forward_ticks=none,
+        tensor_backward_ticks=none,
+        optimizer_ticks=0,
+        memory_need_mib=np.ones(P, dtype=np.int64),
+        rounding_ticks=0,
+    )
+    same = np.ones(len(gb_per_s), dtype=np.int64)
+    return ProblemData(candidates=(candidate,), p2p=p2p, tick_s=1e-6, kind_of_node=same - 1, capacity_mib=same)
+
+
+def _path_links(P: int, m: int, p2p: P2PMode) -> float:
+    """What placement adds to a replica's time over equal links, in transfers; at least one."""
+    period = min(P - 1, 2) if p2p == "blocking" else 2 * (P - 1) / P
+    return max(1.0, (m - 1) * period + 2 * (P - 1))
+
+
+def _ticks(links: FloatArray) -> IntArray:
+    """Integers, ``UNUSABLE_TICKS`` where there is no link."""
+    return np.where(np.isnan(links), UNUSABLE_TICKS, links).astype(np.int64)
+
+
+def cluster_of(gb_per_s: FloatArray, flows: int, gpu: str) -> ClusterSpec:
+    """Hosts of eight GPUs with a NIC each, whose pairs attain the given rate for so many flows in sum."""
+    entry = read_gpu_entry(gpu)
+    return ClusterSpec(
+        name="benchmark",
+        nodes=tuple(NodeSpec(host=f"n{number}", gpu=entry.gpu, num_gpus=8) for number in range(len(gb_per_s))),
+        intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
+        intra_node_latency_s=entry.intra_node_latency_s,
+        inter_node_latency_s=12 * US,
+        nics_per_node=8,
+        link_matrices=(LinkMatrix(concurrent_flows=flows, bytes_per_s=gb_per_s * GB),),
+    )
+
+
+def job_problem(job: Job, cluster: ClusterSpec, shape: Shape, p2p: P2PMode) -> ProblemData:
+    """One candidate of a real job: tensor parallelism inside the hosts, layers as even as they go."""
+    P, D = shape
+    model = read_model(job.model)
+    m = max(P, job.global_batch_size // (D * job.micro_batch_size))
+    config = ParallelConfig(
+        tensor_model_parallel_size=8,
+        pipeline_model_parallel_size=P,
+        data_parallel_size=D,
+        micro_batch_size=job.micro_batch_size,
+        layers_per_stage=tuple(len(part) for part in np.array_split(np.arange(model.num_layers), P)),
+        sequence_parallel=True,
+        use_distributed_optimizer=D > 1,
+    )
+    training = TrainingSpec(global_batch_size=m * D * job.micro_batch_size, seq_length=job.seq_length)
+    instance = Instance(model=model, cluster=cluster, training=training, p2p=p2p)
+    fitting = FittingCandidate(config=config, need_bytes=np.zeros(P, dtype=np.int64))
+    return build_problem_data(instance, [fitting], np.zeros(cluster.num_nodes, dtype=np.int64))
+
+
+def joint_problem(cluster: ClusterSpec, p2p: P2PMode) -> ProblemData:
+    """All candidates of a job with 128 GPUs that fit and have a closed form."""
+    training = TrainingSpec(global_batch_size=JOINT.global_batch_size, seq_length=JOINT.seq_length)
+    instance = Instance(model=read_model(JOINT.model), cluster=cluster, training=training, p2p=p2p)
+    space = SearchSpace(num_gpus=8 * JOINT_HOSTS, virtual_pipeline=(1,))
+    return prepare(instance, space, OptimizeParams(), Watcher()).exact
