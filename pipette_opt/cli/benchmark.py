@@ -6,6 +6,9 @@ from typing import Annotated
 import typer
 
 from pipette_opt.cli import options as opt
+from pipette_opt.errors import InputError
+
+INSTANCES = "The instances"
 
 app = typer.Typer(help="The solver beside the baselines.", no_args_is_help=True)
 
@@ -88,6 +91,104 @@ def solve(
         show(benchmark_table(rows))
         if csv is not None:
             say(f"written to {csv}")
+
+
+@app.command("placement")
+def placement(
+    set_: Annotated[
+        str, typer.Option("--set", help="quick (under two minutes) or full (hours).", rich_help_panel=INSTANCES)
+    ] = "quick",
+    instances: Annotated[
+        str | None, typer.Option(help="Only these clusters, e.g. tree,measured-17,joint.", rich_help_panel=INSTANCES)
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option(help="Only these numbers of hosts, e.g. 16,32.", rich_help_panel=INSTANCES)
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Only these, e.g. balanced,llama-3-70b.", rich_help_panel=INSTANCES)
+    ] = None,
+    p2p: Annotated[str | None, typer.Option(help="Only blocking, or only async.", rich_help_panel=INSTANCES)] = None,
+    seeds: Annotated[int | None, typer.Option(help="So many of each.", rich_help_panel=INSTANCES)] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="For each, in place of its own.", rich_help_panel=opt.RUN)
+    ] = None,
+    workers: opt.Workers = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write every run here.", rich_help_panel=opt.RUN)] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the table here.", rich_help_panel=opt.RUN)
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the runs that --csv has.", rich_help_panel=opt.RUN)
+    ] = False,
+    json: opt.Json = False,
+) -> None:
+    """
+    Named placement instances: what the solver finds and proves, and the baselines in the same seconds.
+
+    Example: [bold]pipette-opt benchmark placement --set quick --csv placement.csv[/]
+    """
+    from dataclasses import asdict
+    from typing import cast
+
+    from pipette_opt.cli.output import say, show_json
+    from pipette_opt.files import write_atomically
+    from pipette_opt.placement_bench.clusters import CLUSTERS
+    from pipette_opt.placement_bench.instances import SHAPES, WEIGHTS, SetName
+    from pipette_opt.placement_bench.instances import instances as instances_of
+    from pipette_opt.placement_bench.run import run_all, warm_up
+    from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows
+    from pipette_opt.types import P2PMode
+
+    opt.one_of("--set", set_, ("quick", "full"))
+    if p2p is not None:
+        opt.one_of("--p2p", p2p, ("blocking", "async"))
+    for option, value in (("--seeds", seeds), ("--seconds", seconds), ("--workers", workers)):
+        if value is not None and not value > 0:
+            raise InputError(option, f"must be > 0, got {value}.")
+    if resume and csv is None:
+        raise InputError("--resume", "needs --csv, the file with the runs to keep.")
+    numbers = _names("--sizes", sizes, tuple(str(size) for size in SHAPES))
+    chosen = instances_of(
+        cast(SetName, set_),
+        clusters=_names("--instances", instances, (*CLUSTERS, "joint")),
+        sizes=None if numbers is None else [int(number) for number in numbers],
+        weights=_names("--weights", weights, WEIGHTS),
+        modes=None if p2p is None else [cast(P2PMode, p2p)],
+        seeds=seeds,
+        seconds=seconds,
+    )
+    if not chosen:
+        raise InputError("--instances", f"the set {set_!r} has none with this size, these weights and sends.")
+    threads = workers or opt.cores()
+    known = read_rows(csv) if resume and csv is not None and csv.exists() else []
+    warm_up_s = warm_up(threads)
+    say(f"{len(chosen)} instances, at most {3 * sum(one.limit_s for one in chosen) / 60:.0f} minutes")
+    rows = []
+    for row in run_all(chosen, workers=threads, known=known, say=say):
+        rows.append(row)
+        if csv is not None:
+            write_atomically(csv, csv_text(rows))
+    if not rows:
+        raise InputError("--instances", "nothing was run; the data of the measured clusters is not here.")
+    table = markdown(rows, warm_up_s, threads)
+    if out is not None:
+        write_atomically(out, table)
+    if json:
+        show_json([asdict(row) for row in rows])
+    else:
+        typer.echo(table)
+
+
+def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:
+    """The names of a list; each must be known."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError(option, f"must list at least one of {', '.join(known)}.")
+    for name in names:
+        opt.one_of(option, name, known)
+    return names
 
 
 def _write_csv(path: Path, rows: list[dict[str, object]]) -> None:
