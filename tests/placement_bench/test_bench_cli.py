@@ -1,0 +1,74 @@
+"""``pipette-opt benchmark placement`` as a user runs it."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.cli import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+SMALL = ("benchmark", "placement", "--instances", "tree", "--sizes", "8", "--seconds", "0.4", "--workers", "1")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run a command in an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pipette-opt", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return code if isinstance(code, int) else 0, out, " ".join(err.split())
+
+    return command
+
+
+def test_table_and_files(run: Run, tmp_path: Path) -> None:
+    """The table on standard output and in a file, every run in the CSV, which a second run takes over."""
+    code, out, err = run(*SMALL, "--csv", "rows.csv", "-o", "table.md")
+    assert code == 0
+    assert "| tree | balanced | async | 8 | 2x4 |" in out
+    assert (tmp_path / "table.md").read_text() in out
+    assert "1/1 tree 8 2x4 balanced async seed 0: placement gap" in err
+    before = (tmp_path / "rows.csv").read_text()
+    code, _, err = run(*SMALL, "--csv", "rows.csv", "--resume")
+    assert code == 0
+    assert "placement gap" not in err
+    assert (tmp_path / "rows.csv").read_text() == before
+
+
+def test_json(run: Run) -> None:
+    """One object for each run."""
+    code, out, _ = run(*SMALL, "--json")
+    (row,) = json.loads(out)
+    assert code == 0
+    assert row["cluster"] == "tree"
+    assert row["objective_s"] >= row["lower_bound_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--instances", "trees"), "--instances: must be one of unif"),
+        (("--sizes", "17"), "--sizes: must be one of 8, 16"),
+        (("--set", "huge"), "--set: must be one of quick, full"),
+        (("--p2p", "both"), "--p2p: must be one of blocking, async"),
+        (("--sizes", "1280"), "has none with this size"),
+        (("--seeds", "0"), "--seeds: must be > 0"),
+        (("--seconds", "-1"), "--seconds: must be > 0"),
+        (("--resume",), "--resume: needs --csv"),
+        (("--weights", ","), "--weights: must list at least one"),
+    ],
+)
+def test_wrong_options(run: Run, options: tuple[str, ...], message: str) -> None:
+    """Exit code 2, and what would be right."""
+    code, _, err = run("benchmark", "placement", *options)
+    assert code == 2
+    assert message in err.replace("│ ", "")
