@@ -52,13 +52,11 @@ whole coefficients, so linear rows express it: for each stage ``2 v`` ways in an
 suffice if chunks are equal.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from pipette_opt.costs.placed import PlacedTimes
 from pipette_opt.estimator.schedule import FORWARD, Schedule, build_schedule
-from pipette_opt.types import FloatArray, P2PMode
+from pipette_opt.types import FloatArray, IntArray, P2PMode
 
 
 def interleaved_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
@@ -69,15 +67,17 @@ def interleaved_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode)
     finish = np.zeros((pp, dp))
     first_chunk = _first_chunk_after(times)
     for stage in range(pp):
-        spent, extra_f, extra_b = _stay(times, schedule, stage, p2p)
-        for enter, arrival in _ways(schedule, stage, 0, fill):
-            for leave, remaining in _ways(schedule, stage, num_microbatches - 1, drain):
-                if leave < enter:
-                    continue
-                gained = [extra[leave] - extra[min(enter + 1, leave)] for extra in (extra_f, extra_b)]
-                path = arrival + spent[leave + 1, :, 0] - spent[enter, :, 1] + np.maximum(*gained) + remaining
-                reached = pp if schedule.group[stage, leave] >= pp or not schedule.backward[stage, leave] else stage + 1
-                finish[:reached] = np.maximum(finish[:reached], path - first_chunk[:reached])
+        spent, *extras = _stay(times, schedule, stage, p2p)
+        enter, arrival = _ways(schedule, stage, 0, fill)
+        leave, remaining = _ways(schedule, stage, num_microbatches - 1, drain)
+        second = np.minimum(enter[:, None] + 1, leave)
+        gained = np.maximum(*(extra[leave] - extra[second] for extra in extras))
+        stay = spent[leave + 1, :, 0] - spent[enter, None, :, 1] + gained
+        stay[enter[:, None] > leave] = -np.inf
+        for way, path in zip(leave, (arrival[:, None] + stay + remaining).max(axis=0), strict=True):
+            through = schedule.group[stage, way] >= pp or not schedule.backward[stage, way]
+            reached = pp if through else stage + 1
+            finish[:reached] = np.maximum(finish[:reached], path - first_chunk[:reached])
     return finish
 
 
@@ -172,11 +172,11 @@ def _first_chunk_after(times: PlacedTimes) -> FloatArray:
 
 def _ways(
     schedule: Schedule, stage: int, microbatch: int, reach: tuple[FloatArray, FloatArray]
-) -> Iterator[tuple[int, FloatArray]]:
-    """Positions in a stage's order where a micro-batch is in each chunk, each way, and what ``reach`` has for it."""
-    for position in np.flatnonzero(schedule.microbatch[stage] == microbatch):
-        direction = int(schedule.kind[stage, position] != FORWARD)
-        yield int(position), reach[direction][schedule.group[stage, position]]
+) -> tuple[IntArray, FloatArray]:
+    """Positions in a stage's order where a micro-batch is in each chunk, each way, and what ``reach`` has for each."""
+    positions = np.flatnonzero(schedule.microbatch[stage] == microbatch)
+    directions = (schedule.kind[stage, positions] != FORWARD).astype(np.int64)
+    return positions, np.stack(reach)[directions, schedule.group[stage, positions]]
 
 
 def _stay(
