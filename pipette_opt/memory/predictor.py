@@ -137,6 +137,12 @@ class MemoryPredictor:
         probability: FloatArray = (1 + points * beyond) / (1 + points)
         return probability
 
+    def counted_bytes(self, table: StageTable) -> FloatArray:
+        """Expected bytes of the tensors of every row, before anything that a stack adds, shape ``(num_rows,)``."""
+        predicted, _ = self._predict(table)
+        counted: FloatArray = predicted / self.overhead.fragmentation
+        return counted
+
     def _predict(self, table: StageTable) -> tuple[FloatArray, BoolArray]:
         """Expected bytes of every row, and whether it lies outside of the training data."""
         formula = formula_bytes(table)

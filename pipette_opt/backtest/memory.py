@@ -1,0 +1,118 @@
+"""The memory of measured runs: which stage and kind of peak a source measured, fits of a stack, predictions."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from pipette_opt.backtest.cases import Case, Skipped, make_cases
+from pipette_opt.memory.calibration import (
+    MemoryRun,
+    fit_framework,
+    oom_probability,
+    predict_memory,
+    upper_gib,
+)
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.framework import COLUMNS, Framework, StageFacts, framework_of, stage_columns
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.table import stage_table
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import StackSpec
+from pipette_opt.types import IntArray
+from pipette_opt.units import GIB
+
+FIRST, LAST, LARGEST = "first", "last", "largest"
+
+STAGE_MEASURED = (("hf-ultrascale", FIRST), ("megatronlm-ci", LAST))
+"""Sources, by the beginning of their names, that watch one rank; the others report the largest of all."""
+
+MEASURED_STAGE_COLUMN = "peak_mem_stage"
+"""Column of ``runs.csv``: ``first``, ``last``, ``largest`` or the number of a stage."""
+
+
+@cache
+def shipped_predictor() -> MemoryPredictor:
+    """The shipped network, read once."""
+    return MemoryPredictor.load()
+
+
+def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRun:
+    """What the row of a case says about memory, and what its stages weigh."""
+    run, training, config = case.run, case.instance.training, case.config
+    table = stage_table(case.instance.model, training, [config])
+    formula = formula_bytes(table)
+    counted = (predictor or shipped_predictor()).counted_bytes(table)
+    size = (table.num_rows,)
+    facts = StageFacts(
+        replicas=np.full(size, float(config.data_parallel_size * config.context_parallel_size)),
+        pipeline=np.full(size, float(config.pipeline_model_parallel_size)),
+        unfused_norm=np.full(size, float(not training.fused_norm)),
+        unfused_softmax=np.full(size, float(not training.fused_softmax)),
+    )
+    assert run.gpu is not None
+    return MemoryRun(
+        columns=stage_columns(table, formula, counted, facts),
+        measured_stages=measured_stages(run, config.pipeline_model_parallel_size),
+        capacity_gib=run.gpu.gpu.memory_bytes / GIB,
+        peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
+        ran_out=run.oom,
+        group=f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}",
+    )
+
+
+def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
+    """Stages among which the source reports the largest peak."""
+    where = run.extra.get(MEASURED_STAGE_COLUMN, "").lower()
+    if not where:
+        source = run.source.lower()
+        where = next((stage for start, stage in STAGE_MEASURED if source.startswith(start)), LARGEST)
+    if re.fullmatch(r"\d+", where) and int(where) < pp:
+        return np.array([int(where)])
+    return {FIRST: np.array([0]), LAST: np.array([pp - 1])}.get(where, np.arange(pp))
+
+
+def usable_for_memory(run: MeasuredRun) -> bool:
+    """Whether a row may teach: not one of a version whose failures nobody can explain (``after_pp_fix``)."""
+    return not (run.extra.get("after_pp_fix", "").lower() == "false" and (run.pp or 1) > 1)
+
+
+def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun]:
+    """All rows that may teach."""
+    chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
+    return [memory_run(case) for case in make_cases(chosen, stack) if not isinstance(case, Skipped)]
+
+
+def calibrate_memory(runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None) -> Framework:
+    """The constants of a stack for its memory, from all rows that tell about it."""
+    return fit_framework(memory_runs(runs, stack), base or framework_of_stack(stack))
+
+
+def framework_of_stack(stack: StackSpec) -> Framework:
+    """From the numbers in a stack's file; Megatron-Core's without any."""
+    values = dict(stack.memory or {})
+    errors = tuple(values.pop(name) for name in sorted(name for name in values if name.startswith("error_")))
+    from dataclasses import replace
+
+    return replace(framework_of(values, f"stack {stack.name}, memory"), errors=errors)
+
+
+def numbers_of(framework: Framework) -> dict[str, float]:
+    """As they stand in a stack's file; of the errors at most a few hundred, evenly chosen."""
+    names = (*COLUMNS, "unusable_gib", "spread")
+    values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
+    errors = np.array(framework.errors)
+    if len(errors) > 400:
+        errors = errors[np.linspace(0, len(errors) - 1, 400).round().astype(int)]
+    return values | {f"error_{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
+
+
+def memory_columns(case: Case, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
+    """Columns of a back-test: for the stage and the kind of peak that the source measured."""
+    memory = predict_memory(framework, memory_run(case))
+    return {
+        "predicted_peak_mem_gib": memory.taken_gib,
+        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk),
+        "oom_probability": oom_probability(framework, memory),
+    }

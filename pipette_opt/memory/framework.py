@@ -1,0 +1,201 @@
+"""
+What a software stack adds to the counted tensors: a handful of named constants.
+
+Two numbers come of them. What a stage *takes* is what a measurement shows: it includes blocks that the caching
+allocator holds only because nobody asked for them (outputs of collectives that the host ran ahead of, leftovers of
+the optimizer step). What it *needs* leaves these out, since the allocator returns them before it fails; running out
+of memory is judged by the need.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+
+from pipette_opt.errors import InputError
+from pipette_opt.memory.formula import FormulaBytes, parameters
+from pipette_opt.memory.table import StageTable
+from pipette_opt.types import FloatArray
+from pipette_opt.units import GIB
+
+PeakKind = Literal["allocated", "reserved", "device"]
+
+BUSY_MULTIPLY_ADDS = 7e11
+"""Of one layer on one rank, times passes in flight, where hosts begin to run ahead of GPUs (H100 with nanotron)."""
+
+_BUSY_WIDTH = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """
+    Constants of one stack; the defaults are Megatron-Core's.
+
+    Parameters
+    ----------
+    counted
+        Share of the counted tensors that is there: allocator slack above 1, tensors counted too many below.
+    base_gib
+        There whatever the model: workspaces, and everything that scales with nothing.
+    gradient_copy_bytes
+        Per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy in
+        buckets of the reduction.
+    step_bytes
+        Per parameter, with a sharded optimizer: gathered parameters and scattered gradients of the step, returned
+        when memory is short.
+    activations
+        Stored activations beyond those counted, as a share: unfused gates, other kernels, their fragmentation.
+    norm_bytes
+        Per element of the inputs of unfused norms.
+    score_bytes
+        Per attention score, where softmax is not fused.
+    logit_bytes
+        Per logit of this rank beyond those counted: copies in other formats, shifted copies.
+    table_bytes
+        Per element of the embedding table on the first stage: its gradient in other formats.
+    gathered_buffers
+        Buffers of the size of one gathered micro-batch (tokens times hidden size) with tensor parallelism.
+    run_ahead_buffers
+        The same without a pipeline: outputs of collectives that wait for their turn while the host runs ahead.
+    pile_up
+        The same with a pipeline and busy GPUs, as a share of stored activations; returned when memory is short.
+    unusable_gib
+        What no tensor can have: context, libraries, NCCL's buffers.
+    spread
+        Standard deviation of ``log(real / predicted)``, without the outliers.
+    errors
+        The same of runs that a fit left out, ascending; none without a fit to peaks.
+    """
+
+    counted: float = 1.04
+    base_gib: float = 0.0
+    gradient_copy_bytes: float = 0.0
+    step_bytes: float = 0.0
+    activations: float = 0.0
+    norm_bytes: float = 8.0
+    score_bytes: float = 4.0
+    logit_bytes: float = 0.0
+    table_bytes: float = 0.0
+    gathered_buffers: float = 0.0
+    run_ahead_buffers: float = 0.0
+    pile_up: float = 0.0
+    unusable_gib: float = 2.625
+    spread: float = 0.05
+    errors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name == "errors":
+                continue
+            value = getattr(self, field.name)
+            if not np.isfinite(value) or value < LOWEST.get(field.name, 0.0):
+                raise ValueError(f"{field.name} must be >= {LOWEST.get(field.name, 0.0)}, got {value}.")
+
+    def vector(self) -> FloatArray:
+        """The constants of the columns, in their order."""
+        return np.array([getattr(self, name) for name in COLUMNS])
+
+
+COLUMNS = (
+    "counted",
+    "base_gib",
+    "gradient_copy_bytes",
+    "step_bytes",
+    "activations",
+    "norm_bytes",
+    "score_bytes",
+    "logit_bytes",
+    "table_bytes",
+    "gathered_buffers",
+    "run_ahead_buffers",
+    "pile_up",
+)
+"""Constants in which the memory of a stage is linear."""
+
+RETURNED = ("step_bytes", "pile_up")
+"""Columns whose blocks the allocator returns when memory is short."""
+
+LOWEST: Mapping[str, float] = {"counted": 0.5, "activations": -0.5, "logit_bytes": -4.0, "spread": 0.001}
+"""Lowest values; 0 for the others."""
+
+
+def needed(constants: FloatArray) -> FloatArray:
+    """The constants without those of blocks that are returned."""
+    kept = np.array([name not in RETURNED for name in COLUMNS])
+    vector: FloatArray = constants * kept
+    return vector
+
+
+def framework_of(values: Mapping[str, float], where: str) -> Framework:
+    """From named constants; names nobody knows are refused."""
+    known = {field.name for field in fields(Framework)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
+    try:
+        return Framework(**{name: float(value) for name, value in values.items()})
+    except (TypeError, ValueError) as error:
+        raise InputError(where, str(error).rstrip(".") + ".") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageFacts:
+    """
+    What the columns need besides the table; every field has shape ``(num_rows,)``.
+
+    Parameters
+    ----------
+    replicas
+        Ranks that gradients are reduced over.
+    pipeline
+        Stages of the pipeline.
+    unfused_norm, unfused_softmax
+        1 where these are several kernels.
+    """
+
+    replicas: FloatArray
+    pipeline: FloatArray
+    unfused_norm: FloatArray
+    unfused_softmax: FloatArray
+
+
+def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
+    """
+    What one unit of each constant weighs, GiB, shape ``(num_rows, len(COLUMNS))``.
+
+    Parameters
+    ----------
+    counted_bytes
+        The counted tensors: formula and network, or a trace.
+    """
+    size = parameters(table)
+    tensor = table.tensor > 1
+    gathered = tensor * table.element * table.tokens * table.hidden
+    stored = 1 - table.full
+    norms = 2 * table.chunk_layers * table.in_flight * stored * table.tokens / table.shards * table.hidden
+    scores = table.chunk_layers * table.in_flight * stored * (1 - table.selective) * table.scores
+    sharded = table.state_shards > 1
+    columns = (
+        counted_bytes,
+        np.full(table.num_rows, float(GIB)),
+        size * (facts.replicas > 1) * ~sharded,
+        size * sharded,
+        formula.saved,
+        norms * facts.unfused_norm,
+        scores * facts.unfused_softmax,
+        table.last * table.tokens * table.vocab,
+        table.first * table.largest_table,
+        gathered,
+        gathered * (facts.pipeline == 1),
+        formula.saved * tensor * (facts.pipeline > 1) * _busy(table),
+    )
+    return np.stack(columns, axis=1) / GIB
+
+
+def _busy(table: StageTable) -> FloatArray:
+    """How surely the GPUs are behind their hosts, 0 to 1."""
+    work = table.tokens * table.layer_parameters * table.in_flight
+    doublings = np.log2(np.maximum(work, 1.0) / BUSY_MULTIPLY_ADDS)
+    share: FloatArray = 1 / (1 + np.exp(-doublings / _BUSY_WIDTH))
+    return share
