@@ -63,6 +63,10 @@ class AnnealingParams:
             raise ValueError(f"max_moves must be >= 1, got {self.max_moves}.")
         if self.first_moves < 1:
             raise ValueError(f"first_moves must be >= 1, got {self.first_moves}.")
+        if self.pool_gap < 0:
+            raise ValueError(f"pool_gap must be >= 0, got {self.pool_gap}.")
+        if self.pool_size < 0:
+            raise ValueError(f"pool_size must be >= 0, got {self.pool_size}.")
         if not 0 < self.cold <= self.hot:
             raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
 

@@ -30,7 +30,7 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
         return UNUSABLE_TICKS
     pp, stage = candidate.num_stages, np.arange(candidate.num_stages)
     row = stage // candidate.block.stages
-    kinds = np.zeros((int(data.kind_of_node.max()) + 1, candidate.grid[0]), dtype=np.bool_)
+    kinds = np.zeros((len(candidate.forward_ticks), candidate.grid[0]), dtype=np.bool_)
     np.logical_or.at(kinds, data.kind_of_node, data.allowed(candidate).T)
     usable = kinds[:, row]  # (kinds, pp)
     link = _best_link(candidate.p2p_ticks)

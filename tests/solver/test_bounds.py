@@ -1,0 +1,83 @@
+"""Bounds without search are below every enumerated optimum, and notice what has no placement."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
+
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.solver.bounds import bottleneck_level, candidate_bound, has_room, lower_bounds
+
+VARIANTS = [
+    Variant(p2p=p2p, directed=directed, missing_share=missing, num_kinds=kinds, num_capacities=kinds, exact_share=0.7)
+    for p2p in ("blocking", "async")
+    for directed in (False, True)
+    for missing in (0.0, 0.3)
+    for kinds in (1, 2)
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_bound_is_below_the_optimum(variant: Variant) -> None:
+    """Enumeration of every placement of one candidate per shape, on five hosts."""
+    rng = np.random.default_rng(3)
+    for shape in SMALL_SHAPES:
+        data = random_problem(rng, [shape], 5, variant)
+        bound = candidate_bound(data, data.candidates[0])
+        optimum = best_by_enumeration(data, data.candidates[0])
+        assert bound <= optimum
+        assert bound > 0
+
+
+def test_bound_is_exact_where_all_links_are_equal() -> None:
+    """With one kind of host and one speed of link every placement is optimal, and the bound knows it."""
+    rng = np.random.default_rng(4)
+    for shape in SMALL_SHAPES:
+        data = random_problem(rng, [shape], 5, Variant(levels=1))
+        assert candidate_bound(data, data.candidates[0]) == best_by_enumeration(data, data.candidates[0])
+
+
+def test_slow_hosts_that_must_be_used_raise_the_bound() -> None:
+    """All hosts are needed, one is slow: its best link is a transfer somewhere."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (4, 1, 1), num_microbatches=8)
+    slow = data.candidates[0].p2p_ticks.copy()
+    slow[3, :3] *= 10
+    slow[:3, 3] *= 10
+    candidate = replace(data.candidates[0], p2p_ticks=slow)
+    assert candidate_bound(data, candidate) >= 7 * int(slow[3, :3].min())
+    spare = one_candidate_cluster(np.random.default_rng(0), "unif", (3, 1, 1), num_nodes=4, num_microbatches=8)
+    candidate = replace(spare.candidates[0], p2p_ticks=slow)
+    assert candidate_bound(spare, candidate) < 7 * int(slow[3, :3].min())
+
+
+@pytest.mark.parametrize(("capacity", "fits"), [((10, 10, 20, 20), True), ((10, 10, 10, 20), False)])
+def test_room(capacity: tuple[int, ...], fits: bool) -> None:
+    """Two rows of two hosts, the second needs twice the memory: two large hosts are enough, one is not."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
+    data = ProblemData(
+        candidates=(replace(data.candidates[0], memory_need_mib=np.array([10, 20])),),
+        p2p="blocking",
+        tick_s=1.0,
+        kind_of_node=np.zeros(4),
+        capacity_mib=np.array(capacity),
+    )
+    assert has_room(data, data.candidates[0]) is fits
+    assert bool(lower_bounds(data)[0] < UNUSABLE_TICKS) is fits
+
+
+def test_bottleneck_level_against_enumeration() -> None:
+    """The smallest level with enough arcs that share no sender and no receiver."""
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        n = int(rng.integers(1, 5))
+        ticks = rng.integers(0, 10, size=(n, n))
+        ticks[rng.random((n, n)) < 0.4] = UNUSABLE_TICKS
+        for number in range(n + 1):
+            best = min(
+                max((ticks[u, v] for u, v in zip(senders, receivers, strict=True)), default=0)
+                for senders in itertools.combinations(range(n), number)
+                for receivers in itertools.permutations(range(n), number)
+            )
+            assert bottleneck_level(ticks, number) == best
