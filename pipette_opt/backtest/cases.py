@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 
 import numpy as np
 
@@ -196,20 +197,17 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
 
 def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
     """
-    Nanotron's split: blocks go to a stage until it has its share of the cost, and the head is a block too.
+    Nanotron's split: a block goes to the first stage up to whose end all blocks so far fit; the head is a block, too.
 
     Its costs are parameters of the matrices (``get_block_compute_costs`` in its models); embeddings cost nothing.
     """
     h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
     layer = h * (2 * h + 2 * h * (run.kv_heads or heads) // heads) + 3 * h * ffn
     head = h * (run.vocab or 0)
-    target = (num_layers * layer + head) / pp
-    layers, cost, stage = [0] * pp, 0.0, 0
-    for _ in range(num_layers):
-        if cost >= target and stage < pp - 1:
-            stage, cost = stage + 1, 0.0
-        layers[stage] += 1
-        cost += layer
+    share = (num_layers * layer + head) / pp
+    layers = [0] * pp
+    for index in range(num_layers):
+        layers[min(ceil((index + 1) * layer / share), pp) - 1] += 1
     return tuple(layers)
 
 

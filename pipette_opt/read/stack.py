@@ -50,7 +50,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
 
 def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
     """Write a stack as :func:`read_stack` reads it; ``comment`` goes above, line by line."""
-    data: dict[str, Any] = {"name": stack.name, "source": stack.source}
+    data: dict[str, Any] = {"name": stack.name} | ({"source": stack.source} if stack.source else {})
     data |= {name: _short(getattr(stack, name)) for name in CONSTANTS}
     if stack.fitted is not None:
         data["fitted"] = dict(stack.fitted)

@@ -13,6 +13,7 @@ from pipette_opt.costs.collectives import (
     tensor_traffic,
 )
 from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.units import GB
 
 
@@ -76,3 +77,34 @@ def test_missing_links_stay_missing() -> None:
     times = inter_node_ring_s(cluster(3, values), all_reduce_traffic(1.0, 3), group_flows=1, num_flows=1)
     assert np.isnan(times[0, 2])
     assert not np.isnan(times[2, 0])
+
+
+def test_rings_over_many_hosts_lose_bandwidth() -> None:
+    """With an exponent of one, 16 hosts attain an eighth of two."""
+    spec = cluster(2, 10.0)
+    traffic = gather_traffic(1e9, 4)
+    stack = DEFAULT_STACK.with_constants({"congestion": 1.0})
+
+    def ring_s(num_hosts: int, stack: StackSpec) -> float:
+        times = inter_node_ring_s(spec, traffic, group_flows=1, num_flows=1, num_hosts=num_hosts, stack=stack)
+        return float(times[0, 1])
+
+    latency = traffic.num_steps * spec.inter_node_latency_s
+    assert ring_s(16, stack) - latency == pytest.approx(8 * (ring_s(2, stack) - latency))
+    assert ring_s(16, DEFAULT_STACK) == ring_s(2, DEFAULT_STACK)
+
+
+def test_start_up_of_collectives() -> None:
+    """Each call starts once; steps cost a share of the latency; overlap hides bytes, not starts."""
+    job = instance(cluster(1))
+    stack = DEFAULT_STACK.with_constants({"collective_s": 1e-3, "ring_step": 0.5, "tensor_overlap": 0.25})
+    shape = config(tp=4)
+    forward, backward = tensor_traffic(TINY, job.training, shape, stack)
+    plain = tensor_traffic(TINY, job.training, shape)[1]
+    assert backward.hop_bytes == pytest.approx(0.75 * plain.hop_bytes)
+    expected = (
+        2e-3
+        + forward.num_steps * 0.5 * job.cluster.intra_node_latency_s
+        + forward.hop_bytes / job.cluster.intra_node_bytes_per_s
+    )
+    assert intra_node_ring_s(job.cluster, forward, stack) == pytest.approx(expected)

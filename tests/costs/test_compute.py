@@ -1,5 +1,7 @@
 """The roofline: limits, monotony, and what recomputation adds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
@@ -95,3 +97,36 @@ def test_the_distributed_optimizer_splits_the_step() -> None:
     job = instance(cluster(1))
     whole = optimizer_time_s(job, config(dp=8), A100_80)
     assert optimizer_time_s(job, config(dp=8, use_distributed_optimizer=True), A100_80) == pytest.approx(whole / 8)
+
+
+def test_a_slow_host_is_a_floor() -> None:
+    """A small layer takes what its launches take, a large one what the device takes."""
+    job = instance(cluster(1))
+    slow = DEFAULT_EFFICIENCY.with_constants({"host_kernel_s": 1e-3})
+    floor = layer_times_s(job, config(), A100_80, slow)[0]
+    assert floor == pytest.approx(11e-3, rel=0.01)
+    quick = DEFAULT_EFFICIENCY.with_constants({"host_kernel_s": 1e-9})
+    assert layer_times_s(job, config(), A100_80, quick) == pytest.approx(layer_times_s(job, config(), A100_80))
+
+
+def test_norms_of_many_kernels_are_slower() -> None:
+    """By the activations they read and write, 16 more forward and 42 more backward for each of two norms."""
+    job = instance(cluster(1), LLAMA_8B, seq_length=4096)
+    written_out = replace(job, training=replace(job.training, fused_norm=False))
+    extra = np.array(layer_times_s(written_out, config(num_layers=32), A100_80)) - layer_times_s(
+        job, config(num_layers=32), A100_80
+    )
+    one = 4096 * 4096 * 2 / (A100_80.memory_bytes_per_s * DEFAULT_EFFICIENCY.streaming)
+    np.testing.assert_allclose(extra, [2 * 16 * one, 2 * 42 * one])
+
+
+def test_straggling_and_fixed_costs() -> None:
+    """Each doubling of the hosts slows every stage; each micro-batch and iteration costs something."""
+    job, one = instance(cluster(1)), config()
+    many = config(dp=32)
+    rates = DEFAULT_EFFICIENCY.with_constants({"straggling": 0.02, "micro_batch_s": 1e-3, "iteration_s": 0.5})
+    plain, slower = stage_compute(job, many), stage_compute(job, many, rates)
+    hosts = 32 / job.cluster.gpus_per_node
+    np.testing.assert_allclose(slower.forward_s, plain.forward_s * (1 + 0.02 * np.log2(hosts)) + 0.5e-3)
+    assert slower.optimizer_s == pytest.approx(plain.optimizer_s + 0.5)
+    np.testing.assert_allclose(stage_compute(job, one, rates).forward_s, stage_compute(job, one).forward_s + 0.5e-3)

@@ -1,0 +1,89 @@
+"""Calibration finds what made the runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from measured_runs import measured_run
+
+from pipette_opt.backtest.calibrate import calibrate_runs
+from pipette_opt.backtest.metrics import measure_predictions
+from pipette_opt.backtest.predict import predict_runs
+from pipette_opt.errors import InputError
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import DEFAULT_STACK, StackSpec
+
+TRUTH = DEFAULT_STACK.with_constants(
+    {
+        "best_matmul": 0.6,
+        "elementwise": 2.0,
+        "host_kernel_s": 40e-6,
+        "iteration_s": 0.05,
+        "assumed_node_bytes_per_s": 30e9,
+        "congestion": 1.0,
+    }
+)
+
+
+def runs_of(stack: StackSpec, shapes: list[dict[str, object]], noise: float = 0.0, seed: int = 0) -> list[MeasuredRun]:
+    """Runs that took what the stack says, with noise."""
+    rng = np.random.default_rng(seed)
+    runs = [measured_run(row=index, **shape) for index, shape in enumerate(shapes)]
+    found = []
+    for run, one in zip(runs, predict_runs(runs, stack, rivals=False), strict=True):
+        assert one.iter_time_s is not None
+        found.append(replace(run, iter_time_s=one.iter_time_s * float(np.exp(noise * rng.standard_normal()))))
+    return found
+
+
+def shapes(gpus: tuple[int, ...], hidden: int) -> list[dict[str, object]]:
+    """Layouts on some numbers of GPUs."""
+    return [
+        {"num_gpus": num, "tp": tp, "pp": pp, "dp": num // tp // pp, "mbs": mbs, "hidden": hidden, "gbs": 256}
+        for num in gpus
+        for tp in (1, 2, 4)
+        for pp in (1, 2)
+        for mbs in (1, 2)
+        if 256 % (num // tp // pp * mbs) == 0
+    ]
+
+
+def test_it_finds_a_stack_and_extrapolates() -> None:
+    """Fitted to small noisy jobs, right on larger jobs with a model twice as wide."""
+    seen = runs_of(TRUTH, shapes((8, 16, 32), 2048), noise=0.02)
+    spoiled = [replace(run, iter_time_s=4 * (run.iter_time_s or 0.0)) if run.row == 5 else run for run in seen]
+    fit = calibrate_runs(spoiled, DEFAULT_STACK, validate=False)
+    judged = runs_of(TRUTH, shapes((64,), 4096))
+    before = measure_predictions(predict_runs(judged, DEFAULT_STACK, rivals=False))
+    after = measure_predictions(predict_runs(judged, fit.stack, rivals=False))
+    assert before is not None
+    assert after is not None
+    assert before.mean > 0.2
+    assert after.mean < 0.08
+    assert fit.stack.best_matmul == pytest.approx(0.6, rel=0.1)
+
+
+def test_few_runs_move_little() -> None:
+    """Five runs as the starting stack has them leave it where it was, and a note says that five are few."""
+    seen = runs_of(DEFAULT_STACK, shapes((8,), 2048)[:5])
+    fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+    assert fit.stack.best_matmul == pytest.approx(DEFAULT_STACK.best_matmul, rel=0.15)
+    assert any("only 5 runs" in note for note in fit.notes)
+    assert fit.errors.mean < 0.03
+
+
+def test_it_says_how_far_it_can_be_trusted() -> None:
+    """Groups left out, and the largest jobs."""
+    seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2], noise=0.02)
+    fit = calibrate_runs(seen, DEFAULT_STACK)
+    assert fit.held_out is not None
+    assert fit.larger is not None
+    assert fit.held_out.num_runs == len(seen)
+    assert fit.larger.num_runs == sum(run.num_gpus == 16 for run in seen)
+
+
+def test_nothing_to_fit() -> None:
+    """Failed runs tell nothing about time."""
+    failed = [measured_run(row=index, iter_time_s=None, oom=True) for index in range(9)]
+    with pytest.raises(InputError, match="needs at least 3 runs"):
+        calibrate_runs(failed, DEFAULT_STACK)

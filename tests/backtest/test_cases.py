@@ -1,0 +1,107 @@
+"""Measured runs as instances."""
+
+import pytest
+from measured_runs import measured_run
+
+from pipette_opt.backtest.cases import Case, Skipped, balanced_layers, make_case, make_cases, run_model, run_training
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import DEFAULT_STACK
+
+
+def case(run: MeasuredRun) -> Case:
+    """A run that can be predicted."""
+    made = make_case(run, DEFAULT_STACK)
+    assert isinstance(made, Case)
+    return made
+
+
+def test_degrees_and_hosts() -> None:
+    """Two hosts of eight, ranks in order, sequence parallelism only with tensor parallelism."""
+    made = case(measured_run(seq_parallel=True, zero_stage=1))
+    assert made.instance.cluster.num_nodes == 2
+    assert made.placement.node.tolist() == [0] * 8 + [1] * 8
+    assert made.config.sequence_parallel
+    assert made.config.use_distributed_optimizer
+    assert made.config.layers_per_stage == (12, 12)
+    alone = case(measured_run(num_gpus=4, tp=1, pp=1, dp=4, seq_parallel=True))
+    assert alone.instance.cluster.num_nodes == 1
+    assert not alone.config.sequence_parallel
+
+
+def test_the_assumed_links_are_the_stack_s() -> None:
+    """All GPUs of a host together send what the stack says."""
+    made = case(measured_run())
+    assert made.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(DEFAULT_STACK.assumed_node_bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden": None}, "hidden not given"),
+        ({"gpu": None, "gpu_name": "TPU"}, "no GPU 'TPU'"),
+        ({"recompute": "op-level", "recompute_text": "op-level 0.7"}, "op-level 0.7"),
+        ({"precision": "fp8"}, "fp8"),
+        ({"gbs": 63}, "global_batch_size=63"),
+        ({"layers_per_stage": (12, 11)}, "sum 24"),
+    ],
+)
+def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: str) -> None:
+    """No row is left out silently."""
+    made = make_case(measured_run(**changes), DEFAULT_STACK)
+    assert isinstance(made, Skipped)
+    assert reason in made.reason
+
+
+def test_families_are_known_by_name() -> None:
+    """A Llama is gated and unties its head, unless the file says otherwise."""
+    assert not run_model(measured_run()).gated_linear_unit
+    llama = run_model(measured_run(model="LLAMA-13B"))
+    assert llama.gated_linear_unit
+    assert llama.untie_embeddings_and_output_weights
+    tied = run_model(measured_run(model="LLAMA-13B", extra={"tied_embeddings": "True", "gated_linear_unit": "False"}))
+    assert not tied.gated_linear_unit
+    assert not tied.untie_embeddings_and_output_weights
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("flash_attention2", ("flash", 2, True)),
+        ("flash_attentionv1.0.8", ("flash", 1, True)),
+        ("fused", ("unfused", 2, True)),
+        ("torch", ("unfused", 2, False)),
+        ("", ("unfused", 2, True)),
+    ],
+)
+def test_kernels_by_name(kernel: str, expected: tuple[str, int, bool]) -> None:
+    """Attention, its version, and whether the softmax is one kernel."""
+    training = run_training(measured_run(attention_kernel=kernel))
+    found = (training.attention_kernel, training.flash_version if "flash" in kernel else 2, training.fused_softmax)
+    assert found == expected
+
+
+def test_a_named_norm_kernel_makes_the_others_unfused() -> None:
+    """Only in the source that names it."""
+    runs = [
+        measured_run(attention_kernel="flash_attention2 + RMS kernel"),
+        measured_run(attention_kernel="flash_attention2"),
+        measured_run(attention_kernel="flash_attention2", source="another"),
+    ]
+    fused = [made.instance.training.fused_norm for made in make_cases(runs, DEFAULT_STACK) if isinstance(made, Case)]
+    assert fused == [True, False, True]
+
+
+def test_amp_s_boundaries() -> None:
+    """Pseudo-layers 2 to 25 are the transformer's: [0,9,15,21,30] holds 7, 6, 6 and 5 of them."""
+    notes = "homogeneous.txt; stage boundaries [0,9,15,21,30]; cost 1.28"
+    made = case(measured_run(tp=1, pp=4, dp=4, notes=notes))
+    assert made.config.layers_per_stage == (7, 6, 6, 5)
+
+
+def test_balanced_layers_make_room_for_the_head() -> None:
+    """The head of a large vocabulary costs as much as several layers; every layer is somewhere."""
+    run = measured_run(hidden=2048, ffn_hidden=8192, vocab=131072)
+    layers = balanced_layers(run, 16, 4)
+    assert sum(layers) == 16
+    assert layers[-1] < layers[0]
+    assert balanced_layers(measured_run(vocab=1), 16, 4) == (4, 4, 4, 4)

@@ -1,0 +1,101 @@
+"""Training logs as measured runs."""
+
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.megatron_logs import import_runs
+from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.units import GIB
+
+ARGUMENTS = {
+    "world_size": "16",
+    "num_layers": "24",
+    "hidden_size": "2048",
+    "ffn_hidden_size": "8192",
+    "num_attention_heads": "16",
+    "group_query_attention": "False",
+    "num_query_groups": "1",
+    "seq_length": "2048",
+    "global_batch_size": "64",
+    "micro_batch_size": "2",
+    "tensor_model_parallel_size": "2",
+    "pipeline_model_parallel_size": "2",
+    "data_parallel_size": "4",
+    "virtual_pipeline_model_parallel_size": "None",
+    "sequence_parallel": "True",
+    "use_distributed_optimizer": "True",
+    "recompute_granularity": "selective",
+    "bf16": "True",
+    "padded_vocab_size": "50304",
+}
+
+
+def log(arguments: dict[str, str], times_ms: list[float], more: str = "") -> str:
+    """What Megatron prints."""
+    lines = ["------------------------ arguments ------------------------"]
+    lines += [f"  {name} {'.' * (40 - len(name))} {value}" for name, value in arguments.items()]
+    lines += [
+        f" iteration {index:8d}/ 500000 | consumed samples: 64 | elapsed time per iteration (ms): {time:.1f} | "
+        "learning rate: 1.0E-04 | global batch size:    64 | lm loss: 1.0E+01 |"
+        for index, time in enumerate(times_ms, start=1)
+    ]
+    return "\n".join([*lines, more]) + "\n"
+
+
+def imported(tmp_path: Path, text: str) -> MeasuredRun:
+    """The only run of a folder with this log."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "run1.log").write_text(text)
+    table = tmp_path / "runs.csv"
+    table.write_text(import_runs([folder], gpu="h100-80gb")[0])
+    (run,) = read_runs(table)
+    return run
+
+
+def test_a_log_becomes_a_row(tmp_path: Path) -> None:
+    """Degrees from the arguments, the median after the warm-up, the largest reserved memory."""
+    memory = (
+        "[Rank 0] (after 2 iterations) memory (MB) | allocated: 10.0 | max allocated: 20480.0 | reserved: 30000.0 | "
+        "max reserved: 30720.0\n"
+        "[Rank 8] (after 2 iterations) memory (MB) | allocated: 10.0 | max allocated: 20480.0 | reserved: 20480.0 | "
+        "max reserved: 20480.0"
+    )
+    run = imported(tmp_path, log(ARGUMENTS, [9000.0, 4000.0, 3000.0, 2400.0, 2500.0, 2700.0], memory))
+    assert run.iter_time_s == 2.5
+    assert run.peak_mem_bytes == 30 * GIB
+    assert run.oom is False
+    assert (run.num_gpus, run.tp, run.pp, run.dp, run.vpp, run.gbs, run.mbs) == (16, 2, 2, 4, 1, 64, 2)
+    assert (run.kv_heads, run.zero_stage, run.recompute, run.precision) == (16, 1, "selective", "bf16")
+    assert run.seq_parallel is True
+
+
+def test_out_of_memory_is_a_result(tmp_path: Path) -> None:
+    """No time, no peak, and the flag."""
+    run = imported(tmp_path, log(ARGUMENTS, [], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"))
+    assert (run.oom, run.iter_time_s, run.peak_mem_bytes) == (True, None, None)
+
+
+def test_logs_without_arguments_are_left_out(tmp_path: Path) -> None:
+    """A folder in which nothing can be used is an error that says why."""
+    (tmp_path / "other.log").write_text("hello\n")
+    with pytest.raises(InputError, match="other.log: left out, no Megatron arguments"):
+        import_runs([tmp_path])
+
+
+def test_a_missing_argument_is_named(tmp_path: Path) -> None:
+    """The note says which."""
+    arguments = {name: value for name, value in ARGUMENTS.items() if name != "hidden_size"}
+    (tmp_path / "bad.log").write_text(log(arguments, [1000.0]))
+    with pytest.raises(InputError, match="hidden_size"):
+        import_runs([tmp_path], gpu="a100-80gb")
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
+    """So is one that is not there."""
+    with pytest.raises(InputError, match="has no logs"):
+        import_runs([tmp_path])
+    with pytest.raises(InputError, match="no such file"):
+        import_runs([tmp_path / "nowhere"])

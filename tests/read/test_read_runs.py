@@ -1,0 +1,123 @@
+"""Measured runs: what is read, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.runs import COLUMNS, find_run_gpu, read_runs
+from pipette_opt.units import GIB
+
+GOOD = {
+    "source": "own",
+    "gpu": "A100-80GB",
+    "gpus_per_node": "8",
+    "num_gpus": "16",
+    "model": "gpt",
+    "num_layers": "24",
+    "hidden": "2048",
+    "ffn_hidden": "8192",
+    "heads": "16",
+    "kv_heads": "16",
+    "vocab": "50257",
+    "seq_len": "2048",
+    "gbs": "64",
+    "mbs": "2",
+    "tp": "2",
+    "pp": "2",
+    "dp": "4",
+    "recompute": "none",
+    "iter_time_s": "2.5",
+    "peak_mem_gib": "41.5",
+    "oom": "False",
+}
+
+
+def write(path: Path, *rows: dict[str, str]) -> Path:
+    """A file with these rows."""
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [",".join(header), *(",".join(f'"{row.get(name, "")}"' for name in header) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
+    """GiB become bytes, empty cells None, further columns stay text."""
+    (run,) = read_runs(write(tmp_path / "runs.csv", GOOD | {"zero_stage": "1.0", "mine": "x"}))
+    assert (run.row, run.tp, run.pp, run.dp, run.vpp, run.cp) == (0, 2, 2, 4, 1, 1)
+    assert run.gpu is not None
+    assert run.gpu.gpu.name == "a100-80gb"
+    assert run.peak_mem_bytes == 41.5 * GIB
+    assert run.zero_stage == 1
+    assert run.seq_parallel is None
+    assert run.recompute is None
+    assert run.extra == {"mine": "x"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gbs": "12.5"}, "gbs must be a whole number"),
+        ({"iter_time_s": "fast"}, "iter_time_s must be a number > 0, got 'fast'"),
+        ({"iter_time_s": "-1"}, "iter_time_s must be a number > 0"),
+        ({"iter_time_s": "2500000"}, "must be in seconds"),
+        ({"iter_time_s": "0.0025"}, "faster than the peak"),
+        ({"peak_mem_gib": "42496"}, "must be in GiB"),
+        ({"dp": "8"}, "= 32 must be num_gpus = 16"),
+        ({"gbs": "65"}, "gbs=65 must be a multiple of dp * mbs = 4 * 2"),
+        ({"zero_stage": "5"}, "zero_stage must be one of 0, 1, 2, 3"),
+        ({"oom": "maybe"}, "oom must be True or False"),
+        ({"gpu": ""}, "gpu must not be empty"),
+        ({"layers_per_stage": "many"}, "layers_per_stage must be whole numbers"),
+    ],
+)
+def test_wrong_cells_are_refused(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    """The message names file, line, column and value."""
+    path = write(tmp_path / "runs.csv", GOOD, GOOD | changes)
+    with pytest.raises(InputError, match="line 3") as caught:
+        read_runs(path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("gpu,num_gpus,gbs,tp,pp,dp,oom\n", "has no rows"),
+        ("gpu,num_gpus,gbs,tp,pp,dpp,oom\n", "needs the column dp. Did you mean dpp"),
+        ("gpu,num_gpus,gbs,tp,pp,dp\n", "measures nothing"),
+        ("gpu,num_gpus,gbs,tp,tp,pp,dp,oom\n", "has the column tp more than once"),
+        ("gpu,num_gpus,gbs,tp,pp,dp,oom\na100-80gb,1,1,1,1,1,False,9\n", "more cells than the header"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    """Missing, doubled and unknown columns."""
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_runs(path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "found"),
+    [
+        ("A100", None, "a100-80gb"),
+        ("A100", 40.0, "a100-40gb"),
+        ("T4-16GB", None, "t4"),
+        ("V100-16GB", None, "v100-16gb"),
+        ("H100-96GB-HBM2e-500W", None, "h100-80gb"),
+        ("NVIDIA H100-SXM5-80GB", None, "h100-80gb"),
+        ("RTX-3090", None, None),
+    ],
+)
+def test_gpus_as_people_write_them(name: str, memory: float | None, found: str | None) -> None:
+    """Family first, then the nearest size."""
+    entry = find_run_gpu(name, memory)
+    assert (entry.gpu.name if entry else None) == found
+
+
+def test_the_format_is_documented() -> None:
+    """Every column is in the description of the data."""
+    text = Path(__file__).parents[2].joinpath("data", "README.md").read_text()
+    assert [name for name in COLUMNS if f"`{name}`" not in text] == []

@@ -1,0 +1,52 @@
+"""Stacks from files and back."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.stack import read_stack, write_stack
+from pipette_opt.specs import DEFAULT_STACK, StackSpec
+from pipette_opt.specs.stack import CONSTANTS
+
+
+def test_the_shipped_stack_is_the_default() -> None:
+    """Commands without a calibration say what the package says."""
+    shipped = read_stack("megatron-core")
+    assert {name: getattr(shipped, name) for name in CONSTANTS} == {
+        name: getattr(DEFAULT_STACK, name) for name in CONSTANTS
+    }
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    """What is written is read, the memory constants of others too."""
+    stack = replace(StackSpec(), host_kernel_s=7.5e-5, name="mine", memory={"slack": 0.05}, fitted={"runs": 12})
+    write_stack(stack, tmp_path / "mine.yaml", "made by a test")
+    assert read_stack(tmp_path / "mine.yaml") == stack
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("best_matmul: 1.5\n", "best_matmul must be in"),
+        ("best_matmull: 0.5\n", "Did you mean best_matmul"),
+        ("tile: 1.5\n", "tile must be a whole number"),
+        ("host_kernel_s: -1\n", "host_kernel_s must be a number >= 0"),
+        ("memory: 3\n", "memory must be a mapping"),
+        ("memory: {slack: much}\n", "slack must be a number"),
+    ],
+)
+def test_wrong_stacks_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    """The message names file and field."""
+    path = tmp_path / "stack.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match="stack.yaml") as caught:
+        read_stack(path)
+    assert said in str(caught.value)
+
+
+def test_unknown_names_are_refused() -> None:
+    """With what there is."""
+    with pytest.raises(InputError, match="one of megatron-core"):
+        read_stack("megatron")
