@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil
 
 import numpy as np
 
@@ -197,17 +196,20 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
 
 def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
     """
-    Nanotron's split: a block goes to the first stage up to whose end all blocks so far fit; the head is a block, too.
+    Nanotron's split: a stage takes blocks until all blocks so far reach its share; the head is a block, too.
 
-    Its costs are parameters of the matrices (``get_block_compute_costs`` in its models); embeddings cost nothing.
+    Its costs are parameters of the matrices (``get_block_compute_costs`` in its models); embeddings cost nothing. The
+    block that reaches the share still belongs to the stage, as the parameters that its first rank reports confirm.
     """
     h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
     layer = h * (2 * h + 2 * h * (run.kv_heads or heads) // heads) + 3 * h * ffn
     head = h * (run.vocab or 0)
     share = (num_layers * layer + head) / pp
-    layers = [0] * pp
+    layers, stage = [0] * pp, 0
     for index in range(num_layers):
-        layers[min(ceil((index + 1) * layer / share), pp) - 1] += 1
+        layers[stage] += 1
+        if (index + 1) * layer >= (stage + 1) * share:
+            stage = min(stage + 1, pp - 1)
     return tuple(layers)
 
 
