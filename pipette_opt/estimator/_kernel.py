@@ -13,7 +13,7 @@ from numba import njit, prange
 COMPUTE, POST, WAIT, MEET = 0, 1, 2, 3
 IDEAL, MEGATRON, MEGATRON_INTERLEAVED = 0, 1, 2
 
-BLOCK = 64
+BLOCK = 32
 """Replicas that are timed together: their clocks and messages should stay in the cache."""
 
 _MAX_INSTRUCTIONS_PER_OPERATION = 8
