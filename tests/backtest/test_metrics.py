@@ -79,7 +79,8 @@ def test_files() -> None:
     lines = predictions_csv(found).splitlines()
     assert lines[0].startswith("row,predicted_iter_time_s,predicted_peak_mem_gib,upper_peak_mem_gib,oom_probability")
     assert lines[1].startswith("0,1.25,,,0.25,")
-    assert lines[2].startswith("1,,") and lines[2].endswith("hidden not given")
+    assert lines[2].startswith("1,,")
+    assert lines[2].endswith("hidden not given")
     plot = scatter_svg(found, "a < b")
     assert plot.count("<circle") == 1
     assert "a &lt; b" in plot

@@ -81,7 +81,7 @@ def test_out_of_memory_is_a_result(tmp_path: Path) -> None:
 def test_logs_without_arguments_are_left_out(tmp_path: Path) -> None:
     """A folder in which nothing can be used is an error that says why."""
     (tmp_path / "other.log").write_text("hello\n")
-    with pytest.raises(InputError, match="other.log: left out, no Megatron arguments"):
+    with pytest.raises(InputError, match=r"other\.log: left out, no Megatron arguments"):
         import_runs([tmp_path])
 
 

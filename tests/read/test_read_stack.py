@@ -41,7 +41,7 @@ def test_wrong_stacks_are_refused(tmp_path: Path, text: str, said: str) -> None:
     """The message names file and field."""
     path = tmp_path / "stack.yaml"
     path.write_text(text)
-    with pytest.raises(InputError, match="stack.yaml") as caught:
+    with pytest.raises(InputError, match=r"stack\.yaml") as caught:
         read_stack(path)
     assert said in str(caught.value)
 
