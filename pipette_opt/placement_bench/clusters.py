@@ -107,8 +107,8 @@ MEASURED: dict[str, tuple[str, int]] = {
 """
 Where the data is and how many hosts it has.
 
-``measured-17``: nccl-tests logs of 17 hosts with eight H100, eight flows of a pair together; the 18 pairs on which a test
-failed are missing.
+``measured-17``: nccl-tests logs of 17 hosts with eight H100, eight flows of a pair together; the 18 pairs on which a
+test failed are missing.
 ``measured-16``: mpiGraph between 16 hosts, as in Pipette's repository (yimjinkyu1/date2024_pipette), one flow.
 """
 

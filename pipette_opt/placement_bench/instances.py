@@ -152,7 +152,7 @@ def instances(
     seeds
         So many of each, in place of its own.
     seconds
-        Time limit of each, in place of its own; the target is dropped if that is more.
+        Time limit of each, in place of its own; a target holds for its own only.
     """
     plan = _quick() if set_name == "quick" else _full()
     chosen = [
@@ -170,8 +170,8 @@ def instances(
 
 
 def _limited(instance: BenchInstance, seconds: float) -> BenchInstance:
-    """With other seconds; more than its own leave it without a target."""
-    return replace(instance, limit_s=seconds, target=instance.target if seconds <= instance.limit_s else None)
+    """With other seconds, for which nothing is aimed at."""
+    return replace(instance, limit_s=seconds, target=instance.target if seconds == instance.limit_s else None)
 
 
 def _is_named(instance: BenchInstance, clusters: Sequence[str]) -> bool:
@@ -218,8 +218,8 @@ def _quick() -> list[BenchInstance]:
         for number, cluster in enumerate((*GENERATED, *MEASURED))
     ]
     plan += [_single("tree", BALANCED, (2, 4), "async", 0), _single("tree", "llama-3-70b", (4, 4), "blocking", 0)]
-    plan = [replace(one, limit_s=2.0) for one in plan]
-    return [*plan, replace(_joint("tree", "blocking", 0), limit_s=10.0)]
+    plan = [_limited(one, 2.0) for one in plan]
+    return [*plan, _limited(_joint("tree", "blocking", 0), 10.0)]
 
 
 def _full() -> list[BenchInstance]:

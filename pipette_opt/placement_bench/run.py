@@ -142,7 +142,7 @@ def run_one(
     found = {
         "annealing_tuned": anneal_on_threads(data, "tuned", seconds, workers, instance.seed, stop),
         "annealing_pipette": anneal_on_threads(data, "pipette", seconds, workers, instance.seed, stop),
-        "amp": amp(data, AmpParams(time_limit_s=instance.limit_s, seed=instance.seed)),
+        "amp": amp(data, AmpParams(moves=amp_moves(data), time_limit_s=instance.limit_s, seed=instance.seed)),
         "varuna": varuna(data),
         "identity": identity_order(data),
     }
@@ -173,6 +173,11 @@ def run_one(
         num_open=int((result.candidate_bounds < upper).sum()),
         **{f"{name}_s": _objective_s(data, one) for name, one in found.items()},
     )
+
+
+def amp_moves(data: ProblemData) -> int:
+    """Exchanges for AMP's annealing, more on more hosts."""
+    return max(5_000, 200 * data.num_nodes)
 
 
 def dependent_ticks(data: ProblemData, solution: Solution) -> int:

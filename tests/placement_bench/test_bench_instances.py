@@ -69,11 +69,12 @@ def test_filters() -> None:
 
 
 def test_seeds_and_seconds() -> None:
-    """So many seeds of each; a target holds for its own time or less, not for more."""
+    """So many seeds of each; a target holds for its own time limit only."""
     given = instances("quick", clusters=["unif"], seeds=3, seconds=1.0)
     assert [one.seed for one in given] == [0, 1, 2]
-    assert {(one.limit_s, one.target) for one in given} == {(1.0, 0.0)}
-    assert {one.target for one in instances("full", clusters=["unif"], seconds=10_000)} == {None}
+    assert {(one.limit_s, one.target) for one in given} == {(1.0, None)}
+    own = instances("full", clusters=["unif"], sizes=[16, 32], weights=["balanced"], seconds=20)
+    assert {(one.num_used, one.target) for one in own} == {(16, 0.0), (32, None)}
 
 
 def test_targets() -> None:
