@@ -30,7 +30,8 @@ STEP = 0.02
 """Of the logarithm of a constant, for derivatives."""
 
 MIN_RUNS = 3
-MAX_ITERATIONS = 15
+MAX_ITERATIONS = 30
+TOLERANCE = 2e-4
 MAX_DAMPINGS = 6
 FOLDS = 4
 
@@ -70,9 +71,9 @@ FREE = (
     Free(name="streaming", spread=0.15, largest=1.0),
     Free(name="elementwise", spread=0.5),
     Free(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
-    Free(name="host_collective_s", spread=0.7, start=30e-6),
+    Free(name="host_collective_s", spread=0.7, start=30e-6, slow=3e-4),
     Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
-    Free(name="micro_batch_s", spread=1.0, start=1e-3),
+    Free(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
     Free(name="iteration_s", spread=1.0, start=20e-3),
     Free(name="collective_s", spread=0.5, start=30e-6),
     Free(name="ring_step", spread=0.3),
@@ -113,6 +114,22 @@ class Fit:
     held_out: Errors | None
     larger: Errors | None
     notes: tuple[str, ...]
+
+    @property
+    def ranges(self) -> dict[str, list[int]]:
+        """Smallest and largest of what the runs had; beyond it the stack extrapolates."""
+        found = {}
+        for name in ("num_gpus", "num_layers", "hidden", "seq_len", "mbs", "tp", "pp", "dp"):
+            values = [value for run in self.runs if (value := getattr(run, name)) is not None]
+            if values:
+                found[name] = [min(values), max(values)]
+        return found
+
+    def record(self) -> dict[str, object]:
+        """What the stack's file says about its making."""
+        errors = {"fit": self.errors, "held_out_groups": self.held_out, "larger_jobs": self.larger}
+        means = {name: round(one.mean, 4) for name, one in errors.items() if one is not None}
+        return {"num_runs": len(self.runs), "ranges": self.ranges, "mean_error": means, "notes": list(self.notes)}
 
 
 def calibrate_runs(
@@ -239,7 +256,7 @@ class _Problem:
                     damping = max(damping / 5.0, 1e-4)
                     break
                 damping *= 5.0
-            if before - loss < 1e-3 * before:
+            if before - loss < TOLERANCE * before:
                 break
         return values, residuals, loss
 

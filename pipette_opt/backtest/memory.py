@@ -48,6 +48,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
     facts = StageFacts(
         replicas=np.full(size, float(config.data_parallel_size * config.context_parallel_size)),
         pipeline=np.full(size, float(config.pipeline_model_parallel_size)),
+        gpus_per_node=np.full(size, float(run.gpus_per_node)),
         unfused_norm=np.full(size, float(not training.fused_norm)),
         unfused_softmax=np.full(size, float(not training.fused_softmax)),
     )

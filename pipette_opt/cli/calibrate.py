@@ -46,7 +46,8 @@ def calibrate(
         seed=seed,
         validate=validate,
     )
-    stack = replace(fit.stack, name=name or out.stem, source=f"fitted to {len(fit.runs)} runs of {runs.name}")
+    source = f"fitted to {len(fit.runs)} runs of {runs.name}"
+    stack = replace(fit.stack, name=name or out.stem, source=source, fitted=fit.record())
     write_stack(stack, out)
     if json:
         errors = {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}
@@ -54,6 +55,8 @@ def calibrate(
         show_json({"stack": str(out), "errors": entries, "notes": list(fit.notes)})
         return
     show(fit_table(fit))
+    seen = ", ".join(f"{name} {low}-{high}" for name, (low, high) in fit.ranges.items())
+    say(f"seen: {seen}; beyond this the stack extrapolates")
     for note in fit.notes:
         say(f"- {note}")
     say(f"written to {out}")
