@@ -20,16 +20,19 @@ from pipette_opt.types import FloatArray, IntArray
 SPREADS = {
     "counted": 0.03,
     "base_gib": 0.7,
+    "parameter_bytes": 1.0,
     "gradient_copy_bytes": 1.5,
     "step_bytes": 2.0,
     "activations": 0.3,
     "norm_bytes": 6.0,
     "score_bytes": 4.0,
     "logit_bytes": 5.0,
+    "whole_logit_bytes": 5.0,
     "table_bytes": 5.0,
     "gathered_buffers": 8.0,
+    "gathered_per_layer": 1.0,
     "run_ahead_buffers": 25.0,
-    "pile_up": 0.3,
+    "pile_up_buffers": 1.0,
     "unusable_gib": 0.8,
 }
 """Standard deviations of the priors: by how much stacks differ."""
@@ -43,6 +46,10 @@ MEANINGLESS = 0.02
 FEWEST_ERRORS = 20
 SMALLEST_SPREAD, LARGEST_SPREAD = 0.015, 0.3
 FOLDS = 5
+
+
+CERTAIN = np.array([name != "run_ahead_buffers" for name in COLUMNS])
+"""Columns that no pause of the host makes smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,12 +94,13 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
     """
     What a run takes and needs.
 
-    What it takes is at most what there is, unless it needs more.
+    What it takes is at most what there is, unless even what cannot be shared in time is more.
     """
     usable = run.capacity_gib - framework.unusable_gib
-    taken = run.columns @ framework.vector()
-    needs = run.columns @ needed(framework.vector())
-    bounded = np.minimum(taken, np.maximum(usable, needs))
+    constants = framework.vector()
+    needs = run.columns @ needed(constants)
+    certain = run.columns @ (needed(constants) * CERTAIN)
+    bounded = np.minimum(run.columns @ constants, np.maximum(usable, certain))
     return RunMemory(
         taken_gib=float(bounded[run.measured_stages].max()), needed_gib=float(needs.max()), usable_gib=usable
     )
@@ -115,7 +123,7 @@ def _fit(runs: Sequence[MemoryRun], base: Framework) -> Framework:
             framework = replace(framework, spread=_robust_spread(peak_errors(framework, runs)))
     if has_peaks:
         return framework
-    grid = [0.02, 0.03, 0.045, 0.07, 0.1, 0.15]
+    grid = [0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15]
     tries = [(_Posterior(runs, base, spread), spread) for spread in grid]
     fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
     return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])))[1]

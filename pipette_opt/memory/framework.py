@@ -21,10 +21,10 @@ from pipette_opt.units import GIB
 
 PeakKind = Literal["allocated", "reserved", "device"]
 
-BUSY_MULTIPLY_ADDS = 7e11
-"""Of one layer on one rank, times passes in flight, where hosts begin to run ahead of GPUs (H100 with nanotron)."""
+BUSY_MULTIPLY_ADDS = 5e11
+"""Of one layer on one rank: with more, hosts run ahead of GPUs (seen on H100 with nanotron)."""
 
-_BUSY_WIDTH = 0.5
+_BUSY_WIDTH = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,8 @@ class Framework:
         Share of the counted tensors that is there: allocator slack above 1, tensors counted too many below.
     base_gib
         There whatever the model: workspaces, and everything that scales with nothing.
+    parameter_bytes
+        Per parameter beyond weights and gradients as counted; -2 where gradients stay in 16 bits.
     gradient_copy_bytes
         Per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy in
         buckets of the reduction.
@@ -52,14 +54,19 @@ class Framework:
         Per attention score, where softmax is not fused.
     logit_bytes
         Per logit of this rank beyond those counted: copies in other formats, shifted copies.
+    whole_logit_bytes
+        Per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
     table_bytes
         Per element of the embedding table on the first stage: its gradient in other formats.
     gathered_buffers
         Buffers of the size of one gathered micro-batch (tokens times hidden size) with tensor parallelism.
+    gathered_per_layer
+        The same for each layer and pass in flight, where gathered inputs are kept and not gathered again.
     run_ahead_buffers
         The same without a pipeline: outputs of collectives that wait for their turn while the host runs ahead.
-    pile_up
-        The same with a pipeline and busy GPUs, as a share of stored activations; returned when memory is short.
+    pile_up_buffers
+        The same with a pipeline, busy GPUs and tensor parallelism inside hosts, for each layer and pass in flight;
+        returned when memory is short. (Across hosts the collectives hold the hosts back.)
     unusable_gib
         What no tensor can have: context, libraries, NCCL's buffers.
     spread
@@ -70,16 +77,19 @@ class Framework:
 
     counted: float = 1.04
     base_gib: float = 0.0
+    parameter_bytes: float = 0.0
     gradient_copy_bytes: float = 0.0
     step_bytes: float = 0.0
     activations: float = 0.0
     norm_bytes: float = 8.0
     score_bytes: float = 4.0
     logit_bytes: float = 0.0
+    whole_logit_bytes: float = 0.0
     table_bytes: float = 0.0
     gathered_buffers: float = 0.0
+    gathered_per_layer: float = 0.0
     run_ahead_buffers: float = 0.0
-    pile_up: float = 0.0
+    pile_up_buffers: float = 0.0
     unusable_gib: float = 2.625
     spread: float = 0.05
     errors: tuple[float, ...] = ()
@@ -100,23 +110,26 @@ class Framework:
 COLUMNS = (
     "counted",
     "base_gib",
+    "parameter_bytes",
     "gradient_copy_bytes",
     "step_bytes",
     "activations",
     "norm_bytes",
     "score_bytes",
     "logit_bytes",
+    "whole_logit_bytes",
     "table_bytes",
     "gathered_buffers",
+    "gathered_per_layer",
     "run_ahead_buffers",
-    "pile_up",
+    "pile_up_buffers",
 )
 """Constants in which the memory of a stage is linear."""
 
-RETURNED = ("step_bytes", "pile_up")
+RETURNED = ("step_bytes", "pile_up_buffers")
 """Columns whose blocks the allocator returns when memory is short."""
 
-LOWEST: Mapping[str, float] = {"counted": 0.5, "activations": -0.5, "logit_bytes": -4.0, "spread": 0.001}
+LOWEST: Mapping[str, float] = {"counted": 0.5, "parameter_bytes": -2.0, "activations": -0.5, "logit_bytes": -4.0, "spread": 0.001}
 """Lowest values; 0 for the others."""
 
 
@@ -150,12 +163,15 @@ class StageFacts:
         Ranks that gradients are reduced over.
     pipeline
         Stages of the pipeline.
+    gpus_per_node
+        GPUs of one host.
     unfused_norm, unfused_softmax
         1 where these are several kernels.
     """
 
     replicas: FloatArray
     pipeline: FloatArray
+    gpus_per_node: FloatArray
     unfused_norm: FloatArray
     unfused_softmax: FloatArray
 
@@ -173,29 +189,35 @@ def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: Float
     tensor = table.tensor > 1
     gathered = tensor * table.element * table.tokens * table.hidden
     stored = 1 - table.full
-    norms = 2 * table.chunk_layers * table.in_flight * stored * table.tokens / table.shards * table.hidden
-    scores = table.chunk_layers * table.in_flight * stored * (1 - table.selective) * table.scores
+    inside = table.tensor <= facts.gpus_per_node
+    passes = table.chunk_layers * table.in_flight * stored
+    norms = 2 * passes * table.tokens / table.shards * table.hidden
+    again = np.maximum(table.selective, table.full) * (table.layers > 0)
+    scores = (passes * (1 - table.selective) + again) * table.scores
     sharded = table.state_shards > 1
     columns = (
         counted_bytes,
         np.full(table.num_rows, float(GIB)),
+        size,
         size * (facts.replicas > 1) * ~sharded,
         size * sharded,
         formula.saved,
         norms * facts.unfused_norm,
         scores * facts.unfused_softmax,
         table.last * table.tokens * table.vocab,
+        table.last * table.tokens * table.vocab * table.tensor,
         table.first * table.largest_table,
         gathered,
+        gathered * passes * (table.shards > 1),
         gathered * (facts.pipeline == 1),
-        formula.saved * tensor * (facts.pipeline > 1) * _busy(table),
+        gathered * passes * inside * (facts.pipeline > 1) * _busy(table),
     )
     return np.stack(columns, axis=1) / GIB
 
 
 def _busy(table: StageTable) -> FloatArray:
     """How surely the GPUs are behind their hosts, 0 to 1."""
-    work = table.tokens * table.layer_parameters * table.in_flight
+    work = table.tokens * table.layer_parameters
     doublings = np.log2(np.maximum(work, 1.0) / BUSY_MULTIPLY_ADDS)
     share: FloatArray = 1 / (1 + np.exp(-doublings / _BUSY_WIDTH))
     return share
