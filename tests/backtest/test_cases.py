@@ -104,4 +104,4 @@ def test_balanced_layers_make_room_for_the_head() -> None:
     layers = balanced_layers(run, 16, 4)
     assert sum(layers) == 16
     assert layers[-1] < layers[0]
-    assert balanced_layers(measured_run(vocab=1), 16, 4) == (4, 4, 4, 4)
+    assert balanced_layers(measured_run(vocab=None), 16, 4) == (4, 4, 4, 4)
