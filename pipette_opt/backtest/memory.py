@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -94,8 +95,6 @@ def framework_of_stack(stack: StackSpec) -> Framework:
     """From the numbers in a stack's file; Megatron-Core's without any."""
     values = dict(stack.memory or {})
     errors = tuple(values.pop(name) for name in sorted(name for name in values if name.startswith("error_")))
-    from dataclasses import replace
-
     return replace(framework_of(values, f"stack {stack.name}, memory"), errors=errors)
 
 
@@ -117,3 +116,14 @@ def memory_columns(case: Case, framework: Framework, max_oom_risk: float = 0.01)
         "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk),
         "oom_probability": oom_probability(framework, memory),
     }
+
+
+def memory_notes(framework: Framework) -> list[str]:
+    """What to know before using the constants, for people."""
+    notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation, without outliers)"]
+    if framework.errors:
+        largest = float(np.exp(framework.errors[-1]) - 1)
+        notes.append(f"memory: of {len(framework.errors)} runs left out, the worst took {largest:.0%} more than said")
+    else:
+        notes.append("memory: fewer than 20 measured peaks, so bounds rest on a normal spread")
+    return notes

@@ -27,7 +27,10 @@ def backtest(
 
     Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
     """
+    from functools import partial
+
     from pipette_opt.backtest.files import predictions_csv, scatter_svg
+    from pipette_opt.backtest.memory import framework_of_stack, memory_columns
     from pipette_opt.backtest.predict import predict_runs
     from pipette_opt.backtest.tables import form_rows, form_table, group_rows, group_table
     from pipette_opt.cli.output import say, show, show_json
@@ -38,7 +41,8 @@ def backtest(
 
     stack = read_stack(calibration) if calibration else read_stack()
     measured = read_runs(runs)
-    predictions = predict_runs(measured, stack, read_cluster(cluster) if cluster else None)
+    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)
+    predictions = predict_runs(measured, stack, read_cluster(cluster) if cluster else None, memory=memory)
     if out is not None:
         write_atomically(out, predictions_csv(predictions))
     if plot is not None:

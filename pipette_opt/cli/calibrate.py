@@ -32,15 +32,18 @@ def calibrate(
     from dataclasses import replace
 
     from pipette_opt.backtest.calibrate import calibrate_runs
+    from pipette_opt.backtest.memory import calibrate_memory, memory_notes, numbers_of
     from pipette_opt.backtest.tables import errors_entry, fit_table
     from pipette_opt.cli.output import say, show, show_json
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_runs
     from pipette_opt.read.stack import read_stack, write_stack
 
+    measured, start = read_runs(runs), read_stack(base)
+    memory = calibrate_memory(measured, start)
     fit = calibrate_runs(
-        read_runs(runs),
-        read_stack(base),
+        measured,
+        start,
         read_cluster(cluster) if cluster else None,
         max_runs=max_runs,
         seed=seed,
@@ -52,11 +55,11 @@ def calibrate(
     if json:
         errors = {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}
         entries = {key: errors_entry(one) for key, one in errors.items() if one is not None}
-        show_json({"stack": str(out), "errors": entries, "notes": list(fit.notes)})
+        show_json({"stack": str(out), "errors": entries, "notes": [*fit.notes, *memory_notes(memory)]})
         return
     show(fit_table(fit))
     seen = ", ".join(f"{name} {low}-{high}" for name, (low, high) in fit.ranges.items())
     say(f"seen: {seen}; beyond this the stack extrapolates")
-    for note in fit.notes:
+    for note in (*fit.notes, *memory_notes(memory)):
         say(f"- {note}")
     say(f"written to {out}")

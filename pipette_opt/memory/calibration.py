@@ -307,4 +307,3 @@ def _normal_quantile(share: float) -> float:
     from statistics import NormalDist
 
     return NormalDist().inv_cdf(share)
-

@@ -129,7 +129,13 @@ COLUMNS = (
 RETURNED = ("step_bytes", "pile_up_buffers")
 """Columns whose blocks the allocator returns when memory is short."""
 
-LOWEST: Mapping[str, float] = {"counted": 0.5, "parameter_bytes": -2.0, "activations": -0.5, "logit_bytes": -4.0, "spread": 0.001}
+LOWEST: Mapping[str, float] = {
+    "counted": 0.5,
+    "parameter_bytes": -2.0,
+    "activations": -0.5,
+    "logit_bytes": -4.0,
+    "spread": 0.001,
+}
 """Lowest values; 0 for the others."""
 
 
