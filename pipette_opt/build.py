@@ -7,7 +7,9 @@ import numpy as np
 
 from pipette_opt.costs.collectives import (
     RingTraffic,
+    embedding_traffic,
     gradient_traffic,
+    has_tied_stages,
     inter_node_ring_s,
     intra_node_ring_s,
     tensor_traffic,
@@ -134,6 +136,8 @@ def _candidate(
         ring_floor_ticks=np.array([_ring_floor(instance, traffic, members, tick_s) for traffic in gradient]),
         tensor_forward_ticks=tensor_forward,
         tensor_backward_ticks=tensor_backward,
+        embedding_ticks=_embedding_ticks(instance, config, block, gpus, tick_s),
+        embedding_floor_ticks=_embedding_floor(instance, config, block, tick_s),
         optimizer_ticks=int(_up(compute.optimizer_s, tick_s)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
         rounding_ticks=_rounding_ticks(config, block, num_microbatches),
@@ -209,19 +213,47 @@ def _ring_floor(instance: Instance, traffic: RingTraffic, members: int, tick_s: 
     return int(_up(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s))
 
 
+def _embedding_ticks(
+    instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int, tick_s: float
+) -> IntArray:
+    """Tied embeddings between hosts of the first and of the last stage; an unmeasured link as the slowest measured."""
+    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
+        return NO_TICKS
+    flows = gpus // block.stages
+    time = inter_node_ring_s(
+        instance.cluster,
+        embedding_traffic(instance.model, instance.training, config),
+        group_flows=1,
+        num_flows=flows,
+        stack=instance.stack,
+    )
+    both = np.maximum(time, time.T)
+    if np.isnan(both).all():
+        return np.zeros(both.shape, dtype=np.int64)
+    return _up(np.where(np.isnan(both), np.nanmax(time), both), tick_s)
+
+
+def _embedding_floor(instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float) -> int:
+    """Tied embeddings if one host has all stages."""
+    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > block.stages:
+        return 0
+    traffic = embedding_traffic(instance.model, instance.training, config)
+    return int(_up(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s))
+
+
 def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:
     """
     Largest excess of the integer objective over the real one.
 
     Every rounded term adds less than one tick. Round trip: four terms per stage. A period: at most four terms per
     stage it averages over, and its own rounding. Tensor rings over hosts add two terms per layer. One each for the
-    reduction and the optimizer.
+    reduction, tied embeddings and the optimizer.
     """
     stages, layers = config.pipeline_model_parallel_size, config.layers_per_stage
     tensor = 2 if block.nodes_per_slot > 1 else 0
     round_trip = 4 * stages + tensor * sum(layers)
     period = 5 + tensor * max(layers)
-    return round_trip + num_microbatches * period + 2
+    return round_trip + num_microbatches * period + 3
 
 
 def _up(seconds: FloatArray | float, tick_s: float) -> IntArray:

@@ -128,6 +128,7 @@ def placement_dependent_s(instance: Instance, data: ProblemData, best: JudgedSol
         ring_ticks=np.zeros_like(candidate.ring_ticks),
         tensor_forward_ticks=np.zeros_like(candidate.tensor_forward_ticks),
         tensor_backward_ticks=np.zeros_like(candidate.tensor_backward_ticks),
+        embedding_ticks=np.zeros_like(candidate.embedding_ticks),
     )
     return (objective_ticks(data, candidate, nodes) - objective_ticks(data, free, nodes)) * data.tick_s
 

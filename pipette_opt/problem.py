@@ -6,7 +6,7 @@ their capacities. Times are rounded up to ticks, so the integer objective is nev
 much it can be above is ``CandidateData.rounding_ticks``, which every certificate subtracts from its bound.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -54,6 +54,12 @@ class CandidateData:
         Only if ``K > 1``: tensor communication of one micro-batch and one transformer layer if the slowest hop of
         the group's ring between hosts is (i, j), shape ``(num_nodes, num_nodes)``; else empty ``(0, 0)``. A
         stage's time grows by ``layers_per_stage[s]`` times the largest over the ring of its K hosts in order.
+    embedding_ticks
+        All-reduce of tied word embeddings between the first and the last stage if these are on hosts i and j, shape
+        ``(num_nodes, num_nodes)``; empty ``(0, 0)`` if nothing is tied or all stages share a host. The slowest over
+        columns and tensor parts follows the reductions of both stages.
+    embedding_floor_ticks
+        The same if all stages share a host.
     optimizer_ticks
         Optimizer step of the slowest stage.
     memory_need_mib
@@ -81,6 +87,8 @@ class CandidateData:
     optimizer_ticks: int
     memory_need_mib: IntArray
     rounding_ticks: int
+    embedding_ticks: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    embedding_floor_ticks: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -94,6 +102,7 @@ class CandidateData:
             "ring_floor_ticks",
             "tensor_forward_ticks",
             "tensor_backward_ticks",
+            "embedding_ticks",
             "memory_need_mib",
         ):
             object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
@@ -102,6 +111,11 @@ class CandidateData:
     def num_stages(self) -> int:
         """Pipeline stages."""
         return self.config.pipeline_model_parallel_size
+
+    @property
+    def has_tied_stages(self) -> bool:
+        """Whether tied word embeddings are reduced between the first and the last stage."""
+        return bool(self.embedding_ticks.size) or self.embedding_floor_ticks > 0
 
     @property
     def num_cells(self) -> int:
@@ -165,6 +179,8 @@ class PlacedTicks:
         Transfer from stage s to s+1 and from s+1 to s, shape ``(pp - 1, D)``.
     ring
         Gradient reduction of each stage, shape ``(pp,)``.
+    embedding
+        All-reduce of tied word embeddings, after the reductions of the first and the last stage.
     """
 
     forward: IntArray
@@ -174,6 +190,7 @@ class PlacedTicks:
     send_forward: IntArray
     send_backward: IntArray
     ring: IntArray
+    embedding: int = 0
 
 
 def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> PlacedTicks:
@@ -197,6 +214,9 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
     if candidate.grid[1] > 1:
         hops = candidate.ring_ticks[candidate.ring_class[:, None, None], hosts, np.roll(hosts, -1, axis=1)]
         ring = np.maximum(ring, hops.max(axis=(1, 2)))
+    embedding = candidate.embedding_floor_ticks
+    if candidate.embedding_ticks.size:
+        embedding = int(candidate.embedding_ticks[hosts[0], hosts[-1]].max())
     return PlacedTicks(
         forward=forward,
         backward=backward,
@@ -205,6 +225,7 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
         send_forward=send_forward,
         send_backward=send_backward,
         ring=ring,
+        embedding=embedding,
     )
 
 
@@ -231,7 +252,9 @@ def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: 
     The number of columns is that of the arrays, so minima over hosts, as one column, give a lower bound.
     """
     finish = finish_ticks(data, candidate, placed)
-    return int((finish.max(axis=1) + placed.ring).max()) + candidate.optimizer_ticks
+    done = finish.max(axis=1) + placed.ring
+    done[[0, -1]] += placed.embedding
+    return int(done.max()) + candidate.optimizer_ticks
 
 
 def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:

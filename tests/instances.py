@@ -90,6 +90,7 @@ def random_candidate(
     )
     forward = rng.integers(1, variant.scale, size=(kinds, pp))
     backward = rng.integers(1, variant.scale, size=(kinds, pp))
+    tied = pp > 1 and bool(rng.random() < 0.4)
     return CandidateData(
         config=config,
         block=NodeBlock(stages=stages, replicas=replicas, nodes_per_slot=K, order="tp-cp-ep-dp-pp", contiguous=True),
@@ -108,6 +109,8 @@ def random_candidate(
         tensor_forward_ticks=_link_ticks(rng, slowness, missing, variant.scale // 4) if K > 1 else np.zeros((0, 0)),
         tensor_backward_ticks=_link_ticks(rng, slowness, missing, variant.scale // 4) if K > 1 else np.zeros((0, 0)),
         optimizer_ticks=int(rng.integers(0, variant.scale)),
+        embedding_ticks=_embedding(rng, slowness, 4 * variant.scale) if tied and P > 1 else np.zeros((0, 0)),
+        embedding_floor_ticks=int(rng.integers(1, variant.scale)) if tied and P == 1 else 0,
         memory_need_mib=rng.integers(1, 41 + 40 * (variant.num_capacities - 1), size=pp),
         rounding_ticks=0,
     )
@@ -118,6 +121,11 @@ def _link_ticks(rng: np.random.Generator, slowness: FloatArray, missing: np.ndar
     ticks[missing] = UNUSABLE_TICKS
     np.fill_diagonal(ticks, UNUSABLE_TICKS)
     return ticks
+
+
+def _embedding(rng: np.random.Generator, slowness: FloatArray, scale: int) -> IntArray:
+    """Tied embeddings: symmetric, and known for every pair."""
+    return np.ceil(np.maximum(slowness, slowness.T) * rng.integers(1, scale + 1)).astype(np.int64)
 
 
 def placements(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:

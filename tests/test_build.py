@@ -1,5 +1,7 @@
 """The integer problem says the same as the costs in seconds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance, random_cluster
@@ -101,13 +103,15 @@ def test_identity_of_whole_hosts_is_a_block_placement() -> None:
     np.testing.assert_array_equal(blocks.local_rank, identity.local_rank)
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_the_integer_objective_is_the_solvers_form(p2p: str) -> None:
+def test_the_integer_objective_is_the_solvers_form(p2p: str, tied: bool) -> None:
     """Directed links, slow and fast: ticks exceed the closed form by their rounding at most, and never fall short."""
+    model = replace(LLAMA_8B, untie_embeddings_and_output_weights=not tied)
     rng = np.random.default_rng(7)
     for _ in range(20):
         values = rng.uniform(1.0, 25.0, (9, 9)) ** rng.uniform(0.2, 1.5)
-        job = instance(cluster(9, values, kinds=(A100_80, A100_40)), LLAMA_8B, seq_length=4096, p2p=p2p)
+        job = instance(cluster(9, values, kinds=(A100_80, A100_40)), model, seq_length=4096, p2p=p2p)
         data = problem_of(job, CONFIGS)
         for candidate in data.candidates:
             if not candidate.exact:

@@ -145,7 +145,7 @@ def test_objective_never_falls_when_a_time_grows(p2p: P2PMode) -> None:
         placed = place(data, candidate, rng.permutation(5)[: candidate.num_cells].reshape(shape))
         before = placed_objective_ticks(data, candidate, placed)
         for name in names:
-            grown = getattr(placed, name) + rng.integers(0, 20, size=getattr(placed, name).shape)
+            grown = getattr(placed, name) + rng.integers(0, 20, size=np.shape(getattr(placed, name)))
             assert placed_objective_ticks(data, candidate, replace(placed, **{name: grown})) >= before
 
 

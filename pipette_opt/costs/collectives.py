@@ -59,6 +59,17 @@ def gradient_traffic(
     return traffic
 
 
+def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
+    """Whether the first and the last stage hold copies of the same word embeddings."""
+    return config.pipeline_model_parallel_size > 1 and not model.untie_embeddings_and_output_weights
+
+
+def embedding_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> RingTraffic:
+    """All-reduce of the gradients of tied word embeddings, between one rank of the first and one of the last stage."""
+    tp = config.tensor_model_parallel_size
+    return all_reduce_traffic(model.padded_vocab_size(tp) / tp * model.hidden_size * training.gradient_bytes, 2)
+
+
 def tensor_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stack: StackSpec = DEFAULT_STACK
 ) -> tuple[RingTraffic, RingTraffic]:

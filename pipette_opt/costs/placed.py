@@ -6,8 +6,9 @@ import numpy as np
 
 from pipette_opt.costs.collectives import (
     RingTraffic,
-    all_reduce_traffic,
+    embedding_traffic,
     gradient_traffic,
+    has_tied_stages,
     inter_node_ring_s,
     intra_node_ring_s,
     tensor_traffic,
@@ -121,12 +122,9 @@ def _embedding_time(instance: Instance, config: ParallelConfig, hosts: IntArray)
 
     A link that was not measured counts as the slowest one that was: these few bytes are no reason to refuse a plan.
     """
-    model, training = instance.model, instance.training
-    if len(hosts) == 1 or model.untie_embeddings_and_output_weights:
+    if not has_tied_stages(instance.model, config):
         return 0.0
-    tp = config.tensor_model_parallel_size
-    table = model.padded_vocab_size(tp) / tp * model.hidden_size * training.gradient_bytes
-    traffic = all_reduce_traffic(table, 2)
+    traffic = embedding_traffic(instance.model, instance.training, config)
     pairs, flows = np.unique(np.stack([hosts[0].ravel(), hosts[-1].ravel()]), axis=1, return_counts=True)
     slowest = 0.0
     for (first, last), num_flows in zip(pairs.T, flows, strict=True):

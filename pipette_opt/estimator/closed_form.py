@@ -28,8 +28,7 @@ backward dominate, or when one link outweighs the work of whole stages: with blo
 transfer of 1 s behind stage 0 of 8, stage 0 makes ``m + pp - 1`` exchanges, not ``m + 1``.
 
 **Solver's form.** The term of ``k = pp - 1`` alone, which is linear in the times: what ``objective_ticks`` is, and
-``objective_s`` of a certificate. Blocking transfers count the slower direction everywhere. It leaves out the all-reduce
-of tied embeddings, which only the judge and the upper and lower forms have.
+``objective_s`` of a certificate. Blocking transfers count the slower direction everywhere.
 
 **Lower form.** A stage starts after the first forward has passed the stages before, does all its work (and, blocking,
 its waiting; asynchronous: goes round the cycle of an earlier stage and itself where that is longer), and its last
@@ -129,8 +128,10 @@ def finish_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> F
 
 
 def _iteration_s(times: PlacedTimes, finish: FloatArray) -> float:
-    """The stage that is finished last, its reduction included, then the optimizer."""
-    return float((finish.max(axis=1) + times.reduction_s).max()) + times.optimizer_s
+    """The stage that is finished last, its reduction and tied embeddings included, then the optimizer."""
+    done = finish.max(axis=1) + times.reduction_s
+    done[[0, -1]] += times.embedding_s
+    return float(done.max()) + times.optimizer_s
 
 
 def _done_s(times: PlacedTimes, finish: FloatArray) -> float:

@@ -51,6 +51,7 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
         send_forward=send,
         send_backward=send,
         ring=ring,
+        embedding=max(candidate.embedding_floor_ticks, _best_link(candidate.embedding_ticks)),
     )
     return placed_objective_ticks(data, candidate, placed)
 

@@ -50,6 +50,7 @@ class Tables(NamedTuple):
     ring_class: IntArray
     ring: IntArray
     ring_floor: IntArray
+    embedding: IntArray
     allowed: BoolArray
 
 
@@ -62,7 +63,14 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
     return Tables(
         shape=np.array(candidate.grid, dtype=np.int64),
         scalars=np.array(
-            [form, candidate.num_microbatches, candidate.intra_p2p_ticks, candidate.optimizer_ticks, penalty],
+            [
+                form,
+                candidate.num_microbatches,
+                candidate.intra_p2p_ticks,
+                candidate.optimizer_ticks,
+                penalty,
+                candidate.embedding_floor_ticks,
+            ],
             dtype=np.int64,
         ),
         row=row,
@@ -80,6 +88,7 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
         ring_class=candidate.ring_class.copy(),
         ring=_penalised(candidate.ring_ticks, penalty),
         ring_floor=candidate.ring_floor_ticks.copy(),
+        embedding=candidate.embedding_ticks.copy(),
         allowed=data.allowed(candidate),
     )
 
@@ -88,13 +97,16 @@ def _watched_stages(candidate: CandidateData, row: IntArray) -> IntArray:
     """
     Stages whose end can decide the objective.
 
-    In the exact forms a later stage ends earlier: of the stages of a row with equal rings only the first counts.
+    In the exact forms a later stage ends earlier: of the stages of a row with equal rings only the first counts, and
+    the last stage if it has tied embeddings to reduce. The first stage is always the first of these, and the last
+    stage, where embeddings are tied, the last.
     """
     stages = range(candidate.num_stages)
     if not candidate.exact:
         return np.array(stages, dtype=np.int64)
     ring = list(zip(row.tolist(), candidate.ring_class.tolist(), candidate.ring_floor_ticks.tolist(), strict=True))
-    return np.array([stage for stage in stages if ring[stage] not in ring[:stage]], dtype=np.int64)
+    tied = {stages[-1]} if candidate.has_tied_stages else set()
+    return np.array([stage for stage in stages if ring[stage] not in ring[:stage] or stage in tied], dtype=np.int64)
 
 
 def _penalty(candidate: CandidateData) -> int:
@@ -104,6 +116,7 @@ def _penalty(candidate: CandidateData) -> int:
     compute = int(candidate.forward_ticks.max() + candidate.backward_ticks.max())
     stage = compute + max(candidate.config.layers_per_stage) * layer + 2 * link
     ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
+    ring += int(candidate.embedding_ticks.max(initial=candidate.embedding_floor_ticks))
     return 2 * (candidate.num_microbatches + candidate.num_stages) * stage + ring
 
 
@@ -275,15 +288,25 @@ def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def slowest_end(t, finish, ring):  # type: ignore[no-untyped-def]
-    """The objective, from all columns and rings."""
+def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
+    """The objective, from all columns and rings, and the embeddings of the first and the last stage."""
     worst = np.int64(0)
+    ends = np.int64(0)
+    last = ring.shape[0] - 1
     for index in range(ring.shape[0]):
         latest = np.int64(0)
         for column in range(finish.shape[1]):
             latest = max(latest, finish[index, column])
         worst = max(worst, latest + ring[index])
-    return worst + t.scalars[3]
+        if index == 0 or index == last:
+            ends = max(ends, latest + ring[index])
+    embedding = t.scalars[5]
+    if t.embedding.shape[0] > 0:
+        width = t.shape[1] * t.shape[2]
+        back = (t.shape[0] - 1) * width
+        for cell in range(width):
+            embedding = max(embedding, t.embedding[nodes[cell], nodes[back + cell]])
+    return max(worst, ends + embedding) + t.scalars[3]
 
 
 @njit(cache=True, nogil=True)
@@ -293,4 +316,4 @@ def evaluate(t, nodes, finish, ring, times):  # type: ignore[no-untyped-def]
         finish_of_column(t, nodes, column, finish, times)
     for row in range(t.shape[0]):
         ring_of_row(t, nodes, row, ring)
-    return slowest_end(t, finish, ring)
+    return slowest_end(t, nodes, finish, ring)

@@ -175,7 +175,7 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
             temperature *= cooling
         if move % 4096 == 0:
             spread = softness * temperature
-            energy = slowest_end(t, finish, ring) + smoothing(t, finish, ring, spread)
+            energy = slowest_end(t, nodes, finish, ring) + smoothing(t, finish, ring, spread)
         choice = below(state, 100)
         if choice < simple:
             i = below(state, cells)
@@ -200,7 +200,7 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
             ring_of_row(t, nodes, row_i, ring)
             if second_row:
                 ring_of_row(t, nodes, row_j, ring)
-            value = slowest_end(t, finish, ring)
+            value = slowest_end(t, nodes, finish, ring)
             trial = value + smoothing(t, finish, ring, spread)
             if trial <= energy or uniform(state) < np.exp((energy - trial) / temperature):
                 energy = trial

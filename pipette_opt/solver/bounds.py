@@ -30,6 +30,8 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
     rings = _ring_scenarios(data, candidate)
     if rings is None:
         return UNUSABLE_TICKS
+    rings = rings.copy()
+    rings[[0, -1]] += _least_embedding(candidate)
     best = 0
     for placed in _path_scenarios(data, candidate):
         if placed is None:
@@ -219,6 +221,15 @@ def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
             known[key] = bottleneck_level(candidate.ring_ticks[key[0]][inside], D * K)
         ring[stage] = max(ring[stage], known[key])
     return None if ring.max() >= UNUSABLE_TICKS else ring
+
+
+def _least_embedding(candidate: CandidateData) -> int:
+    """Least all-reduce of tied embeddings: as many pairs of distinct hosts as the grid is wide have one as slow."""
+    if not candidate.embedding_ticks.size:
+        return candidate.embedding_floor_ticks
+    apart = candidate.embedding_ticks.copy()
+    np.fill_diagonal(apart, UNUSABLE_TICKS)
+    return bottleneck_level(apart, candidate.grid[1] * candidate.grid[2])
 
 
 def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | None:

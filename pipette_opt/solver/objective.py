@@ -50,6 +50,7 @@ class _CandidateObjective:
         self.grid: GridVariables = variables.grid_of(index)
         self.ceiling: int = variables.ceiling
         self._known: dict[tuple[int, int, int], Expr] = {}
+        self._tied: Expr | None = None
         self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.block.stages).tolist()
 
     def add(self) -> None:
@@ -74,7 +75,7 @@ class _CandidateObjective:
         for stage in self._stages_that_end_last():
             still = [*backward[stage:], *(one.both for one in transfers[stage:])]
             passed = [*forward, *(one.send for one in transfers[:stage])]
-            self._ends([*passed, *still, periods, rings[stage], self.candidate.optimizer_ticks])
+            self._ends([*passed, *still, periods, rings[stage], self._embedding(stage), self.candidate.optimizer_ticks])
 
     def _add_lower(
         self,
@@ -93,18 +94,23 @@ class _CandidateObjective:
             work = [m * forward[stage], m * backward[stage], self.candidate.optimizer_ticks]
             arrive = [*first_forward[:stage], *(one.send for one in transfers[:stage])]
             if stage:
-                self._ends([*arrive, *work, rings[stage]])
+                self._ends([*arrive, *work, rings[stage], self._embedding(stage)])
             there_and_back = [*first_forward[:stage], *(one.both for one in transfers[:stage])]
-            self._ends([*there_and_back, *work, *first_backward[:stage], rings[0]])
+            self._ends([*there_and_back, *work, *first_backward[:stage], rings[0], self._embedding(0)])
 
     def _ends(self, times: list[Expr]) -> None:
         self._at_least(self.variables.objective, LinearExpr.sum(times))
 
     def _stages_that_end_last(self) -> list[int]:
-        """Of stages of a row with equal rings only the first can decide, since later stages end earlier."""
+        """
+        Of stages of a row with equal rings only the first can decide, since later stages end earlier.
+
+        The last one too, if it has tied embeddings to reduce.
+        """
         candidate = self.candidate
+        tied = {candidate.num_stages - 1} if candidate.has_tied_stages else set()
         keys = list(zip(self.rows, candidate.ring_class.tolist(), candidate.ring_floor_ticks.tolist(), strict=True))
-        return [stage for stage, key in enumerate(keys) if key not in keys[:stage]]
+        return [stage for stage, key in enumerate(keys) if key not in keys[:stage] or stage in tied]
 
     def _period(self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer]) -> Expr:
         """The period of a column."""
@@ -180,6 +186,18 @@ class _CandidateObjective:
             hops = [((row, d, k), (row, (d + 1) % D, k)) for d in range(D) for k in range(K)]
             self._known[row, which, floor] = self._slowest_hop(hops, self.candidate.ring_ticks[which], floor)
         return self._known[row, which, floor]
+
+    def _embedding(self, stage: int) -> Expr:
+        """All-reduce of tied embeddings after the reductions of the first and the last stage."""
+        if stage not in (0, self.candidate.num_stages - 1):
+            return 0
+        if not self.candidate.embedding_ticks.size:
+            return self.candidate.embedding_floor_ticks
+        if self._tied is None:
+            P, D, K = self.grid.shape
+            hops = [((0, d, k), (P - 1, d, k)) for d in range(D) for k in range(K)]
+            self._tied = self._slowest_hop(hops, self.candidate.embedding_ticks)
+        return self._tied
 
     def _tensor_hop(self, row: int, column: int) -> tuple[Expr, Expr]:
         """Slowest hop of a tensor group between hosts, forward and backward."""

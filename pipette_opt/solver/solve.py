@@ -354,6 +354,7 @@ def _ceiling(candidate: CandidateData) -> int:
     compute = int(candidate.forward_ticks.max() + candidate.backward_ticks.max())
     stage = compute + max(candidate.config.layers_per_stage) * layer + 2 * link
     ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
+    ring += int(candidate.embedding_ticks.max(initial=candidate.embedding_floor_ticks))
     return 2 * (candidate.num_microbatches + candidate.num_stages) * stage + ring + candidate.optimizer_ticks
 
 
