@@ -40,9 +40,9 @@ def solve(
     Choose one candidate and place it, with a bound over all candidates.
 
     Candidates whose bound reaches the incumbent are pruned. The others are modelled in batches, those with the
-    least bounds first, looking only for solutions better than the incumbent; a batch that is not finished in its
-    slice of time comes back later with its improved bound. With two workers or more, both formulations of a batch
-    run at once, and the first to finish stops the other; with one they take turns.
+    least bounds first, looking only for solutions better than the incumbent. A batch that is not finished in its
+    slice of time comes back with more of it, and first shows that nothing is near its bound. With two workers or
+    more, both formulations of a batch run at once, and the first to finish stops the other; with one they take turns.
 
     Parameters
     ----------
@@ -78,6 +78,7 @@ class _Search:
         self.found: dict[int, Solution] = {}
         self.modelled: set[int] = set()
         self.visits: dict[int, int] = {}
+        self.reach: dict[int, float] = {}
         self._lock = threading.RLock()
         self._reported: tuple[int | None, int] = (None, 0)
 
@@ -157,25 +158,50 @@ class _Search:
 
         False if the batch is too large to be modelled.
         """
+        if sum(_num_pairs(self.data, self.data.candidates[index]) for index in batch) > max(MAX_PAIRS.values()):
+            batch = batch[:1]
         pairs = sum(_num_pairs(self.data, self.data.candidates[index]) for index in batch)
         formulations = [one for one in _FORMULATIONS if pairs <= MAX_PAIRS[one]]
         if not formulations:
             logger.warning("%d pairs of hosts are too many for a model; only cheap bounds are proven.", pairs)
             return False
         visit = max(self.visits.get(index, 0) for index in batch)
-        self.visits.update(dict.fromkeys(batch, visit + 1))
+        ceiling = self._ceiling(batch)
+        batch = [index for index in batch if self.bounds[index] <= ceiling]
         self.modelled.update(batch)
         workers = self.params.num_workers
         if workers == 1 or self.params.deterministic:
             formulations = [formulations[visit % len(formulations)]]
-        cutoff = self.upper
-        ceiling = cutoff - 1 if self.found else max(_ceiling(self.data.candidates[index]) for index in batch)
+        beyond = ceiling + 1 if self.found else UNUSABLE_TICKS
         runs = [_Run(self, batch, ceiling, one, workers // len(formulations), visit) for one in formulations]
         self._race(runs)
-        proven = max(run.proven(cutoff) for run in runs)
+        proven = max(run.proven(beyond) for run in runs)
         self.bounds[batch] = np.maximum(self.bounds[batch], proven)
+        self._adapt(batch, runs, visit)
         logger.info("batch %s: %s, bound %d, incumbent %d", batch, [str(run) for run in runs], proven, self.upper)
         return True
+
+    def _ceiling(self, batch: list[int]) -> int:
+        """
+        The largest objective to look for.
+
+        Below the incumbent; nearer to the bound if that was too hard before, since what is refuted there raises the
+        bound all the same.
+        """
+        if not self.found:
+            return max(_largest_objective(self.data.candidates[index]) for index in batch)
+        bound, share = int(self.bounds[batch[0]]), self.reach.get(batch[0], 1.0)
+        return bound + int((self.upper - 1 - bound) * share)
+
+    def _adapt(self, batch: list[int], runs: "list[_Run]", visit: int) -> None:
+        """After a failure, more time and a nearer ceiling; after an easy success, all the way to the incumbent."""
+        share = self.reach.get(batch[0], 1.0)
+        if any(run.is_complete for run in runs):
+            easy = min(run.solver.wall_time for run in runs) < 0.25 * self.params.first_slice_s * 2**visit
+            self.reach.update(dict.fromkeys(batch, 1.0 if easy else share))
+        else:
+            self.reach.update(dict.fromkeys(batch, share / 2))
+            self.visits.update(dict.fromkeys(batch, visit + 1))
 
     def _race(self, runs: "list[_Run]") -> None:
         """Run all, in threads so that the main one can take signals; stop the others when one has finished."""
@@ -269,10 +295,10 @@ class _Run:
         finally:
             ended.release()
 
-    def proven(self, cutoff: int) -> int:
-        """No solution of the batch has an objective below this."""
+    def proven(self, beyond: int) -> int:
+        """No solution of the batch has an objective below this; ``beyond`` if the model has none at all."""
         if self.status == cp_model.INFEASIBLE:
-            return cutoff
+            return beyond
         if self.status == cp_model.OPTIMAL:
             return self.best
         return _whole(self.solver.best_objective_bound)
@@ -347,7 +373,7 @@ def _num_pairs(data: ProblemData, candidate: CandidateData) -> int:
     return hops * data.num_nodes**2
 
 
-def _ceiling(candidate: CandidateData) -> int:
+def _largest_objective(candidate: CandidateData) -> int:
     """No placement on usable links costs more than this."""
     link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
     layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
