@@ -50,7 +50,7 @@ def calibrate(
         validate=validate,
     )
     source = f"fitted to {len(fit.runs)} runs of {runs.name}"
-    stack = replace(fit.stack, name=name or out.stem, source=source, fitted=fit.record())
+    stack = replace(fit.stack, name=name or out.stem, source=source, fitted=fit.record(), memory=numbers_of(memory))
     write_stack(stack, out)
     if json:
         errors = {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}

@@ -8,7 +8,7 @@ of memory is judged by the need.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -153,7 +153,7 @@ def framework_of(values: Mapping[str, float], where: str) -> Framework:
     if unknown:
         raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
     try:
-        return Framework(**{name: float(value) for name, value in values.items()})
+        return replace(Framework(), **{name: float(value) for name, value in values.items()})  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise InputError(where, str(error).rstrip(".") + ".") from error
 
