@@ -8,7 +8,9 @@ schedule only, and is kept), then executed for many replicas at once.
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from pipette_opt.jit import njit
 
 COMPUTE, POST, WAIT, MEET = 0, 1, 2, 3
 IDEAL, MEGATRON, MEGATRON_INTERLEAVED = 0, 1, 2

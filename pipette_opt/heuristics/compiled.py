@@ -7,8 +7,8 @@ For what evaluates placements by the million; links that may not be used cost a 
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from pipette_opt.jit import njit
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.types import BoolArray, IntArray
 

@@ -1,9 +1,9 @@
 """Annealing moves, compiled."""
 
 import numpy as np
-from numba import njit
 
 from pipette_opt.heuristics.compiled import evaluate, finish_of_column, ring_of_row, slowest_end
+from pipette_opt.jit import njit
 
 
 @njit(cache=True, nogil=True)
