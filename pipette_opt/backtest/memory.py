@@ -61,6 +61,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=run.oom,
         group=f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}",
+        formula_gib=formula.total / GIB,
     )
 
 

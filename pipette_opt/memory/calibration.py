@@ -71,6 +71,8 @@ class MemoryRun:
         Whether the job ran out of memory; ``None`` if nobody knows.
     group
         Runs of one group are left out together.
+    formula_gib
+        The closed formula alone, of each stage, shape ``(num_stages,)``; for comparison.
     """
 
     columns: FloatArray
@@ -79,6 +81,7 @@ class MemoryRun:
     peak_gib: float | None = None
     ran_out: bool | None = None
     group: str = ""
+    formula_gib: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

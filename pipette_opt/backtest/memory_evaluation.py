@@ -1,0 +1,293 @@
+"""Ours and others on measured memory: errors, missed and false alarms, coverage; calibrated on small jobs only."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.backtest.cases import Case, make_cases
+from pipette_opt.backtest.memory import framework_of_stack, memory_run, usable_for_memory
+from pipette_opt.memory.calibration import MemoryRun, fit_framework, oom_probability, predict_memory, upper_gib
+from pipette_opt.memory.framework import Framework
+from pipette_opt.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
+from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.stack import read_stack
+from pipette_opt.types import FloatArray
+
+FOLDER_VARIABLE = "PIPETTE_OPT_SHARED"
+
+RISKS = (0.1, 0.05, 0.02, 0.01)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """
+    Which rows of a file calibrate, and which are predicted.
+
+    Parameters
+    ----------
+    calibrate
+        ``None``: nothing is fitted.
+    """
+
+    name: str
+    file: str
+    calibrate: Callable[[MeasuredRun], bool] | None
+    judge: Callable[[MeasuredRun], bool]
+
+
+SPLITS = (
+    Split(
+        name="H100, nanotron: 8-16 GPUs to 32",
+        file="hf_ultrascale_h100.csv",
+        calibrate=lambda run: run.num_gpus <= 16,
+        judge=lambda run: run.num_gpus > 16,
+    ),
+    Split(
+        name="A100, WANT 13B: 64 GPUs to the rest",
+        file="want_llama_a100.csv",
+        calibrate=lambda run: "13B" in run.model and run.num_gpus == 64,
+        judge=lambda run: "13B" in run.model and run.num_gpus != 64,
+    ),
+    Split(
+        name="A100, WANT 13B at 64 GPUs to 30B",
+        file="want_llama_a100.csv",
+        calibrate=lambda run: "13B" in run.model and run.num_gpus == 64,
+        judge=lambda run: "30B" in run.model,
+    ),
+    Split(
+        name="Megatron-LM's own tests, nothing fitted",
+        file="megatron_ci_golden.csv",
+        calibrate=None,
+        judge=lambda run: (
+            "moe" not in run.model and "mla" not in run.model and run.extra.get("n_experts", "") in ("", "nan")
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodResult:
+    """
+    One method on one split.
+
+    Parameters
+    ----------
+    mean_error, median_error
+        Of peaks, absolute and relative; NaN without peaks.
+    kept, groups
+        Groups (model and number of GPUs) whose fastest run that fits is not refused, and all groups.
+    """
+
+    split: str
+    method: str
+    num_peaks: int
+    mean_error: float
+    median_error: float
+    verdicts: Verdicts
+    kept: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Share of peaks at or below their bound, with its 95 % interval, for a stated risk."""
+
+    split: str
+    risk: float
+    covered: float
+    low: float
+    high: float
+    num_runs: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the stated coverage lies in the interval, or below it."""
+        return self.high >= 1 - self.risk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """All methods on all splits, the coverage of ours, and what was left out and why."""
+
+    methods: tuple[MethodResult, ...]
+    coverage: tuple[Coverage, ...]
+    notes: tuple[str, ...]
+
+
+def measured_folder() -> Path:
+    """The folder of measured runs: ``$PIPETTE_OPT_SHARED/measured``, or beside the project."""
+    root = os.environ.get(FOLDER_VARIABLE)
+    return (Path(root) if root else Path(__file__).parents[2].parent / "shared") / "measured"
+
+
+def evaluate_memory(folder: Path, max_oom_risk: float = 0.01, *, with_pipette: bool = True) -> Evaluation:
+    """Every split whose file is there."""
+    methods: list[MethodResult] = []
+    coverage: list[Coverage] = []
+    notes: list[str] = []
+    for split in SPLITS:
+        if not (folder / split.file).is_file():
+            notes.append(f"{split.name}: no file {split.file}, skipped")
+            continue
+        known, judged = split_cases(split, folder)
+        start = framework_of_stack(read_stack())
+        fitted = fit_framework([run for _, run in known], start)
+        methods += judge(split.name, fitted, known, judged, max_oom_risk, with_pipette=with_pipette)
+        if any(run.peak_gib is not None for _, run in judged):
+            coverage += coverage_of(split.name, fitted, [run for _, run in judged])
+    return Evaluation(methods=tuple(methods), coverage=tuple(coverage), notes=tuple(notes))
+
+
+def split_cases(split: Split, folder: Path) -> tuple[list[tuple[Case, MemoryRun]], list[tuple[Case, MemoryRun]]]:
+    """Rows that calibrate, and rows that are judged."""
+    rows = [
+        run
+        for run in read_runs(folder / split.file)
+        if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)
+    ]
+    cases = [(case, memory_run(case)) for case in make_cases(rows, read_stack()) if isinstance(case, Case)]
+    known = [pair for pair in cases if split.calibrate is not None and split.calibrate(pair[0].run)]
+    return known, [pair for pair in cases if split.judge(pair[0].run)]
+
+
+def judge(
+    name: str,
+    framework: Framework,
+    known: Sequence[tuple[Case, MemoryRun]],
+    judged: Sequence[tuple[Case, MemoryRun]],
+    max_oom_risk: float,
+    *,
+    with_pipette: bool = True,
+) -> list[MethodResult]:
+    """Ours, the formula, the formula with a margin, and Pipette's network where there are peaks to learn from."""
+    runs = [run for _, run in judged]
+    ours = [predict_memory(framework, run) for run in runs]
+    formula = np.array([run.formula_gib[run.measured_stages].max() for run in runs if run.formula_gib is not None])
+    fullest = np.array([run.formula_gib.max() for run in runs if run.formula_gib is not None])
+    capacity = np.array([run.capacity_gib for run in runs])
+    refused = np.array([oom_probability(framework, one) > max_oom_risk for one in ours])
+    results = [
+        _result(name, "ours", judged, np.array([one.taken_gib for one in ours]), refused),
+        _result(name, "closed formula", judged, formula, fullest > capacity),
+        _result(name, "formula + 20 %", judged, formula * MARGIN, fullest * MARGIN > capacity),
+    ]
+    learnt = [pair for pair in known if pair[1].peak_gib is not None]
+    if with_pipette and len(learnt) >= 20:
+        peaks = np.array([run.peak_gib for _, run in learnt], dtype=np.float64)
+        predicted = train_pipette(pipette_features(learnt), peaks, pipette_features(judged))
+        results.append(_result(name, "Pipette's network", judged, predicted, predicted > capacity))
+    return results
+
+
+def pipette_features(pairs: Sequence[tuple[Case, MemoryRun]]) -> FloatArray:
+    """Pipette's eleven features, shape ``(num_runs, 11)``."""
+    rows = []
+    for case, _ in pairs:
+        model, config, batch = case.instance.model, case.config, case.instance.training.global_batch_size
+        pp, dp = config.pipeline_model_parallel_size, config.data_parallel_size
+        rows.append(
+            (
+                config.world_size,
+                model.num_layers,
+                model.hidden_size,
+                model.num_attention_heads,
+                config.tensor_model_parallel_size,
+                pp,
+                dp,
+                model.num_layers // pp,
+                config.micro_batch_size,
+                batch,
+                batch // dp,
+            )
+        )
+    return np.array(rows, dtype=np.float64)
+
+
+def _result(
+    split: str, method: str, judged: Sequence[tuple[Case, MemoryRun]], predicted: FloatArray, refused: FloatArray
+) -> MethodResult:
+    runs = [run for _, run in judged]
+    peaks = np.array([np.nan if run.peak_gib is None else run.peak_gib for run in runs])
+    errors = np.abs(predicted / peaks - 1)[np.isfinite(peaks)]
+    labelled = np.array([run.ran_out is not None for run in runs])
+    ran_out = np.array([bool(run.ran_out) for run in runs])
+    times = np.array(
+        [np.nan if case.run.oom or not case.run.iter_time_s else case.run.iter_time_s for case, _ in judged]
+    )
+    groups = [f"{case.run.model} {case.run.seq_len} {case.run.num_gpus}" for case, _ in judged]
+    kept, seen = best_kept(times, refused.astype(bool), groups)
+    return MethodResult(
+        split=split,
+        method=method,
+        num_peaks=len(errors),
+        mean_error=float(errors.mean()) if len(errors) else float("nan"),
+        median_error=float(np.median(errors)) if len(errors) else float("nan"),
+        verdicts=verdicts(refused.astype(bool)[labelled], ran_out[labelled]),
+        kept=kept,
+        groups=seen,
+    )
+
+
+def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> list[Coverage]:
+    """Attained coverage of the upper bounds of measured peaks, for each stated risk."""
+    measured = [run for run in runs if run.peak_gib is not None]
+    results = []
+    for risk in RISKS:
+        below = sum(
+            (run.peak_gib or 0.0) <= upper_gib(framework, predict_memory(framework, run), risk) for run in measured
+        )
+        low, high = wilson(below, len(measured))
+        results.append(
+            Coverage(split=split, risk=risk, covered=below / len(measured), low=low, high=high, num_runs=len(measured))
+        )
+    return results
+
+
+def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:
+    """The table of methods, as text."""
+    rows = []
+    for one in evaluation.methods:
+        verdict = one.verdicts
+        rows.append(
+            {
+                "runs": one.split,
+                "method": one.method,
+                "peaks": str(one.num_peaks),
+                "mean error": _percent(one.mean_error),
+                "median": _percent(one.median_error),
+                "missed OOM": _share(verdict.missed, verdict.ran_out),
+                "false alarms": _share(verdict.false, verdict.fitted),
+                "accuracy": _percent(verdict.accuracy),
+                "best kept": f"{one.kept} of {one.groups}" if one.groups else "",
+            }
+        )
+    return rows
+
+
+def coverage_rows(evaluation: Evaluation) -> list[dict[str, str]]:
+    """The table of coverage, as text."""
+    return [
+        {
+            "runs": one.split,
+            "stated": _percent(1 - one.risk),
+            "attained": _percent(one.covered),
+            "95 % interval": f"{one.low:.1%} - {one.high:.1%}",
+            "peaks": str(one.num_runs),
+            "holds": "yes" if one.holds else "no",
+        }
+        for one in evaluation.coverage
+    ]
+
+
+def _percent(value: float) -> str:
+    return "" if not np.isfinite(value) else f"{value:.1%}"
+
+
+def _share(hits: int, total: int) -> str:
+    if not total:
+        return ""
+    low, high = wilson(hits, total)
+    return f"{hits} of {total}: {hits / total:.1%} ({low:.1%} - {high:.1%})"
