@@ -230,7 +230,8 @@ def _embedding_ticks(
     both = np.maximum(time, time.T)
     if np.isnan(both).all():
         return np.zeros(both.shape, dtype=np.int64)
-    return _up(np.where(np.isnan(both), np.nanmax(time), both), tick_s)
+    known = np.where(np.isnan(both), np.nanmax(time), both)
+    return _up(np.minimum(known, (LONGEST_TICKS - 1) * tick_s), tick_s)
 
 
 def _embedding_floor(instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float) -> int:

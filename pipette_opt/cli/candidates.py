@@ -13,7 +13,7 @@ def candidates(
     global_batch_size: opt.GlobalBatchSize = None,
     seq_length: opt.SeqLength = None,
     example: opt.Example = None,
-    precision: opt.Precision = "bf16",
+    precision: opt.Precision = None,
     attention_kernel: opt.AttentionKernel = "flash",
     profile: opt.Profile = None,
     calibration: opt.Calibration = None,

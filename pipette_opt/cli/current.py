@@ -71,7 +71,13 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
     where = "the current arguments"
     if not arguments.lstrip().startswith("-") and Path(arguments).is_file():
         where, arguments = arguments, read_text(arguments)
+    if not arguments.strip():
+        raise InputError(where, "are empty; give Megatron's options, e.g. --tensor-model-parallel-size 8.")
     given = parse_megatron_args(arguments, where)
+    if given.precision not in (None, job.instance.training.precision):
+        raise InputError(
+            where, f"train in {given.precision}, the job in {job.instance.training.precision}; compare equal formats."
+        )
     instance = job.instance
     nodes = _nodes(job, hosts)
     per_node = instance.cluster.gpus_per_node

@@ -30,7 +30,7 @@ SeqLength = Annotated[int | None, typer.Option(help="Tokens per sequence.", rich
 Example = Annotated[
     str | None, typer.Option(help="A shipped example instead, e.g. lab-16x8 or lab-2x8.", rich_help_panel=JOB)
 ]
-Precision = Annotated[str, typer.Option(help="bf16, fp16 or fp32.", rich_help_panel=JOB)]
+Precision = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; the example's, or bf16.", rich_help_panel=JOB)]
 AttentionKernel = Annotated[str, typer.Option(help="flash or unfused.", rich_help_panel=JOB)]
 Profile = Annotated[
     Path | None, typer.Option(help="CSV of measured layer times, which override the roofline.", rich_help_panel=JOB)
@@ -81,7 +81,7 @@ def read_job(
     global_batch_size: int | None,
     seq_length: int | None,
     example: str | None,
-    precision: str = "bf16",
+    precision: str | None = None,
     attention_kernel: str = "flash",
     profile: Path | None = None,
     calibration: str | None = None,
@@ -101,7 +101,8 @@ def read_job(
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance, TrainingSpec
 
-    one_of("--precision", precision, ("bf16", "fp16", "fp32"))
+    if precision is not None:
+        one_of("--precision", precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
     one_of("--launcher", launcher, ("torchrun", "slurm", "mpi"))
     one_of("--p2p", p2p, ("blocking", "async"))
@@ -125,6 +126,7 @@ def read_job(
         spec = without(spec, expand_hosts(exclude_hosts, "--exclude-hosts"))
     model_spec = read_model(model) if model is not None else shown.model  # type: ignore[union-attr]
     base = shown.training if shown else None
+    precision = precision or (base.precision if base else "bf16")
     training = TrainingSpec(
         global_batch_size=global_batch_size or cast("Any", base).global_batch_size,
         seq_length=seq_length or cast("Any", base).seq_length,

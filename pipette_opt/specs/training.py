@@ -5,6 +5,15 @@ from typing import Literal
 
 from pipette_opt.types import Precision
 
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "precision": ("bf16", "fp16", "fp32"),
+    "accumulate_allreduce_grads_in_fp32": (True, False),
+    "attention_kernel": ("flash", "unfused"),
+    "flash_version": (1, 2),
+    "fused_softmax": (True, False),
+    "fused_norm": (True, False),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
@@ -45,6 +54,10 @@ class TrainingSpec:
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
+        for field, allowed in _CHOICES.items():
+            value = getattr(self, field)
+            if isinstance(value, bool) != isinstance(allowed[0], bool) or value not in allowed:
+                raise ValueError(f"{field} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
 
     @property
     def parameter_bytes(self) -> int:

@@ -257,6 +257,8 @@ BAD = [
     (("solve", *JOB, "--compare-current", ARGUMENTS, "--current-hosts", "gpu01,gpu09"), "gpu09"),
     (("solve", *JOB, "-o", "no/such/folder/plan.json"), "no/such/folder"),
     (("estimate",), "--args"),
+    (("estimate", *JOB, "--args", " "), "empty"),
+    (("estimate", *JOB, "--args", "--tensor-model-parallel-size 8 --fp16"), "fp16"),
     (("estimate", *JOB, "--args", "--tensor-model-parallel-size 3"), "3"),
     (("verify", "nowhere.json"), "nowhere.json"),
     (("export", "nowhere.json"), "nowhere.json"),
