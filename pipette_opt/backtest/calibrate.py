@@ -29,6 +29,8 @@ NOISE = 0.04
 STEP = 0.02
 """Of the logarithm of a constant, for derivatives."""
 
+LARGEST_SAY = 4.0
+
 MIN_RUNS = 3
 MAX_ITERATIONS = 30
 TOLERANCE = 2e-4
@@ -191,6 +193,19 @@ class _Problem:
         return _measured(self.runs)
 
     @property
+    def say(self) -> FloatArray:
+        """
+        Weight of each run: a number of GPUs with few runs has more say in each, up to ``LARGEST_SAY``.
+
+        A hundred runs on one host must not drown ten that alone tell of the network.
+        """
+        gpus = np.array([run.num_gpus for run in self.runs])
+        _, which, counts = np.unique(gpus, return_inverse=True, return_counts=True)
+        say: FloatArray = np.minimum(counts.mean() / counts[which], LARGEST_SAY)
+        say /= say.mean()
+        return say
+
+    @property
     def centre(self) -> FloatArray:
         return np.log([getattr(self.base, one.name) or one.start for one in self.free])
 
@@ -225,7 +240,7 @@ class _Problem:
         size = np.abs(residuals)
         huber = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
         prior = 0.5 * ((values - self.centre) / self._spread) ** 2
-        return float(huber.sum() / NOISE**2 + prior.sum())
+        return float((self.say * huber).sum() / NOISE**2 + prior.sum())
 
     @property
     def _spread(self) -> FloatArray:
@@ -242,7 +257,7 @@ class _Problem:
         loss, damping = self._loss(residuals, values), 1e-2
         for _ in range(MAX_ITERATIONS):
             slopes = self._slopes(residuals_of, residuals, values)
-            weights = np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / NOISE**2
+            weights = self.say * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / NOISE**2
             curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(1.0 / self._spread**2)
             downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self._spread**2)
             before = loss

@@ -14,7 +14,7 @@ from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
-from pipette_opt.types import FloatArray
+from pipette_opt.types import BoolArray, FloatArray
 
 FOLDER_VARIABLE = "PIPETTE_OPT_SHARED"
 
@@ -207,7 +207,7 @@ def pipette_features(pairs: Sequence[tuple[Case, MemoryRun]]) -> FloatArray:
 
 
 def _result(
-    split: str, method: str, judged: Sequence[tuple[Case, MemoryRun]], predicted: FloatArray, refused: FloatArray
+    split: str, method: str, judged: Sequence[tuple[Case, MemoryRun]], predicted: FloatArray, refused: BoolArray
 ) -> MethodResult:
     runs = [run for _, run in judged]
     peaks = np.array([np.nan if run.peak_gib is None else run.peak_gib for run in runs])
@@ -218,14 +218,14 @@ def _result(
         [np.nan if case.run.oom or not case.run.iter_time_s else case.run.iter_time_s for case, _ in judged]
     )
     groups = [f"{case.run.model} {case.run.seq_len} {case.run.num_gpus}" for case, _ in judged]
-    kept, seen = best_kept(times, refused.astype(bool), groups)
+    kept, seen = best_kept(times, refused, groups)
     return MethodResult(
         split=split,
         method=method,
         num_peaks=len(errors),
         mean_error=float(errors.mean()) if len(errors) else float("nan"),
         median_error=float(np.median(errors)) if len(errors) else float("nan"),
-        verdicts=verdicts(refused.astype(bool)[labelled], ran_out[labelled]),
+        verdicts=verdicts(refused[labelled], ran_out[labelled]),
         kept=kept,
         groups=seen,
     )
