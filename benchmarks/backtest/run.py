@@ -108,7 +108,7 @@ EXPERIMENTS = (
         split=want,
         why_bad="Layouts near the edge of memory are 13-24 % slower than predicted (tp1 pp2 with, tp2 pp2 and tp4 pp1 "
         "without recomputation): probably the allocator flushing its cache, which the clock does not know. They decide "
-        "the rank correlation, and the one regret.",
+        "the rank correlation and the regrets.",
         target="<= 8 %, regret <= 2 %, rank >= 0.95",
     ),
     Experiment(
