@@ -144,9 +144,7 @@ SHARES = (
 )
 """Constants that are a share of what the hardware data promises."""
 
-CONSTANTS = tuple(
-    field.name for field in fields(StackSpec) if field.name not in ("name", "source", "fitted", "memory")
-)
+CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in ("name", "source", "fitted", "memory"))
 """The numbers of a stack that belong to the clock, in the order of the class."""
 
 DEFAULT_STACK = StackSpec()
