@@ -34,6 +34,7 @@ from pipette_opt.judge import (
     stage_memory,
 )
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
+from pipette_opt.memory.framework import framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
@@ -188,7 +189,7 @@ def prepare(instance: Instance, space: SearchSpace, params: OptimizeParams, watc
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())
     watcher.report(f"predicting the memory of {len(enumeration.candidates)} candidates")
-    predictor = load_predictor(params.max_oom_risk)
+    predictor = load_predictor(params.max_oom_risk, instance)
     memory = keep_fitting(instance, enumeration.candidates, predictor, params.max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
@@ -203,9 +204,15 @@ def prepare(instance: Instance, space: SearchSpace, params: OptimizeParams, watc
     )
 
 
-def load_predictor(max_oom_risk: float) -> MemoryPredictor:
-    """The shipped memory predictor; raises ``InputError`` for a risk that its data cannot vouch for."""
-    predictor = MemoryPredictor.load()
+def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
+    """
+    The shipped memory predictor, with the constants of the instance's stack if it has some for memory.
+
+    Raises ``InputError`` for a risk that its data cannot vouch for.
+    """
+    memory = instance.stack.memory
+    framework = None if memory is None else framework_of(memory, f"stack {instance.stack.name}, memory")
+    predictor = MemoryPredictor.load(framework=framework)
     if not predictor.smallest_risk <= max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in [{predictor.smallest_risk:.2g}, 1), got {max_oom_risk}.")
     return predictor
@@ -501,7 +508,7 @@ def candidate_overview(
 ) -> tuple[Enumeration, list[CandidateRow]]:
     """Every legal configuration, those that fit first, by what they can reach at best."""
     enumeration = enumerate_with_reasons(instance, space)
-    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk), max_oom_risk)
+    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     problem = build_problem_data(instance, _fitting(memory.fitting), memory.capacity_bytes)
     fastest: dict[ParallelConfig, float] = {}
     for candidate in problem.candidates:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +15,7 @@ from pipette_opt.memory.calibration import (
     upper_gib,
 )
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import COLUMNS, Framework, StageFacts, framework_of, stage_columns
+from pipette_opt.memory.framework import Framework, framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun
@@ -41,27 +40,19 @@ def shipped_predictor() -> MemoryPredictor:
 
 def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRun:
     """What the row of a case says about memory, and what its stages weigh."""
-    run, training, config = case.run, case.instance.training, case.config
-    table = stage_table(case.instance.model, training, [config])
-    formula = formula_bytes(table)
-    counted = (predictor or shipped_predictor()).counted_bytes(table)
-    size = (table.num_rows,)
-    facts = StageFacts(
-        replicas=np.full(size, float(config.data_parallel_size * config.context_parallel_size)),
-        pipeline=np.full(size, float(config.pipeline_model_parallel_size)),
-        gpus_per_node=np.full(size, float(run.gpus_per_node)),
-        unfused_norm=np.full(size, float(not training.fused_norm)),
-        unfused_softmax=np.full(size, float(not training.fused_softmax)),
-    )
+    run, config = case.run, case.config
+    chosen = predictor or shipped_predictor()
+    table = stage_table(case.instance.model, case.instance.training, [config])
+    columns = chosen.columns(case.instance.model, case.instance.training, [config], gpus_per_node=run.gpus_per_node)
     assert run.gpu is not None
     return MemoryRun(
-        columns=stage_columns(table, formula, counted, facts),
+        columns=columns,
         measured_stages=measured_stages(run, config.pipeline_model_parallel_size),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=run.oom,
         group=f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}",
-        formula_gib=formula.total / GIB,
+        formula_gib=formula_bytes(table).total / GIB,
     )
 
 
@@ -94,19 +85,7 @@ def calibrate_memory(runs: Sequence[MeasuredRun], stack: StackSpec, base: Framew
 
 def framework_of_stack(stack: StackSpec) -> Framework:
     """From the numbers in a stack's file; Megatron-Core's without any."""
-    values = dict(stack.memory or {})
-    errors = tuple(values.pop(name) for name in sorted(name for name in values if name.startswith("error_")))
-    return replace(framework_of(values, f"stack {stack.name}, memory"), errors=errors)
-
-
-def numbers_of(framework: Framework) -> dict[str, float]:
-    """As they stand in a stack's file; of the errors at most a few hundred, evenly chosen."""
-    names = (*COLUMNS, "unusable_gib", "spread")
-    values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
-    errors = np.array(framework.errors)
-    if len(errors) > 400:
-        errors = errors[np.linspace(0, len(errors) - 1, 400).round().astype(int)]
-    return values | {f"error_{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
+    return framework_of(stack.memory, f"stack {stack.name}, memory")
 
 
 def memory_columns(case: Case, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:

@@ -101,7 +101,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
         placement=placement,
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
         estimate=estimate(instance, config, placement),
-        memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk), max_oom_risk),
+        memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
     )
 
 

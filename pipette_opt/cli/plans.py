@@ -68,7 +68,9 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
         placement=plan.placement,
         hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
         estimate=estimate(instance, plan.config, plan.placement),
-        memory=stage_memory(instance, plan.config, plan.placement, load_predictor(max_oom_risk), max_oom_risk),
+        memory=stage_memory(
+            instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
+        ),
     )
 
 

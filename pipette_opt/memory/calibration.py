@@ -10,27 +10,26 @@ what they can tell and leave the rest. The errors that bounds are made of are th
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import erf
 
 import numpy as np
 
-from pipette_opt.memory.framework import COLUMNS, LOWEST, Framework, needed
+from pipette_opt.memory.framework import COLUMNS, LOWEST, Framework, needed, normal_beyond
 from pipette_opt.types import FloatArray, IntArray
 
 SPREADS = {
     "counted": 0.03,
     "base_gib": 0.7,
-    "parameter_bytes": 1.0,
+    "parameter_bytes": 1.5,
     "gradient_copy_bytes": 1.5,
     "step_bytes": 2.0,
-    "activations": 0.3,
+    "activations": 0.4,
     "norm_bytes": 6.0,
     "score_bytes": 4.0,
-    "logit_bytes": 5.0,
-    "whole_logit_bytes": 5.0,
+    "logit_bytes": 6.0,
+    "whole_logit_bytes": 12.0,
     "table_bytes": 5.0,
     "gathered_buffers": 8.0,
-    "gathered_per_layer": 1.0,
+    "gathered_per_layer": 1.5,
     "run_ahead_buffers": 25.0,
     "pile_up_buffers": 1.0,
     "unusable_gib": 0.8,
@@ -40,10 +39,11 @@ SPREADS = {
 HUBER = 1.5
 """Errors beyond so many standard deviations count linearly."""
 
-MEANINGLESS = 0.02
+MEANINGLESS = 0.05
 """Share of labels that do not speak of memory."""
 
 FEWEST_ERRORS = 20
+TYPICAL_SPREAD = 0.03
 SMALLEST_SPREAD, LARGEST_SPREAD = 0.015, 0.3
 FOLDS = 5
 
@@ -129,7 +129,12 @@ def _fit(runs: Sequence[MemoryRun], base: Framework) -> Framework:
     grid = [0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15]
     tries = [(_Posterior(runs, base, spread), spread) for spread in grid]
     fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
-    return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])))[1]
+    return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
+
+
+def _spread_penalty(spread: float) -> float:
+    """Needs are predicted to about 3 % once a stack is known; labels alone hardly tell."""
+    return float(0.5 * (np.log(spread / TYPICAL_SPREAD) / 0.4) ** 2)
 
 
 def peak_errors(framework: Framework, runs: Sequence[MemoryRun]) -> FloatArray:
@@ -182,12 +187,14 @@ class _Posterior:
         self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
 
     def maximise(self, start: Framework) -> Framework:
-        """Gauss-Newton steps, halved until they help."""
+        """Gauss-Newton steps in what is not held by a limit, halved until they help."""
         state = np.maximum(_state(start), self.lowest)
         loss = self.loss(state)
         for _ in range(60):
             gradient, curvature = self._slopes(state)
-            step = -np.linalg.solve(curvature, gradient)
+            free = (state > self.lowest) | (gradient < 0)
+            step = np.zeros_like(state)
+            step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
             before = loss
             for _ in range(12):
                 trial = np.maximum(state + step, self.lowest)
@@ -277,7 +284,7 @@ class _Stacked:
 
 
 def _normal_cdf(values: FloatArray) -> FloatArray:
-    return np.array([0.5 * (1 + erf(value / 2**0.5)) for value in values])
+    return 1 - normal_beyond(values)
 
 
 def error_quantile(framework: Framework, risk: float) -> float:
@@ -295,10 +302,8 @@ def error_quantile(framework: Framework, risk: float) -> float:
 
 def oom_probability(framework: Framework, memory: RunMemory) -> float:
     """Probability that a run needs more than there is."""
-    room = float(np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib))
-    spread = framework.spread
-    normal = float(1 - _normal_cdf(np.array([room / spread]))[0])
-    return min(max(normal, 1e-6), 1.0)
+    room = np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib)
+    return float(normal_beyond(np.array(room / framework.spread)))
 
 
 def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:

@@ -81,7 +81,7 @@ class MemoryCheck:
 
 def usable_bytes(cluster: ClusterSpec, predictor: MemoryPredictor) -> IntArray:
     """What a stage may take on one GPU of each host, shape ``(num_nodes,)``."""
-    return np.array([predictor.overhead.usable_bytes(node.gpu) for node in cluster.nodes], dtype=np.int64)
+    return np.array([predictor.usable_bytes(node.gpu) for node in cluster.nodes], dtype=np.int64)
 
 
 def keep_fitting(

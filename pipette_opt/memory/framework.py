@@ -8,8 +8,9 @@ of memory is judged by the need.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import dataclass, fields
+from math import erf
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from pipette_opt.memory.table import StageTable
 from pipette_opt.types import FloatArray
 from pipette_opt.units import GIB
 
-PeakKind = Literal["allocated", "reserved", "device"]
+MOST_ERRORS = 400
+_ERROR = "error_"
 
 BUSY_MULTIPLY_ADDS = 5e11
 """Of one layer on one rank: with more, hosts run ahead of GPUs (seen on H100 with nanotron)."""
@@ -131,7 +133,7 @@ RETURNED = ("step_bytes", "pile_up_buffers")
 
 LOWEST: Mapping[str, float] = {
     "counted": 0.5,
-    "parameter_bytes": -2.0,
+    "parameter_bytes": -2.5,
     "activations": -0.5,
     "logit_bytes": -4.0,
     "spread": 0.001,
@@ -146,16 +148,29 @@ def needed(constants: FloatArray) -> FloatArray:
     return vector
 
 
-def framework_of(values: Mapping[str, float], where: str) -> Framework:
-    """From named constants; names nobody knows are refused."""
-    known = {field.name for field in fields(Framework)}
+def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> Framework:
+    """From the numbers in a file, ``error_000`` and so on being the errors; names nobody knows are refused."""
+    values = dict(numbers or {})
+    errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
+    known = {field.name for field in fields(Framework)} - {"errors"}
     unknown = sorted(set(values) - known)
     if unknown:
         raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
+    constants: dict[str, Any] = {name: float(value) for name, value in values.items()}
     try:
-        return replace(Framework(), **{name: float(value) for name, value in values.items()})  # type: ignore[arg-type]
+        return Framework(**constants, errors=tuple(errors))
     except (TypeError, ValueError) as error:
         raise InputError(where, str(error).rstrip(".") + ".") from error
+
+
+def numbers_of(framework: Framework) -> dict[str, float]:
+    """As they stand in a file; of the errors at most a few hundred, evenly chosen."""
+    names = (*COLUMNS, "unusable_gib", "spread")
+    values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
+    errors = np.array(framework.errors)
+    if len(errors) > MOST_ERRORS:
+        errors = errors[np.linspace(0, len(errors) - 1, MOST_ERRORS).round().astype(int)]
+    return values | {f"{_ERROR}{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,3 +242,10 @@ def _busy(table: StageTable) -> FloatArray:
     doublings = np.log2(np.maximum(work, 1.0) / BUSY_MULTIPLY_ADDS)
     share: FloatArray = 1 / (1 + np.exp(-doublings / _BUSY_WIDTH))
     return share
+
+
+def normal_beyond(deviations: FloatArray) -> FloatArray:
+    """Probability that a normal number exceeds its mean by so many standard deviations; at least one in a million."""
+    flat = [0.5 * (1 - erf(value / 2**0.5)) for value in np.ravel(deviations)]
+    shares: FloatArray = np.maximum(np.array(flat).reshape(np.shape(deviations)), 1e-6)
+    return shares

@@ -11,16 +11,21 @@ import numpy as np
 from pipette_opt.errors import InputError
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.framework import Framework, StageFacts, needed, normal_beyond, stage_columns
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
 from pipette_opt.memory.table import StageTable, stage_table
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.shipped import shipped_path
-from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs import GpuSpec, ModelSpec, TrainingSpec
 from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.units import GIB
 
 _ROWS_AT_ONCE = 1 << 16
 _SPREAD_POINTS = 64
+
+SMALLEST_FITTED_RISK = 1e-4
+"""Of a normal spread nobody knows more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,10 +55,18 @@ class MemoryPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryPredictor:
-    """The trained network, with the allowances for what it does not see."""
+    """
+    The trained network, with the allowances for what it does not see.
+
+    Parameters
+    ----------
+    framework
+        Fitted constants of a stack, which then stand in for the allowances.
+    """
 
     network: NetworkWeights
     overhead: MemoryOverhead = DEFAULT_OVERHEAD
+    framework: Framework | None = None
     _errors: FloatArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,14 +76,22 @@ class MemoryPredictor:
         object.__setattr__(self, "_errors", read_only(errors))
 
     @classmethod
-    def load(cls, path: str | Path | None = None, *, overhead: MemoryOverhead = DEFAULT_OVERHEAD) -> Self:
+    def load(
+        cls,
+        path: str | Path | None = None,
+        *,
+        overhead: MemoryOverhead = DEFAULT_OVERHEAD,
+        framework: Framework | None = None,
+    ) -> Self:
         """Read a weights file, the shipped one by default; raises ``InputError`` if it is damaged or foreign."""
         chosen = shipped_path("models", "memory.npz") if path is None else Path(path)
-        return cls(network=read_weights(chosen), overhead=overhead)
+        return cls(network=read_weights(chosen), overhead=overhead, framework=framework)
 
     @property
     def smallest_risk(self) -> float:
         """The smallest risk that the calibration data can vouch for."""
+        if self.framework is not None:
+            return SMALLEST_FITTED_RISK
         return 1 / (len(self.network.residuals) + 1)
 
     def predict(
@@ -80,6 +101,7 @@ class MemoryPredictor:
         configs: Sequence[ParallelConfig],
         *,
         max_oom_risk: float = 0.01,
+        gpus_per_node: int = 8,
     ) -> list[MemoryPrediction]:
         """
         Memory of every stage of every configuration.
@@ -94,6 +116,9 @@ class MemoryPredictor:
         margin = self.risk_margin(max_oom_risk)
         table = stage_table(model, training, configs)
         predicted, outside = self._predict(table)
+        if self.framework is not None:
+            columns = self.columns(model, training, configs, gpus_per_node=gpus_per_node)
+            predicted = columns @ needed(self.framework.vector()) * GIB
         upper = np.ceil(predicted * margin)
         ends = np.cumsum([config.pipeline_model_parallel_size for config in configs])[:-1]
         return [
@@ -120,6 +145,8 @@ class MemoryPredictor:
                 f"must be at least {self.smallest_risk:.4g}, what {points} calibration points can vouch for, "
                 f"and below 1, got {max_oom_risk}.",
             )
+        if self.framework is not None:
+            return float(np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * self.framework.spread))
         share = ((points + 1) * max_oom_risk - 1) / points
         exceeding = int(np.floor(share * len(self._errors) + 1e-9))
         return float(np.exp(self._errors[len(self._errors) - 1 - exceeding]))
@@ -132,10 +159,34 @@ class MemoryPredictor:
         risk.
         """
         room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
+        if self.framework is not None:
+            return normal_beyond(room / self.framework.spread)
         beyond = 1 - np.searchsorted(self._errors, room, side="right") / len(self._errors)
         points = len(self.network.residuals)
         probability: FloatArray = (1 + points * beyond) / (1 + points)
         return probability
+
+    def usable_bytes(self, gpu: GpuSpec) -> int:
+        """What the tensors of a stage may take on a GPU."""
+        if self.framework is not None:
+            return max(gpu.memory_bytes - int(self.framework.unusable_gib * GIB), 0)
+        return self.overhead.usable_bytes(gpu)
+
+    def columns(
+        self, model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig], *, gpus_per_node: int = 8
+    ) -> FloatArray:
+        """What one unit of each constant of a framework weighs in every stage, GiB; see ``framework.stage_columns``."""
+        table = stage_table(model, training, configs)
+        stages = [config.pipeline_model_parallel_size for config in configs]
+        replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
+        facts = StageFacts(
+            replicas=np.repeat(np.array(replicas, dtype=np.float64), stages),
+            pipeline=np.repeat(np.array(stages, dtype=np.float64), stages),
+            gpus_per_node=np.full(table.num_rows, float(gpus_per_node)),
+            unfused_norm=np.full(table.num_rows, float(not training.fused_norm)),
+            unfused_softmax=np.full(table.num_rows, float(not training.fused_softmax)),
+        )
+        return stage_columns(table, formula_bytes(table), self.counted_bytes(table), facts)
 
     def counted_bytes(self, table: StageTable) -> FloatArray:
         """Expected bytes of the tensors of every row, before anything that a stack adds, shape ``(num_rows,)``."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def train_pipette(
     scale = np.where(scale > 0, scale, 1.0)
     sizes = (features.shape[1], *PIPETTE_WIDTHS)
     layers: list[nn.Module] = []
-    for before, after in zip(sizes[:-1], sizes[1:], strict=True):
+    for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
     network = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
     inputs = torch.tensor((features - mean) / scale, dtype=torch.float32)
