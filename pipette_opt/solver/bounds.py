@@ -8,6 +8,7 @@ is that slow; the bound is the minimum over the rows where this may be. The obje
 grows, so each such scenario is valued by the objective itself.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,9 +19,35 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, Prob
 from pipette_opt.types import BoolArray, IntArray
 
 
-def lower_bounds(data: ProblemData) -> IntArray:
-    """Bound of every candidate, ``UNUSABLE_TICKS`` where no placement exists, shape ``(num_candidates,)``."""
-    return np.array([candidate_bound(data, candidate) for candidate in data.candidates], dtype=np.int64)
+def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | None = None) -> IntArray:
+    """
+    Bound of every candidate, ``UNUSABLE_TICKS`` where no placement exists, shape ``(num_candidates,)``.
+
+    The levels are looked at only where the best links alone stay below ``cutoff``, most promising candidates first,
+    and until the time ``ends`` (of ``time.perf_counter``).
+    """
+    bounds = np.array([best_links_bound(data, candidate) for candidate in data.candidates], dtype=np.int64)
+    for index in np.argsort(bounds, kind="stable").tolist():
+        if bounds[index] >= cutoff or (ends is not None and time.perf_counter() >= ends):
+            break
+        bounds[index] = max(bounds[index], candidate_bound(data, data.candidates[index]))
+    return bounds
+
+
+def best_links_bound(data: ProblemData, candidate: CandidateData) -> int:
+    """No placement has a smaller objective: every stage on its best host, every hop on the best link of all."""
+    work = _least_work(data, candidate, data.allowed(candidate)) if has_room(data, candidate) else None
+    P, D, _ = candidate.grid
+    link = int(candidate.p2p_ticks.min()) if P > 1 else 0
+    rings = candidate.ring_floor_ticks
+    if D > 1:
+        rings = np.maximum(rings, candidate.ring_ticks.min(axis=(1, 2))[candidate.ring_class])
+    if work is None or max(link, int(rings.max())) >= UNUSABLE_TICKS:
+        return UNUSABLE_TICKS
+    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    send = np.where(rows[:-1] == rows[1:], candidate.intra_p2p_ticks, link)[:, None]
+    finish = finish_ticks(data, candidate, _placed(candidate, [one[:, None] for one in work], send, send))
+    return int((finish[:, 0] + rings).max()) + candidate.optimizer_ticks
 
 
 def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 MAX_PAIRS: dict[Formulation, int] = {"by_pair": 400_000, "by_host": 8_000_000}
 """Host pairs of all hops that a model may have; above, it takes too long to build and to search."""
 
+BOUNDING_SHARE = 0.3
+"""Part of the time limit that bounds without a model may take."""
+
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
 
@@ -62,6 +65,7 @@ def solve(
     search = _Search(data, params, on_progress, stop if stop is not None else threading.Event())
     for solution in hint:
         search.offer(solution)
+    search.bound_without_search()
     search.run()
     return search.result()
 
@@ -74,7 +78,7 @@ class _Search:
     ) -> None:
         self.data, self.params, self.on_progress, self.stop = data, params, on_progress, stop
         self.started = time.perf_counter()
-        self.bounds: IntArray = lower_bounds(data)
+        self.bounds: IntArray = np.zeros(len(data.candidates), dtype=np.int64)
         self.found: dict[int, Solution] = {}
         self.modelled: set[int] = set()
         self.visits: dict[int, int] = {}
@@ -96,6 +100,10 @@ class _Search:
     def lower(self) -> int:
         """Bound over all candidates."""
         return min(self.upper, int(self.bounds.min(initial=UNUSABLE_TICKS)))
+
+    def bound_without_search(self) -> None:
+        """Bounds that need no model, for at most their share of the time."""
+        self.bounds = lower_bounds(self.data, self.upper, self.started + BOUNDING_SHARE * self.params.time_limit_s)
 
     def offer(self, solution: Solution) -> None:
         """Take a solution, if it keeps the rules and is the best of its candidate."""

@@ -8,7 +8,13 @@ import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
-from pipette_opt.solver.bounds import bottleneck_level, candidate_bound, has_room, lower_bounds
+from pipette_opt.solver.bounds import (
+    best_links_bound,
+    bottleneck_level,
+    candidate_bound,
+    has_room,
+    lower_bounds,
+)
 
 VARIANTS = [
     Variant(p2p=p2p, directed=directed, missing_share=missing, num_kinds=kinds, num_capacities=kinds, exact_share=0.7)
@@ -26,6 +32,7 @@ def test_bound_is_below_the_optimum(variant: Variant) -> None:
     for shape in SMALL_SHAPES:
         data = random_problem(rng, [shape], 5, variant)
         bound = candidate_bound(data, data.candidates[0])
+        assert best_links_bound(data, data.candidates[0]) <= best_by_enumeration(data, data.candidates[0])
         optimum = best_by_enumeration(data, data.candidates[0])
         assert bound <= optimum
         assert bound > 0
@@ -81,3 +88,16 @@ def test_bottleneck_level_against_enumeration() -> None:
                 for receivers in itertools.permutations(range(n), number)
             )
             assert bottleneck_level(ticks, number) == best
+
+
+def test_levels_are_looked_at_where_they_can_matter() -> None:
+    """Below the cutoff the full bound, above it (or out of time) the one of the best links; both hold."""
+    rng = np.random.default_rng(8)
+    data = random_problem(rng, list(SMALL_SHAPES), 5, Variant())
+    quick = [best_links_bound(data, candidate) for candidate in data.candidates]
+    full = [max(one, candidate_bound(data, candidate)) for one, candidate in zip(quick, data.candidates, strict=True)]
+    cutoff = sorted(quick)[len(quick) // 2]
+    expected = [whole if one < cutoff else one for one, whole in zip(quick, full, strict=True)]
+    assert lower_bounds(data).tolist() == full
+    assert lower_bounds(data, cutoff).tolist() == expected
+    assert lower_bounds(data, ends=0.0).tolist() == quick
