@@ -1,0 +1,116 @@
+"""Fits of constants to runs whose truth is known."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipette_opt.memory.calibration import (
+    MemoryRun,
+    error_quantile,
+    fit_framework,
+    oom_probability,
+    predict_memory,
+    upper_gib,
+)
+from pipette_opt.memory.framework import COLUMNS, Framework, needed
+
+TRUTH = Framework(counted=1.02, activations=0.35, gathered_buffers=6.0, logit_bytes=4.0, unusable_gib=2.0)
+
+
+def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = True) -> list[MemoryRun]:
+    """Runs on 80 GiB that obey ``TRUTH`` up to noise."""
+    rng = np.random.default_rng(seed)
+    runs = []
+    for index in range(count):
+        columns = np.zeros((2, len(COLUMNS)))
+        static, saved = rng.uniform(2, 40), rng.uniform(1, 40, 2)
+        columns[:, COLUMNS.index("counted")] = static + saved
+        columns[:, COLUMNS.index("base_gib")] = 1.0
+        columns[:, COLUMNS.index("activations")] = saved
+        columns[:, COLUMNS.index("gathered_buffers")] = rng.uniform(0, 0.5)
+        columns[1, COLUMNS.index("logit_bytes")] = rng.uniform(0, 1.0)
+        need = columns @ needed(TRUTH.vector()) * np.exp(rng.normal(0, noise))
+        ran_out = bool(need.max() + TRUTH.unusable_gib > 80)
+        runs.append(
+            MemoryRun(
+                columns=columns,
+                measured_stages=np.array([0, 1]),
+                capacity_gib=80.0,
+                peak_gib=float(need.max()) if peaks and not ran_out else None,
+                ran_out=ran_out,
+                group=str(index),
+            )
+        )
+    return runs
+
+
+def mean_error(framework: Framework, runs: Sequence[MemoryRun]) -> float:
+    """Of the peaks, relative."""
+    pairs = [(run.peak_gib, predict_memory(framework, run).taken_gib) for run in runs if run.peak_gib is not None]
+    return float(np.mean([abs(predicted / measured - 1) for measured, predicted in pairs]))
+
+
+def test_five_runs_help_and_fifty_are_good() -> None:
+    """Error on unseen runs: far off unfitted, useful with five, near the noise with fifty."""
+    unseen = random_runs(200, seed=9)
+    errors = [mean_error(fit_framework(random_runs(count, seed=1), Framework()), unseen) for count in (0, 5, 50)]
+    assert errors[0] > 0.1
+    assert errors[1] < 0.6 * errors[0]
+    assert errors[2] < 0.03
+
+
+def test_a_few_spoiled_peaks_do_not_decide() -> None:
+    """Five of fifty peaks are doubled; the fit hardly moves."""
+    runs = random_runs(60, seed=2)
+    spoiled = [
+        replace(run, peak_gib=run.peak_gib * 2) if run.peak_gib and index % 12 == 0 else run
+        for index, run in enumerate(runs)
+    ]
+    assert mean_error(fit_framework(spoiled, Framework()), random_runs(200, seed=8)) < 0.05
+
+
+def test_labels_alone_find_the_edge() -> None:
+    """Without a single peak, nine in ten of unseen runs are on the right side."""
+    fitted = fit_framework(random_runs(150, seed=3, peaks=False), Framework())
+    unseen = random_runs(300, seed=7, peaks=False)
+    right = [(oom_probability(fitted, predict_memory(fitted, run)) > 0.5) == run.ran_out for run in unseen]
+    assert np.mean(right) > 0.9
+    assert 0.1 < np.mean([run.ran_out for run in unseen]) < 0.9
+
+
+def test_bounds_cover_what_they_state() -> None:
+    """On unseen runs of the same kind, 90 % and 98 % bounds hold within three binomial deviations."""
+    fitted = fit_framework(random_runs(150, seed=4), Framework())
+    unseen = [run for run in random_runs(400, seed=6) if run.peak_gib is not None]
+    for risk in (0.1, 0.02):
+        covered = np.mean(
+            [(run.peak_gib or 0.0) <= upper_gib(fitted, predict_memory(fitted, run), risk) for run in unseen]
+        )
+        assert covered > 1 - risk - 3 * np.sqrt(risk * (1 - risk) / len(unseen)) - 0.01
+
+
+def test_error_quantiles_are_conformal() -> None:
+    """Of 99 errors, a risk of 1 % takes the largest, 2 % the second; beyond their reach the spread decides."""
+    errors = tuple(float(value) for value in np.linspace(-0.5, 0.48, 99))
+    framework = Framework(errors=errors, spread=0.05)
+    assert error_quantile(framework, 0.01) == errors[-1]
+    assert error_quantile(framework, 0.02) == errors[-2]
+    assert error_quantile(framework, 0.001) > errors[-1]
+    assert error_quantile(Framework(spread=0.05), 0.01) == pytest.approx(0.05 * 2.326, rel=1e-3)
+
+
+def test_more_than_there_is_shows_as_what_there_is() -> None:
+    """Blocks that the allocator would return are not predicted beyond the device, and do not count as need."""
+    columns = np.zeros((1, len(COLUMNS)))
+    columns[0, COLUMNS.index("base_gib")] = 50.0
+    columns[0, COLUMNS.index("pile_up_buffers")] = 30.0
+    run = MemoryRun(columns=columns, measured_stages=np.array([0]), capacity_gib=72.0)
+    memory = predict_memory(Framework(base_gib=1.0, pile_up_buffers=1.0, unusable_gib=2.0), run)
+    assert (memory.taken_gib, memory.needed_gib, memory.usable_gib) == (70.0, 50.0, 70.0)
+
+
+def test_no_runs_leave_the_start() -> None:
+    """Nothing measured, nothing changed."""
+    assert fit_framework([], TRUTH) == TRUTH
