@@ -52,6 +52,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=run.oom,
         group=f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}",
+        num_gpus=run.num_gpus,
         formula_gib=formula_bytes(table).total / GIB,
     )
 
@@ -93,7 +94,7 @@ def memory_columns(case: Case, framework: Framework, max_oom_risk: float = 0.01)
     memory = predict_memory(framework, memory_run(case))
     return {
         "predicted_peak_mem_gib": memory.taken_gib,
-        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk),
+        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk, case.run.num_gpus),
         "oom_probability": oom_probability(framework, memory),
     }
 

@@ -237,7 +237,8 @@ def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> 
     results = []
     for risk in RISKS:
         below = sum(
-            (run.peak_gib or 0.0) <= upper_gib(framework, predict_memory(framework, run), risk) for run in measured
+            (run.peak_gib or 0.0) <= upper_gib(framework, predict_memory(framework, run), risk, run.num_gpus)
+            for run in measured
         )
         low, high = wilson(below, len(measured))
         results.append(

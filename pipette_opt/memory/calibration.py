@@ -71,6 +71,8 @@ class MemoryRun:
         Whether the job ran out of memory; ``None`` if nobody knows.
     group
         Runs of one group are left out together.
+    num_gpus
+        Of the whole job.
     formula_gib
         The closed formula alone, of each stage, shape ``(num_stages,)``; for comparison.
     """
@@ -81,6 +83,7 @@ class MemoryRun:
     peak_gib: float | None = None
     ran_out: bool | None = None
     group: str = ""
+    num_gpus: int = 1
     formula_gib: FloatArray | None = None
 
 
@@ -114,7 +117,8 @@ def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
     if not runs:
         return base
     found = _fit(runs, base)
-    return replace(found, errors=tuple(_left_out_errors(runs, base, found)))
+    largest = max(run.num_gpus for run in runs)
+    return replace(found, errors=tuple(_left_out_errors(runs, base, found)), largest_job=float(largest))
 
 
 def _fit(runs: Sequence[MemoryRun], base: Framework) -> Framework:
@@ -149,20 +153,31 @@ def _robust_spread(errors: FloatArray) -> float:
 
 
 def _left_out_errors(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> list[float]:
-    """Errors of groups left out; none where there are too few to say more than the spread does."""
-    groups = sorted({run.group for run in runs})
-    with_peak = sum(run.peak_gib is not None for run in runs)
-    if with_peak < FEWEST_ERRORS:
+    """
+    Errors of groups left out, or of the larger jobs by a fit to the smaller ones if those are larger.
+
+    None where there are too few to say more than the spread does.
+    """
+    if sum(run.peak_gib is not None for run in runs) < FEWEST_ERRORS:
         return []
+
+    def errors_of(inside: Sequence[MemoryRun], outside: Sequence[MemoryRun]) -> list[float]:
+        return peak_errors(_Posterior(inside, base, found.spread).maximise(found), outside).tolist()
+
+    groups = sorted({run.group for run in runs})
     folds = min(FOLDS, len(groups))
-    if folds < 2:
-        return sorted(peak_errors(found, runs).tolist())
     fold_of = {group: index % folds for index, group in enumerate(groups)}
     errors: list[float] = []
     for fold in range(folds):
         inside = [run for run in runs if fold_of[run.group] != fold]
         outside = [run for run in runs if fold_of[run.group] == fold]
-        errors += peak_errors(_Posterior(inside, base, found.spread).maximise(found), outside).tolist()
+        errors += errors_of(inside, outside) if inside else errors_of(outside, outside)
+    largest = max(run.num_gpus for run in runs)
+    smaller = [run for run in runs if run.num_gpus < largest]
+    larger = [run for run in runs if run.num_gpus == largest]
+    if min(sum(run.peak_gib is not None for run in part) for part in (smaller, larger)) >= FEWEST_ERRORS:
+        shifted = errors_of(smaller, larger)
+        errors = max(errors, shifted, key=lambda some: float(np.quantile(some, 0.9)))
     return sorted(errors)
 
 
@@ -306,9 +321,18 @@ def oom_probability(framework: Framework, memory: RunMemory) -> float:
     return float(normal_beyond(np.array(room / framework.spread)))
 
 
-def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
-    """What the measured stages take with at most that risk of more."""
-    return memory.taken_gib * float(np.exp(error_quantile(framework, risk)))
+def upper_gib(framework: Framework, memory: RunMemory, risk: float, num_gpus: int = 1) -> float:
+    """
+    What the measured stages take with at most that risk of more.
+
+    Parameters
+    ----------
+    num_gpus
+        Of the job. Beyond the largest job of the fit the variance of errors is taken to grow by one unit with each
+        doubling: an assumption, as runs of one size cannot tell.
+    """
+    doublings = np.log2(max(num_gpus / framework.largest_job, 1.0)) if framework.largest_job else 0.0
+    return memory.taken_gib * float(np.exp(error_quantile(framework, risk) * np.sqrt(1 + doublings)))
 
 
 def _normal_quantile(share: float) -> float:

@@ -73,6 +73,8 @@ class Framework:
         What no tensor can have: context, libraries, NCCL's buffers.
     spread
         Standard deviation of ``log(real / predicted)``, without the outliers.
+    largest_job
+        GPUs of the largest job that the constants were fitted to; 0 if they were not.
     errors
         The same of runs that a fit left out, ascending; none without a fit to peaks.
     """
@@ -94,6 +96,7 @@ class Framework:
     pile_up_buffers: float = 0.0
     unusable_gib: float = 2.625
     spread: float = 0.05
+    largest_job: float = 0.0
     errors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -165,7 +168,7 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
 
 def numbers_of(framework: Framework) -> dict[str, float]:
     """As they stand in a file; of the errors at most a few hundred, evenly chosen."""
-    names = (*COLUMNS, "unusable_gib", "spread")
+    names = (*COLUMNS, "unusable_gib", "spread", "largest_job")
     values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
     errors = np.array(framework.errors)
     if len(errors) > MOST_ERRORS:
