@@ -81,6 +81,6 @@ def progress_line(progress: "Progress") -> str:
         parts.append(f"incumbent {progress.objective_s:.4f} s")
     if progress.lower_bound_s:
         parts.append(f"bound {progress.lower_bound_s:.4f} s")
-    if progress.objective_s and progress.lower_bound_s is not None:
+    if progress.objective_s and progress.lower_bound_s:
         parts.append(f"gap {max(0.0, 1 - progress.lower_bound_s / progress.objective_s):.2%}")
     return "  ".join(parts)

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 MAX_PAIRS: dict[Formulation, int] = {"by_pair": 400_000, "by_host": 8_000_000}
 """Host pairs of all hops that a model may have; above, it takes too long to build and to search."""
 
+PAIRS_PER_S = 500_000
+"""Host pairs that are built into a model in a second; no model is begun that would take half of the time left."""
+
 BOUNDING_SHARE = 0.3
 """Part of the time limit that bounds without a model may take."""
 
@@ -166,12 +169,14 @@ class _Search:
 
         False if the batch is too large to be modelled.
         """
-        if sum(_num_pairs(self.data, self.data.candidates[index]) for index in batch) > max(MAX_PAIRS.values()):
+        soon = int(0.5 * max(self.seconds_left, 0.0) * PAIRS_PER_S)
+        together = sum(_num_pairs(self.data, self.data.candidates[index]) for index in batch)
+        if together > min(soon, max(MAX_PAIRS.values())):
             batch = batch[:1]
         pairs = sum(_num_pairs(self.data, self.data.candidates[index]) for index in batch)
-        formulations = [one for one in _FORMULATIONS if pairs <= MAX_PAIRS[one]]
+        formulations = [one for one in _FORMULATIONS if pairs <= min(soon, MAX_PAIRS[one])]
         if not formulations:
-            logger.warning("%d pairs of hosts are too many for a model; only cheap bounds are proven.", pairs)
+            logger.info("%d pairs of hosts are too many for a model in the time left; no more is proven.", pairs)
             return False
         visit = max(self.visits.get(index, 0) for index in batch)
         ceiling = self._ceiling(batch)
