@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 from pipette_opt.backtest.cases import Case, Skipped, make_cases
+from pipette_opt.backtest.stage_rows import stage_row_memory
 from pipette_opt.memory.calibration import (
     MemoryRun,
     fit_framework,
@@ -73,10 +74,24 @@ def usable_for_memory(run: MeasuredRun) -> bool:
     return not (run.extra.get("after_pp_fix", "").lower() == "false" and (run.pp or 1) > 1)
 
 
+def known_memory(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[MeasuredRun, MemoryRun]]:
+    """All rows that may teach, each with what it says about memory."""
+    chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
+    pairs = [(case.run, row_memory(case)) for case in make_cases(chosen, stack)]
+    return [(run, memory) for run, memory in pairs if memory is not None]
+
+
+def row_memory(case: Case | Skipped) -> MemoryRun | None:
+    """Of a whole job, or of one stage of an uneven one; ``None`` if the row does not tell enough."""
+    stage = stage_row_memory(case.run)
+    if stage is not None or isinstance(case, Skipped):
+        return stage
+    return memory_run(case)
+
+
 def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun]:
     """All rows that may teach."""
-    chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
-    return [memory_run(case) for case in make_cases(chosen, stack) if not isinstance(case, Skipped)]
+    return [memory for _, memory in known_memory(runs, stack)]
 
 
 def calibrate_memory(runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None) -> Framework:
@@ -89,12 +104,15 @@ def framework_of_stack(stack: StackSpec) -> Framework:
     return framework_of(stack.memory, f"stack {stack.name}, memory")
 
 
-def memory_columns(case: Case, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
-    """Columns of a back-test: for the stage and the kind of peak that the source measured."""
-    memory = predict_memory(framework, memory_run(case))
+def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
+    """Columns of a back-test: for the stage and the kind of peak that the source measured; none if nobody can say."""
+    run = row_memory(case)
+    if run is None:
+        return {}
+    memory = predict_memory(framework, run)
     return {
         "predicted_peak_mem_gib": memory.taken_gib,
-        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk, case.run.num_gpus),
+        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk, run.num_gpus),
         "oom_probability": oom_probability(framework, memory),
     }
 

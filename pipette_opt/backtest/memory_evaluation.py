@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.backtest.cases import Case, make_cases
-from pipette_opt.backtest.memory import framework_of_stack, memory_run, usable_for_memory
+from pipette_opt.backtest.memory import framework_of_stack, known_memory
 from pipette_opt.memory.calibration import MemoryRun, fit_framework, oom_probability, predict_memory, upper_gib
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
@@ -56,6 +55,12 @@ SPLITS = (
         file="want_llama_a100.csv",
         calibrate=lambda run: "13B" in run.model and run.num_gpus == 64,
         judge=lambda run: "30B" in run.model,
+    ),
+    Split(
+        name="Mist's stages (Aceso): L4 to A10G",
+        file="mist_stage_memory.csv",
+        calibrate=lambda run: "L4" in run.gpu_name and bool(run.extra.get("params_on_rank")),
+        judge=lambda run: "A10G" in run.gpu_name and bool(run.extra.get("params_on_rank")),
     ),
     Split(
         name="Megatron-LM's own tests, nothing fitted",
@@ -141,23 +146,20 @@ def evaluate_memory(folder: Path, max_oom_risk: float = 0.01, *, with_pipette: b
     return Evaluation(methods=tuple(methods), coverage=tuple(coverage), notes=tuple(notes))
 
 
-def split_cases(split: Split, folder: Path) -> tuple[list[tuple[Case, MemoryRun]], list[tuple[Case, MemoryRun]]]:
+def split_cases(
+    split: Split, folder: Path
+) -> tuple[list[tuple[MeasuredRun, MemoryRun]], list[tuple[MeasuredRun, MemoryRun]]]:
     """Rows that calibrate, and rows that are judged."""
-    rows = [
-        run
-        for run in read_runs(folder / split.file)
-        if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)
-    ]
-    cases = [(case, memory_run(case)) for case in make_cases(rows, read_stack()) if isinstance(case, Case)]
-    known = [pair for pair in cases if split.calibrate is not None and split.calibrate(pair[0].run)]
-    return known, [pair for pair in cases if split.judge(pair[0].run)]
+    pairs = known_memory(read_runs(folder / split.file), read_stack())
+    known = [pair for pair in pairs if split.calibrate is not None and split.calibrate(pair[0])]
+    return known, [pair for pair in pairs if split.judge(pair[0])]
 
 
 def judge(
     name: str,
     framework: Framework,
-    known: Sequence[tuple[Case, MemoryRun]],
-    judged: Sequence[tuple[Case, MemoryRun]],
+    known: Sequence[tuple[MeasuredRun, MemoryRun]],
+    judged: Sequence[tuple[MeasuredRun, MemoryRun]],
     max_oom_risk: float,
     *,
     with_pipette: bool = True,
@@ -182,23 +184,22 @@ def judge(
     return results
 
 
-def pipette_features(pairs: Sequence[tuple[Case, MemoryRun]]) -> FloatArray:
+def pipette_features(pairs: Sequence[tuple[MeasuredRun, MemoryRun]]) -> FloatArray:
     """Pipette's eleven features, shape ``(num_runs, 11)``."""
     rows = []
-    for case, _ in pairs:
-        model, config, batch = case.instance.model, case.config, case.instance.training.global_batch_size
-        pp, dp = config.pipeline_model_parallel_size, config.data_parallel_size
+    for run, _ in pairs:
+        layers, pp, dp, batch = run.num_layers or 0, run.pp or 1, run.dp or 1, run.gbs or 1
         rows.append(
             (
-                config.world_size,
-                model.num_layers,
-                model.hidden_size,
-                model.num_attention_heads,
-                config.tensor_model_parallel_size,
+                run.num_gpus,
+                layers,
+                run.hidden or 0,
+                run.heads or 0,
+                run.tp or 1,
                 pp,
                 dp,
-                model.num_layers // pp,
-                config.micro_batch_size,
+                layers // pp,
+                run.mbs or 1,
                 batch,
                 batch // dp,
             )
@@ -207,17 +208,15 @@ def pipette_features(pairs: Sequence[tuple[Case, MemoryRun]]) -> FloatArray:
 
 
 def _result(
-    split: str, method: str, judged: Sequence[tuple[Case, MemoryRun]], predicted: FloatArray, refused: BoolArray
+    split: str, method: str, judged: Sequence[tuple[MeasuredRun, MemoryRun]], predicted: FloatArray, refused: BoolArray
 ) -> MethodResult:
     runs = [run for _, run in judged]
     peaks = np.array([np.nan if run.peak_gib is None else run.peak_gib for run in runs])
     errors = np.abs(predicted / peaks - 1)[np.isfinite(peaks)]
     labelled = np.array([run.ran_out is not None for run in runs])
     ran_out = np.array([bool(run.ran_out) for run in runs])
-    times = np.array(
-        [np.nan if case.run.oom or not case.run.iter_time_s else case.run.iter_time_s for case, _ in judged]
-    )
-    groups = [f"{case.run.model} {case.run.seq_len} {case.run.num_gpus}" for case, _ in judged]
+    times = np.array([np.nan if run.oom or not run.iter_time_s else run.iter_time_s for run, _ in judged])
+    groups = [f"{run.model} {run.seq_len} {run.num_gpus}" for run, _ in judged]
     kept, seen = best_kept(times, refused, groups)
     return MethodResult(
         split=split,

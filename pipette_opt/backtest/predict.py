@@ -13,7 +13,7 @@ from pipette_opt.specs import ClusterSpec, StackSpec
 MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probability")
 """What a predictor of memory says of a run."""
 
-MemoryColumns = Callable[[Case], Mapping[str, float]]
+MemoryColumns = Callable[[Case | Skipped], Mapping[str, float]]
 """Gives ``MEMORY_COLUMNS``, or some of them."""
 
 
@@ -75,7 +75,7 @@ def predict_runs(
 
 def _predict(case: Case | Skipped, *, rivals: bool, memory: MemoryColumns | None) -> Prediction:
     if isinstance(case, Skipped):
-        return Prediction(run=case.run, reason=case.reason)
+        return Prediction(run=case.run, reason=case.reason, memory=memory(case) if memory else {})
     others = {}
     if rivals:
         times = placed_times(case.instance, case.config, case.placement)

@@ -162,7 +162,8 @@ def _left_out_errors(runs: Sequence[MemoryRun], base: Framework, found: Framewor
         return []
 
     def errors_of(inside: Sequence[MemoryRun], outside: Sequence[MemoryRun]) -> list[float]:
-        return peak_errors(_Posterior(inside, base, found.spread).maximise(found), outside).tolist()
+        errors = peak_errors(_Posterior(inside, base, found.spread).maximise(found), outside)
+        return [float(error) for error in errors]
 
     groups = sorted({run.group for run in runs})
     folds = min(FOLDS, len(groups))

@@ -139,3 +139,13 @@ def test_memory_run_says_what_the_row_says() -> None:
     found = memory_run(case)
     assert (found.peak_gib, found.ran_out) == (pytest.approx(50.18), False)
     assert 78 < found.capacity_gib < 81
+
+
+@needs_measurements
+def test_stages_of_uneven_pipelines() -> None:
+    """Mist's stages, calibrated on L4: those on A10G within 6 % in the mean."""
+    split = next(one for one in SPLITS if "Mist" in one.name)
+    known, judged = split_cases(split, FOLDER)
+    fitted = fit_framework([run for _, run in known], Framework())
+    assert len(judged) > 100
+    assert judge("mist", fitted, known, judged, 0.01, with_pipette=False)[0].mean_error < 0.06
