@@ -35,6 +35,7 @@ def calibrate(
     from pipette_opt.backtest.memory import calibrate_memory, memory_notes
     from pipette_opt.backtest.tables import errors_entry, fit_table
     from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.errors import InputError
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_runs
@@ -42,14 +43,27 @@ def calibrate(
 
     measured, start = read_runs(runs), read_stack(base)
     memory = calibrate_memory(measured, start)
-    fit = calibrate_runs(
-        measured,
-        start,
-        read_cluster(cluster) if cluster else None,
-        max_runs=max_runs,
-        seed=seed,
-        validate=validate,
-    )
+    try:
+        fit = calibrate_runs(
+            measured,
+            start,
+            read_cluster(cluster) if cluster else None,
+            max_runs=max_runs,
+            seed=seed,
+            validate=validate,
+        )
+    except InputError as error:
+        if error.where != "calibrate" or not memory.largest_job:
+            raise
+        source = f"memory fitted to {runs.name}, times as {start.name}"
+        write_stack(replace(start, name=name or out.stem, source=source, memory=numbers_of(memory)), out)
+        notes = [f"times: {error.problem} They stay those of {start.name}.", *memory_notes(memory)]
+        if json:
+            show_json({"stack": str(out), "errors": {}, "notes": notes})
+        else:
+            for note in (*notes, f"written to {out}"):
+                say(note)
+        return
     source = f"fitted to {len(fit.runs)} runs of {runs.name}"
     stack = replace(fit.stack, name=name or out.stem, source=source, fitted=fit.record(), memory=numbers_of(memory))
     write_stack(stack, out)
