@@ -170,12 +170,15 @@ def test_nothing_in_a_plan_is_run(tmp_path: Path) -> None:
     """Text of a plan that looks like a command stays text."""
     plan = small_plan()
     training = {**plan.inputs["training"], "attention_kernel": "$(touch pwned); `touch pwned`"}
-    plan = replace(plan, nccl_algorithm="ring\ntouch pwned\n", inputs={**plan.inputs, "training": training})
+    with pytest.raises(InputError, match="attention_kernel"):
+        export(replace(plan, inputs={**plan.inputs, "training": training}), "slurm")
+    model = {**plan.inputs["model"], "normalization": "$(touch pwned); `touch pwned`"}
+    plan = replace(plan, nccl_algorithm="ring\ntouch pwned\n", inputs={**plan.inputs, "model": model})
     write_files(plan, "slurm", tmp_path)
     shim(tmp_path / "bin", "srun", SRUN)
     shim(tmp_path / "bin", "python", RECORDER)
     assert run(["bash", "job.sbatch"], tmp_path, SHIM_TASKS="16").returncode == 0
-    assert training["attention_kernel"] in records(tmp_path)[0]["args"]  # type: ignore[operator]
+    assert model["normalization"] in records(tmp_path)[0]["args"]  # type: ignore[operator]
     assert not (tmp_path / "pwned").exists()
 
 
