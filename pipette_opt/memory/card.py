@@ -53,7 +53,8 @@ deviation of {spread:.0%}, which widens the risk bound beyond the coverage on tr
 - The probability of running out of memory rests on the network's error against traces, which is measured, and on
   the allowances above for what lies between a trace and a real stack, which are assumed, not measured.
 - Frameworks with unfused kernels, fp32 copies of logits, or gradients kept twice (nanotron, plain PyTorch) need far
-  more: up to half of the activations again.
+  more: up to half of the activations again. `pipette-opt calibrate` fits the constants of such a stack, and
+  `pipette-opt memory evaluate` says how well that does on measured runs.
 - Megatron-Core's behaviour is assumed: fused weight-gradient accumulation, main gradients kept all the time, freed
   pipeline outputs, no overlap buffers, no fp8, no mixture of experts, ZeRO no further than the distributed optimizer.
 - Context parallelism only divides the sequence; its exchange buffers are not counted.
