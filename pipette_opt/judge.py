@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from pipette_opt import __version__
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.estimator.closed_form import lower_s
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.heuristics.common import optimistic_ticks
 from pipette_opt.memory.filter import usable_bytes
@@ -114,6 +116,30 @@ def judge_lower_bound_s(lower: ProblemData) -> float:
         if ticks < UNUSABLE_TICKS:
             bounds.append(max(0, ticks - candidate.rounding_ticks))
     return min(bounds, default=0) * lower.tick_s
+
+
+def best_links_lower_s(instance: Instance, candidate: CandidateData) -> float:
+    """
+    The judge's lower form of a candidate whose every link is as fast as the fastest of the cluster, seconds.
+
+    The form never falls when a time grows, so no placement is faster. It knows more of interleaved schedules than the
+    lower form in ticks. Zero where hosts differ in kind.
+    """
+    cluster = instance.cluster
+    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
+        return 0.0
+    per_node = candidate.config.world_size // candidate.num_cells
+    matrices = []
+    for num_flows in sorted({per_node // candidate.block.stages, per_node}):
+        fastest = float(np.nanmax(cluster.pair_bytes_per_s(num_flows), initial=0.0))
+        if fastest <= 0.0:
+            return 0.0
+        shape = (cluster.num_nodes, cluster.num_nodes)
+        matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(shape, fastest)))
+    ideal = replace(instance, cluster=replace(cluster, link_matrices=tuple(matrices), node_bytes_per_s=None))
+    nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
+    times = placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+    return lower_s(times, candidate.num_microbatches, instance.p2p)
 
 
 def placement_dependent_s(instance: Instance, data: ProblemData, best: JudgedSolution) -> float:

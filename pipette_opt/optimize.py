@@ -24,6 +24,7 @@ from pipette_opt.heuristics.common import checked_solution, optimistic_ticks
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
+    best_links_lower_s,
     closed_form_s,
     judge_lower_bound_s,
     judge_solution,
@@ -47,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
 """Parts of the time limit for the hint, and for interleaved schedules."""
+
+FLOAT_MARGIN = 1e-9
+"""Relative; given back from bounds that are computed in doubles."""
 
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
@@ -331,7 +335,16 @@ def bound_judge(
     )
     tried = [] if result.solution is None else [result.solution, *result.pool][:MOST_JUDGED]
     judged = [one for one in map(partial(_judged_if_linked, prepared.instance, few), tried) if one is not None]
-    return min(fastest, lower_bound_s(few, result)), [_with_form(prepared, one) for one in judged]
+    return _judge_bound_s(prepared, few, result, fastest), [_with_form(prepared, one) for one in judged]
+
+
+def _judge_bound_s(prepared: Prepared, few: ProblemData, result: Result, fastest: float) -> float:
+    """The least over the candidates of what is proven about each: by the solver, and by the judge's own lower form."""
+    bounds = [fastest]
+    for candidate, ticks in zip(few.candidates, result.candidate_bounds.tolist(), strict=True):
+        proven = (ticks - candidate.rounding_ticks) * few.tick_s
+        bounds.append(max(proven, best_links_lower_s(prepared.instance, candidate)) if proven < fastest else proven)
+    return max(0.0, min(bounds) * (1 - FLOAT_MARGIN))
 
 
 def _with_form(prepared: Prepared, judged: JudgedSolution) -> JudgedSolution:

@@ -11,6 +11,7 @@ from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.judge import (
     best_first,
+    best_links_lower_s,
     closed_form_s,
     judge_lower_bound_s,
     judge_solution,
@@ -66,6 +67,22 @@ def test_the_judges_bound_holds_for_every_plan(seed: int, p2p: str) -> None:
     )
     bound = judge_lower_bound_s(lower)
     assert 0.9 * fastest < bound <= fastest
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_lower_form_at_the_best_links_holds(seed: int, p2p: str) -> None:
+    """No placement of a candidate is judged faster, and for interleaved schedules it beats the form in ticks."""
+    job, data, lower = small(seed, p2p=p2p)
+    for index, one in enumerate(data.candidates):
+        fastest = min(
+            estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+            for nodes in placements(data, index)
+        )
+        bound = best_links_lower_s(job, one)
+        assert 0.8 * fastest < bound <= fastest * (1 + 1e-9)
+        if one.config.num_chunks > 1:
+            assert bound > judge_lower_bound_s(replace(lower, candidates=(lower.candidates[index],)))
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
