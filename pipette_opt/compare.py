@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.heuristics.megatron import identity_order, megatron_rule
 from pipette_opt.judge import best_first, judge_solution, lower_bound_s
-from pipette_opt.optimize import OptimizeParams, Prepared, Watcher, hint_for, solve_exact
+from pipette_opt.optimize import OptimizeParams, Watcher, hint_for, solve_exact
+from pipette_opt.prepare import Prepared
 from pipette_opt.problem import ProblemData
 from pipette_opt.solution import Result
 

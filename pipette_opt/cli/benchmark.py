@@ -50,7 +50,8 @@ def solve(
 
     from pipette_opt.cli.output import live_progress, say, show, show_json
     from pipette_opt.compare import compare_methods
-    from pipette_opt.optimize import OptimizeParams, Watcher, prepare
+    from pipette_opt.optimize import OptimizeParams, Watcher
+    from pipette_opt.prepare import prepare
     from pipette_opt.report.tables import benchmark_table
 
     job = opt.read_job(
@@ -82,7 +83,7 @@ def solve(
     )
     watcher = Watcher()
     with live_progress(watcher, quiet=json):
-        rows = compare_methods(prepare(job.instance, space, params, watcher), params)
+        rows = compare_methods(prepare(job.instance, space, max_oom_risk, watcher.report), params)
     if csv is not None:
         _write_csv(csv, [asdict(row) for row in rows])
     if json:

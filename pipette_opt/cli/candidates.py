@@ -39,7 +39,7 @@ def candidates(
     from dataclasses import asdict
 
     from pipette_opt.cli.output import say, show, show_json
-    from pipette_opt.optimize import candidate_overview
+    from pipette_opt.prepare import candidate_overview
     from pipette_opt.report.tables import candidates_table
 
     job = opt.read_job(

@@ -63,8 +63,8 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
     from pipette_opt.candidates import check_legal
     from pipette_opt.estimator.estimate import estimate
     from pipette_opt.judge import stage_memory
-    from pipette_opt.optimize import load_predictor
     from pipette_opt.parallel import identity_placement
+    from pipette_opt.prepare import load_predictor
     from pipette_opt.read.files import read_text
     from pipette_opt.read.megatron_args import parse_megatron_args
 

@@ -60,7 +60,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
     from pipette_opt.cli.current import Current
     from pipette_opt.estimator.estimate import estimate
     from pipette_opt.judge import stage_memory
-    from pipette_opt.optimize import load_predictor
+    from pipette_opt.prepare import load_predictor
 
     plan, instance = plan_and_instance(path, cluster)
     return Current(

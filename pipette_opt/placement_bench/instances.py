@@ -9,7 +9,6 @@ import numpy as np
 
 from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.optimize import OptimizeParams, Watcher, prepare
 from pipette_opt.parallel import NodeBlock, ParallelConfig
 from pipette_opt.placement_bench.clusters import (
     GENERATED,
@@ -19,12 +18,16 @@ from pipette_opt.placement_bench.clusters import (
     num_flows,
     num_listed,
 )
+from pipette_opt.prepare import prepare
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, TrainingSpec
 from pipette_opt.types import FloatArray, IntArray, P2PMode
 from pipette_opt.units import GB, US
+
+MAX_OOM_RISK = 0.01
+"""Of the joint instance's candidates."""
 
 Shape = tuple[int, int]
 """Pipeline and data size of the grid of hosts."""
@@ -343,4 +346,4 @@ def joint_problem(cluster: ClusterSpec, p2p: P2PMode) -> ProblemData:
     training = TrainingSpec(global_batch_size=JOINT.global_batch_size, seq_length=JOINT.seq_length)
     instance = Instance(model=read_model(JOINT.model), cluster=cluster, training=training, p2p=p2p)
     space = SearchSpace(num_gpus=8 * JOINT_HOSTS, virtual_pipeline=(1,))
-    return prepare(instance, space, OptimizeParams(), Watcher()).exact
+    return prepare(instance, space, MAX_OOM_RISK).exact

@@ -1,0 +1,148 @@
+"""Before the search: what is legal, what fits, and the problem in integers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.errors import InfeasibleError, InputError
+from pipette_opt.heuristics.common import optimistic_ticks
+from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
+from pipette_opt.memory.framework import framework_of
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.specs import Instance
+from pipette_opt.units import gib
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """
+    Everything before the search: what is legal, what fits, and the problem in integers.
+
+    Parameters
+    ----------
+    problem
+        Each candidate with the form that the solver minimises.
+    lower
+        Each candidate with the lower form.
+    """
+
+    instance: Instance
+    enumeration: Enumeration
+    predictor: MemoryPredictor
+    memory: MemoryCheck
+    problem: ProblemData
+    lower: ProblemData
+
+    @cached_property
+    def exact(self) -> ProblemData:
+        """The candidates with a closed form."""
+        return _only(self.problem, exact=True)
+
+    @cached_property
+    def interleaved(self) -> ProblemData:
+        """The candidates with a proven lower form only."""
+        return _only(self.problem, exact=False)
+
+
+def prepare(
+    instance: Instance, space: SearchSpace, max_oom_risk: float, report: Callable[[str], None] = lambda step: None
+) -> Prepared:
+    """
+    Enumerate, drop what cannot fit, and put the rest into integers.
+
+    Raises ``InfeasibleError`` with the reasons if nothing is legal or nothing fits.
+
+    Parameters
+    ----------
+    report
+        Told each step.
+    """
+    report("enumerating candidates")
+    enumeration = enumerate_with_reasons(instance, space)
+    if not enumeration.candidates:
+        raise InfeasibleError(enumeration.explain())
+    report(f"predicting the memory of {len(enumeration.candidates)} candidates")
+    predictor = load_predictor(max_oom_risk, instance)
+    memory = keep_fitting(instance, enumeration.candidates, predictor, max_oom_risk)
+    if not memory.fitting:
+        raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
+    fitting = _fitting(memory.fitting)
+    return Prepared(
+        instance=instance,
+        enumeration=enumeration,
+        predictor=predictor,
+        memory=memory,
+        problem=build_problem_data(instance, fitting, memory.capacity_bytes),
+        lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
+    )
+
+
+def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
+    """
+    The shipped memory predictor, with the constants of the instance's stack if it has some for memory.
+
+    Raises ``InputError`` for a risk that its data cannot vouch for.
+    """
+    memory = instance.stack.memory
+    framework = None if memory is None else framework_of(memory, f"stack {instance.stack.name}, memory")
+    predictor = MemoryPredictor.load(framework=framework)
+    if not predictor.smallest_risk <= max_oom_risk < 1:
+        raise InputError("--max-oom-risk", f"must be in [{predictor.smallest_risk:.2g}, 1), got {max_oom_risk}.")
+    return predictor
+
+
+def _fitting(checked: Sequence[CheckedConfig]) -> list[FittingCandidate]:
+    return [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in checked]
+
+
+def _only(problem: ProblemData, *, exact: bool) -> ProblemData:
+    return replace(problem, candidates=tuple(one for one in problem.candidates if one.exact == exact))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRow:
+    """
+    One configuration, before any search.
+
+    Parameters
+    ----------
+    fastest_s
+        Its time at the best hosts and links (lower form for interleaved schedules); ``None`` if it does not fit
+        or cannot be placed.
+    need_gib
+        Upper bound of the memory of its fullest stage.
+    """
+
+    config: ParallelConfig
+    fits: bool
+    need_gib: float
+    fastest_s: float | None
+
+
+def candidate_overview(
+    instance: Instance, space: SearchSpace, max_oom_risk: float
+) -> tuple[Enumeration, list[CandidateRow]]:
+    """Every legal configuration, those that fit first, by what they can reach at best."""
+    enumeration = enumerate_with_reasons(instance, space)
+    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    problem = build_problem_data(instance, _fitting(memory.fitting), memory.capacity_bytes)
+    fastest: dict[ParallelConfig, float] = {}
+    for candidate in problem.candidates:
+        ticks = optimistic_ticks(problem, candidate)
+        if ticks < UNUSABLE_TICKS:
+            fastest[candidate.config] = min(ticks * problem.tick_s, fastest.get(candidate.config, float("inf")))
+    rows = [
+        CandidateRow(
+            config=one.config,
+            fits=fits,
+            need_gib=gib(float(one.need_bytes.max())),
+            fastest_s=fastest.get(one.config),
+        )
+        for group, fits in ((memory.fitting, True), (memory.rejected, False))
+        for one in group
+    ]
+    return enumeration, sorted(rows, key=lambda row: (not row.fits, row.fastest_s or float("inf"), row.need_gib))
