@@ -167,7 +167,7 @@ def predict(
 def evaluate(
     folder: Annotated[
         Path | None,
-        typer.Option(help="Folder of measured runs; measured/ in the folder that PIPETTE_OPT_SHARED names, by default."),
+        typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default."),
     ] = None,
     max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
     pipette: Annotated[bool, typer.Option(help="Also train Pipette's network (needs torch).")] = True,
