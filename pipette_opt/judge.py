@@ -18,9 +18,9 @@ from pipette_opt import __version__
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator.closed_form import lower_s
 from pipette_opt.estimator.estimate import estimate
-from pipette_opt.heuristics.common import optimistic_ticks
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
 from pipette_opt.plan import Alternative, Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks

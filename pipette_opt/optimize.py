@@ -19,7 +19,7 @@ import numpy as np
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.errors import InfeasibleError, MissingLinkError
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.heuristics.common import checked_solution, optimistic_ticks
+from pipette_opt.heuristics.common import checked_solution
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
@@ -33,6 +33,7 @@ from pipette_opt.judge import (
     make_plan,
     stage_memory,
 )
+from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare

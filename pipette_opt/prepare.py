@@ -7,10 +7,10 @@ from functools import cached_property
 from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.errors import InfeasibleError, InputError
-from pipette_opt.heuristics.common import optimistic_ticks
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
 from pipette_opt.memory.framework import framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.specs import Instance

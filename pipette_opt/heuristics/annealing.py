@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 
 from pipette_opt.heuristics import kernels
-from pipette_opt.heuristics.common import checked_solution, optimistic_ticks, result_of
+from pipette_opt.heuristics.common import checked_solution, result_of
 from pipette_opt.heuristics.compiled import evaluate, tables
+from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.types import IntArray

@@ -1,69 +1,13 @@
-"""What the baselines share: a bound that needs no search, and answers in the common form."""
+"""What the baselines share: answers in the common form."""
 
 import time
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pipette_opt.problem import (
-    UNUSABLE_TICKS,
-    CandidateData,
-    PlacedTicks,
-    ProblemData,
-    objective_ticks,
-    placed_objective_ticks,
-)
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks
 from pipette_opt.solution import Result, Solution
 from pipette_opt.types import IntArray
-
-
-def has_room(data: ProblemData, candidate: CandidateData) -> bool:
-    """Whether there are enough hosts with enough memory: the rows that need most have the fewest hosts."""
-    room = np.sort(data.allowed(candidate).sum(axis=1))
-    width = candidate.num_cells // candidate.grid[0]
-    return bool((room >= width * np.arange(1, len(room) + 1)).all())
-
-
-def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
-    """The objective if every stage had its best host and every hop the best link; ``UNUSABLE_TICKS`` without room."""
-    if not has_room(data, candidate):
-        return UNUSABLE_TICKS
-    pp, stage = candidate.num_stages, np.arange(candidate.num_stages)
-    row = stage // candidate.block.stages
-    kinds = np.zeros((len(candidate.forward_ticks), candidate.grid[0]), dtype=np.bool_)
-    np.logical_or.at(kinds, data.kind_of_node, data.allowed(candidate).T)
-    usable = kinds[:, row]  # (kinds, pp)
-    link = _best_link(candidate.p2p_ticks)
-    send = np.where(row[:-1] == row[1:], candidate.intra_p2p_ticks, link)[:, None]
-    ring = candidate.ring_floor_ticks
-    if candidate.grid[1] > 1:
-        classes = np.array([_best_link(ticks) for ticks in candidate.ring_ticks], dtype=np.int64)
-        ring = np.maximum(ring, classes[candidate.ring_class])
-    layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)
-    hop = [_best_link(ticks) for ticks in (candidate.tensor_forward_ticks, candidate.tensor_backward_ticks)]
-    if (pp > 1 and candidate.grid[0] > 1 and link >= UNUSABLE_TICKS) or max(*hop, *ring.tolist()) >= UNUSABLE_TICKS:
-        return UNUSABLE_TICKS
-    placed = PlacedTicks(
-        forward=_best_kind(candidate.forward_ticks, usable) + (layers * hop[0])[:, None],
-        backward=_best_kind(candidate.backward_ticks, usable) + (layers * hop[1])[:, None],
-        first_forward=_best_kind(candidate.first_forward_ticks, usable),
-        first_backward=_best_kind(candidate.first_backward_ticks, usable),
-        send_forward=send,
-        send_backward=send,
-        ring=ring,
-        embedding=max(candidate.embedding_floor_ticks, _best_link(candidate.embedding_ticks)),
-    )
-    return placed_objective_ticks(data, candidate, placed)
-
-
-def _best_link(ticks: IntArray) -> int:
-    return int(ticks.min()) if ticks.size else 0
-
-
-def _best_kind(ticks: IntArray, usable: np.ndarray) -> IntArray:
-    """Least time over the kinds a stage may have, shape ``(pp, 1)``."""
-    best: IntArray = np.where(usable, ticks, UNUSABLE_TICKS).min(axis=0)
-    return best[:, None]
 
 
 def checked_solution(data: ProblemData, index: int, nodes: IntArray) -> Solution | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.jit import njit
+from pipette_opt.optimistic import has_room, optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, finish_ticks
 from pipette_opt.types import BoolArray, IntArray
 
@@ -26,28 +27,12 @@ def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | 
     The levels are looked at only where the best links alone stay below ``cutoff``, most promising candidates first,
     and until the time ``ends`` (of ``time.perf_counter``).
     """
-    bounds = np.array([best_links_bound(data, candidate) for candidate in data.candidates], dtype=np.int64)
+    bounds = np.array([optimistic_ticks(data, candidate) for candidate in data.candidates], dtype=np.int64)
     for index in np.argsort(bounds, kind="stable").tolist():
         if bounds[index] >= cutoff or (ends is not None and time.perf_counter() >= ends):
             break
         bounds[index] = max(bounds[index], candidate_bound(data, data.candidates[index]))
     return bounds
-
-
-def best_links_bound(data: ProblemData, candidate: CandidateData) -> int:
-    """No placement has a smaller objective: every stage on its best host, every hop on the best link of all."""
-    work = _least_work(data, candidate, data.allowed(candidate)) if has_room(data, candidate) else None
-    P, D, _ = candidate.grid
-    link = int(candidate.p2p_ticks.min()) if P > 1 else 0
-    rings = candidate.ring_floor_ticks
-    if D > 1:
-        rings = np.maximum(rings, candidate.ring_ticks.min(axis=(1, 2))[candidate.ring_class])
-    if work is None or max(link, int(rings.max())) >= UNUSABLE_TICKS:
-        return UNUSABLE_TICKS
-    rows = np.arange(candidate.num_stages) // candidate.block.stages
-    send = np.where(rows[:-1] == rows[1:], candidate.intra_p2p_ticks, link)[:, None]
-    finish = finish_ticks(data, candidate, _placed(candidate, [one[:, None] for one in work], send, send))
-    return int((finish[:, 0] + rings).max()) + candidate.optimizer_ticks
 
 
 def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
@@ -67,13 +52,6 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
         ends = (finish[:, :, None] + rings[:, None, :]).max(axis=0)
         best = max(best, int(ends.min()))
     return best + candidate.optimizer_ticks
-
-
-def has_room(data: ProblemData, candidate: CandidateData) -> bool:
-    """Whether enough hosts have enough memory; exact, since a host with room for a needy row has it for others."""
-    room = np.sort(data.allowed(candidate).sum(axis=1))
-    width = candidate.num_cells // candidate.grid[0]
-    return bool((room >= width * np.arange(1, len(room) + 1)).all())
 
 
 def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[PlacedTicks | None]:

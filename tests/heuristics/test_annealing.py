@@ -9,7 +9,7 @@ import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.heuristics.common import optimistic_ticks
+from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
 
 PARAMS = AnnealingParams(time_limit_s=None, max_moves=20_000, first_moves=5_000)

@@ -89,7 +89,7 @@ def test_annealing_on_two_threads_takes_the_better() -> None:
 
 def best_bound(data: object) -> int:
     """Nothing is better than the best links."""
-    from pipette_opt.heuristics.common import optimistic_ticks
+    from pipette_opt.optimistic import optimistic_ticks
 
     return optimistic_ticks(data, data.candidates[0])  # type: ignore[attr-defined]
 

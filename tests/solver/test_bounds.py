@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
+from pipette_opt.optimistic import has_room, optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solver.bounds import (
-    best_links_bound,
     bottleneck_level,
     candidate_bound,
-    has_room,
     lower_bounds,
 )
 
@@ -32,7 +31,7 @@ def test_bound_is_below_the_optimum(variant: Variant) -> None:
     for shape in SMALL_SHAPES:
         data = random_problem(rng, [shape], 5, variant)
         bound = candidate_bound(data, data.candidates[0])
-        assert best_links_bound(data, data.candidates[0]) <= best_by_enumeration(data, data.candidates[0])
+        assert optimistic_ticks(data, data.candidates[0]) <= best_by_enumeration(data, data.candidates[0])
         optimum = best_by_enumeration(data, data.candidates[0])
         assert bound <= optimum
         assert bound > 0
@@ -94,7 +93,7 @@ def test_levels_are_looked_at_where_they_can_matter() -> None:
     """Below the cutoff the full bound, above it (or out of time) the one of the best links; both hold."""
     rng = np.random.default_rng(8)
     data = random_problem(rng, list(SMALL_SHAPES), 5, Variant())
-    quick = [best_links_bound(data, candidate) for candidate in data.candidates]
+    quick = [optimistic_ticks(data, candidate) for candidate in data.candidates]
     full = [max(one, candidate_bound(data, candidate)) for one, candidate in zip(quick, data.candidates, strict=True)]
     cutoff = sorted(quick)[len(quick) // 2]
     expected = [whole if one < cutoff else one for one, whole in zip(quick, full, strict=True)]
