@@ -123,9 +123,9 @@ class Evaluation:
 
 
 def measured_folder() -> Path:
-    """The folder of measured runs: ``$PIPETTE_OPT_SHARED/measured``, or beside the project."""
+    """The folder of measured runs: ``$PIPETTE_OPT_SHARED/measured``, or beside the project that is worked in."""
     root = os.environ.get(FOLDER_VARIABLE)
-    return (Path(root) if root else Path(__file__).parents[2].parent / "shared") / "measured"
+    return (Path(root) if root else Path.cwd().parent / "shared") / "measured"
 
 
 def evaluate_memory(folder: Path, max_oom_risk: float = 0.01, *, with_pipette: bool = True) -> Evaluation:

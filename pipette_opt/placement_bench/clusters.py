@@ -15,7 +15,6 @@ import numpy as np
 
 from pipette_opt.errors import InputError
 from pipette_opt.read.links import import_links
-from pipette_opt.shipped import shipped_path
 from pipette_opt.types import FloatArray
 from pipette_opt.units import GB
 
@@ -147,8 +146,8 @@ def link_gb_per_s(cluster: str, num_used: int, seed: int) -> FloatArray:
 
 
 def shared_folder() -> Path:
-    """Where measured data is looked for: an environment variable, or beside the project."""
-    return Path(os.environ.get(SHARED_VARIABLE) or shipped_path().parent / "shared")
+    """Where measured data is looked for: an environment variable, or beside the project that is worked in."""
+    return Path(os.environ.get(SHARED_VARIABLE) or Path.cwd().parent / "shared")
 
 
 def _measured(cluster: str) -> FloatArray:
