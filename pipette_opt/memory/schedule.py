@@ -1,11 +1,9 @@
-"""Which forward and backward passes one stage runs, in order, and how many are in flight."""
+"""The passes of one stage that its memory depends on, out of the schedule that the judge times."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-import numpy as np
-
-from pipette_opt.types import IntArray
+from pipette_opt.parallel.schedule import BACKWARD, FORWARD, Schedule
 
 
 class Pass(NamedTuple):
@@ -16,52 +14,19 @@ class Pass(NamedTuple):
     microbatch: int
 
 
-def num_warmup_passes(pp: IntArray, stage: IntArray, num_chunks: IntArray, num_microbatches: IntArray) -> IntArray:
-    """
-    Forward passes of a stage before its first backward, as Megatron-Core's 1F1B and interleaved 1F1B count them.
-
-    All arguments broadcast. Interleaved passes are those of one chunk.
-    """
-    behind = pp - stage - 1
-    warmup = np.where(num_chunks > 1, 2 * behind + (num_chunks - 1) * pp, behind)
-    counts: IntArray = np.minimum(warmup, num_microbatches * num_chunks)
-    return counts
-
-
-def num_in_flight(pp: IntArray, stage: IntArray, num_chunks: IntArray, num_microbatches: IntArray) -> IntArray:
-    """Passes whose activations a stage holds at most at once, the running one included; arguments broadcast."""
-    warmup = num_warmup_passes(pp, stage, num_chunks, num_microbatches)
-    counts: IntArray = np.minimum(warmup + 1, num_microbatches * num_chunks)
-    return counts
-
-
-def stage_passes(pp: int, stage: int, num_chunks: int, num_microbatches: int) -> Iterator[Pass]:
+def stage_passes(schedule: Schedule, stage: int) -> Iterator[Pass]:
     """
     Passes of one stage from the start of the iteration until memory can no longer grow.
 
-    Warm-up, then one forward, one backward for one full round (every chunk at least once in each direction, with
-    the largest number in flight). The rest repeats that round or only frees.
+    All before the first backward, then one full round: every chunk at least once in each direction, with the largest
+    number in flight. The rest of 1F1B repeats that round or only frees. Backwards in halves raise ``ValueError``.
     """
-    total = num_microbatches * num_chunks
-    warmup = int(num_warmup_passes(*(np.array(x) for x in (pp, stage, num_chunks, num_microbatches))))
-    for index in range(warmup):
-        yield _forward(index, pp, num_chunks)
-    wanted = pp * num_chunks + 1 if num_chunks > 1 else 2
-    steady = min(total - warmup, wanted)
-    for index in range(steady):
-        yield _forward(warmup + index, pp, num_chunks)
-        yield _backward(index, pp, num_chunks)
-    for index in range(steady, min(total, wanted)):
-        yield _backward(index, pp, num_chunks)
-
-
-def _forward(index: int, pp: int, num_chunks: int) -> Pass:
-    """The forward of that index: groups of ``pp`` micro-batches go through chunk 0, then chunk 1, ..."""
-    group, inside = divmod(index, pp * num_chunks)
-    return Pass("forward", inside // pp, group * pp + inside % pp)
-
-
-def _backward(index: int, pp: int, num_chunks: int) -> Pass:
-    """The backward of that index: the same groups, from the last chunk to the first."""
-    forward = _forward(index, pp, num_chunks)
-    return Pass("backward", num_chunks - 1 - forward.chunk, forward.microbatch)
+    kinds = schedule.kind[stage]
+    if not ((kinds == FORWARD) | (kinds == BACKWARD)).all():
+        raise ValueError("memory is traced for whole backwards, not for halves of them.")
+    wanted = schedule.num_stages * schedule.num_chunks + 1 if schedule.num_chunks > 1 else 2
+    for kind, chunk, microbatch in zip(kinds, schedule.chunk[stage], schedule.microbatch[stage], strict=True):
+        yield Pass("forward" if kind == FORWARD else "backward", int(chunk), int(microbatch))
+        wanted -= int(kind == BACKWARD)
+        if not wanted:
+            return

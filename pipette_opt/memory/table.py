@@ -6,8 +6,8 @@ from typing import cast
 
 import numpy as np
 
-from pipette_opt.memory.schedule import num_in_flight
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.types import FloatArray, IntArray
 

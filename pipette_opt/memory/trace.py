@@ -12,6 +12,7 @@ from pipette_opt.memory.schedule import Pass, stage_passes
 from pipette_opt.memory.shapes import LocalShapes
 from pipette_opt.memory.storage import LiveStorages
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.schedule import build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.units import ceil_div
 
@@ -92,7 +93,8 @@ def trace_stage(
         static_bytes = storages.live_bytes
         workspace = _score_workspace(training, shapes)
         run = _StageRun(chunks, training, shapes, storages)
-        run.go(stage_passes(config.pipeline_model_parallel_size, stage, config.num_chunks, num_microbatches))
+        schedule = build_schedule(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
+        run.go(stage_passes(schedule, stage))
         del gradients, state, workspace
     return StageTrace(
         num_parameters=num_parameters,

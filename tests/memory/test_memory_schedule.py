@@ -1,73 +1,55 @@
-"""Order of passes and how many are in flight."""
+"""The passes that are traced: a piece of the schedule that is timed, as long as memory needs."""
 
-import numpy as np
 import pytest
 
-from pipette_opt.memory.schedule import num_in_flight, num_warmup_passes, stage_passes
-
-
-def in_flight(pp: int, stage: int, chunks: int, microbatches: int) -> int:
-    """One count as a plain number."""
-    return int(num_in_flight(*(np.array(x) for x in (pp, stage, chunks, microbatches))))
-
-
-@pytest.mark.parametrize(
-    ("pp", "stage", "chunks", "microbatches", "expected"),
-    [
-        (1, 0, 1, 8, 1),
-        (4, 0, 1, 8, 4),  # the first stage holds as many as there are stages,
-        (4, 3, 1, 8, 1),  # the last one,
-        (8, 0, 1, 3, 3),  # and nobody more than there are micro-batches
-        (4, 0, 2, 8, 3 * 2 + 4 + 1),  # interleaved: 2 (pp - stage - 1) + (vpp - 1) pp, and the running one
-        (4, 3, 2, 8, 4 + 1),
-        (4, 0, 2, 4, 8),
-    ],
-)
-def test_in_flight_by_hand(pp: int, stage: int, chunks: int, microbatches: int, expected: int) -> None:
-    """Megatron-Core's counts, by hand."""
-    assert in_flight(pp, stage, chunks, microbatches) == expected
+from pipette_opt.memory.schedule import stage_passes
+from pipette_opt.parallel.schedule import INPUT, Schedule, build_schedule, max_in_flight
 
 
 @pytest.mark.parametrize(("pp", "chunks"), [(1, 1), (2, 1), (3, 1), (8, 1), (2, 2), (3, 2), (3, 3), (8, 3)])
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_passes_hold_exactly_the_number_in_flight(pp: int, chunks: int, rounds: int) -> None:
     """The passes reach the count and never exceed it; a backward always follows its forward; none comes twice."""
-    microbatches = rounds * pp
+    schedule = build_schedule(pp, rounds * pp, chunks)
     for stage in range(pp):
         waiting: set[tuple[int, int]] = set()
         seen: set[tuple[str, int, int]] = set()
         most = 0
-        for one in stage_passes(pp, stage, chunks, microbatches):
+        for one in stage_passes(schedule, stage):
             assert one not in seen
             seen.add(one)
-            assert 0 <= one.chunk < chunks
-            assert 0 <= one.microbatch < microbatches
             if one.kind == "forward":
                 waiting.add((one.chunk, one.microbatch))
             else:
                 waiting.remove((one.chunk, one.microbatch))
             most = max(most, len(waiting))
-        assert most == in_flight(pp, stage, chunks, microbatches)
+        assert most == max_in_flight(schedule)[stage]
         assert {chunk for kind, chunk, _ in seen if kind == "backward"} == set(range(chunks))
 
 
-def test_counts_agree_with_megatron_core() -> None:
-    """The warm-up is what the installed megatron-core computes, where there is one."""
-    schedules = pytest.importorskip("megatron.core.pipeline_parallel.schedules")
+def test_passes_are_the_beginning_of_the_schedule() -> None:
+    """Stage 1 of 4: two forwards, then rounds of one each way until the second backward."""
+    passes = stage_passes(build_schedule(4, 100), 1)
+    assert [(one.kind[0], one.microbatch) for one in passes] == [
+        ("f", 0),
+        ("f", 1),
+        ("f", 2),
+        ("b", 0),
+        ("f", 3),
+        ("b", 1),
+    ]
 
-    class Communicator:
-        """What ``get_pp_rank_microbatches`` asks for."""
 
-        def __init__(self, size: int, rank: int, chunks: int | None) -> None:
-            self.virtual_pipeline_model_parallel_size = chunks
-            self.pp_group = self
-            self.size, self.rank = (lambda: size), (lambda: rank)
-
-    for pp, chunks, m in [(2, None, 4), (4, None, 2), (4, 2, 8), (8, 3, 8)]:
-        for stage in range(pp):
-            group = None if chunks is None else pp
-            found = schedules.get_pp_rank_microbatches(
-                m, chunks or 1, group, p2p_communicator=Communicator(pp, stage, chunks)
-            )
-            ours = num_warmup_passes(*(np.array(x) for x in (pp, stage, chunks or 1, m)))
-            assert found[2] == int(ours)
+def test_halves_of_backwards_are_refused() -> None:
+    """Zero-bubble orders hold what a whole backward would free; the trace says that it cannot follow."""
+    whole = build_schedule(1, 1)
+    halves = Schedule(
+        num_microbatches=1,
+        num_chunks=1,
+        kind=whole.kind * INPUT,
+        microbatch=whole.microbatch,
+        chunk=whole.chunk,
+        num_warmup=whole.num_warmup,
+    )
+    with pytest.raises(ValueError, match="whole backwards"):
+        list(stage_passes(halves, 0))
