@@ -4,7 +4,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +35,9 @@ BOUNDING_SHARE = 0.3
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
 
+Improve = Callable[[Callable[[Solution], None], threading.Event], None]
+"""Looks for solutions in a thread of its own, hands each to the first argument, and ends when the event is set."""
+
 
 def solve(
     data: ProblemData,
@@ -41,6 +45,7 @@ def solve(
     hint: Sequence[Solution] = (),
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
+    improve: Improve | None = None,
 ) -> Result:
     """
     Choose one candidate and place it, with a bound over all candidates.
@@ -58,6 +63,9 @@ def solve(
         Called whenever the incumbent or the bound improves, from any thread.
     stop
         When set, the best so far is returned soon. An interrupt from the keyboard does the same, and sets it.
+    improve
+        Runs beside the proof, in place of one of several workers, and goes on for the time left if no more can be
+        proven. What it finds depends on the timing of threads.
 
     Returns
     -------
@@ -68,9 +76,41 @@ def solve(
     search = _Search(data, params, on_progress, stop if stop is not None else threading.Event())
     for solution in hint:
         search.offer(solution)
-    search.bound_without_search()
-    search.run()
+    with _improving(search, improve):
+        search.bound_without_search()
+        search.run()
     return search.result()
+
+
+@contextmanager
+def _improving(search: "_Search", improve: Improve | None) -> Iterator[None]:
+    """Run ``improve`` meanwhile, and afterwards for the time left if a gap stays; its errors are raised here."""
+    if improve is None:
+        yield
+        return
+    ended, errors = threading.Event(), []
+
+    def run() -> None:
+        try:
+            improve(search.offer, ended)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    search.helpers = 1
+    thread.start()
+    try:
+        yield
+        while thread.is_alive() and not search.is_over:
+            try:
+                thread.join(0.05)
+            except KeyboardInterrupt:
+                search.stop.set()
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 class _Search:
@@ -86,18 +126,21 @@ class _Search:
         self.modelled: set[int] = set()
         self.visits: dict[int, int] = {}
         self.reach: dict[int, float] = {}
+        self.helpers = 0
         self._lock = threading.RLock()
         self._reported: tuple[int | None, int] = (None, 0)
 
     @property
     def incumbent(self) -> Solution | None:
         """The best solution so far."""
-        return min(self.found.values(), key=lambda one: (one.objective_ticks, one.candidate), default=None)
+        with self._lock:
+            return min(self.found.values(), key=lambda one: (one.objective_ticks, one.candidate), default=None)
 
     @property
     def upper(self) -> int:
         """Objective of the incumbent; ``UNUSABLE_TICKS`` before the first."""
-        return min((one.objective_ticks for one in self.found.values()), default=UNUSABLE_TICKS)
+        with self._lock:
+            return min((one.objective_ticks for one in self.found.values()), default=UNUSABLE_TICKS)
 
     @property
     def lower(self) -> int:
@@ -181,8 +224,10 @@ class _Search:
         visit = max(self.visits.get(index, 0) for index in batch)
         ceiling = self._ceiling(batch)
         batch = [index for index in batch if self.bounds[index] <= ceiling]
+        if not batch:
+            return True  # a better incumbent came meanwhile
         self.modelled.update(batch)
-        workers = self.params.num_workers
+        workers = max(1, self.params.num_workers - self.helpers)
         if workers == 1 or self.params.deterministic:
             formulations = [formulations[visit % len(formulations)]]
         beyond = ceiling + 1 if self.found else UNUSABLE_TICKS

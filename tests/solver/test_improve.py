@@ -1,0 +1,61 @@
+"""Something that looks for solutions beside the proof."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from instances import best_by_enumeration, one_candidate_cluster
+
+from pipette_opt.problem import objective_ticks
+from pipette_opt.solution import Solution
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.solve import solve
+
+Offer = Callable[[Solution], None]
+
+
+def test_what_it_finds_is_used_until_the_time_is_over() -> None:
+    """A placement offered beside the proof is the incumbent, and its objective is computed again."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (16, 8, 1))
+    nodes = np.arange(128).reshape(16, 8, 1)
+    ended: list[threading.Event] = []
+
+    def improve(offer: Offer, end: threading.Event) -> None:
+        offer(Solution(candidate=0, nodes=nodes, objective_ticks=1))
+        ended.append(end)
+        end.wait()
+
+    started = time.perf_counter()
+    result = solve(data, SolverParams(time_limit_s=1.0, workers=2), improve=improve)
+    assert time.perf_counter() - started < 5.0
+    assert result.solution is not None
+    assert result.solution.objective_ticks <= objective_ticks(data, data.candidates[0], nodes)
+    assert result.lower_bound_ticks > 1
+    assert ended[0].is_set()
+
+
+def test_a_closed_proof_does_not_wait_for_it() -> None:
+    """It is told to end as soon as the optimum is proven."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
+
+    def improve(offer: Offer, end: threading.Event) -> None:
+        end.wait()
+
+    started = time.perf_counter()
+    result = solve(data, SolverParams(time_limit_s=60.0, workers=2), improve=improve)
+    assert time.perf_counter() - started < 20.0
+    assert result.status == "OPTIMAL"
+    assert result.lower_bound_ticks == best_by_enumeration(data, data.candidates[0])
+
+
+def test_its_errors_are_raised() -> None:
+    """A mistake there is not silent."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
+
+    def improve(offer: Offer, end: threading.Event) -> None:
+        raise RuntimeError("no luck")
+
+    with pytest.raises(RuntimeError, match="no luck"):
+        solve(data, SolverParams(time_limit_s=1.0, workers=2), improve=improve)
