@@ -13,14 +13,29 @@ app = typer.Typer(help="Turn what you have into the files that solve reads.", no
 @app.command("links")
 def links(
     sources: Annotated[
-        list[Path], typer.Argument(help="nccl-tests logs or folders of them, mpiGraph output, Pipette's JSON.")
+        list[Path],
+        typer.Argument(
+            help="Logs or folders of them: nccl-tests, mpiGraph, osu_bw, ib_write_bw, Pipette's JSON; beside them "
+            "NCCL's topology file, nvidia-smi topo -m, scontrol show topology. Several: moments in time."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; matrices beside it.")] = Path(
         "cluster.yaml"
     ),
     fill: Annotated[
-        str, typer.Option(help="What stands in for a failed pair: exclude (it is not used), worst or median.")
+        str,
+        typer.Option(
+            help="What stands in for a failed pair: exclude (it is not used), worst, median, or switch (the worst pair "
+            "as far apart in the switch tree)."
+        ),
     ] = "exclude",
+    repeated: Annotated[
+        str, typer.Option(help="What counts of a pair that several sources measured: worst or mean.")
+    ] = "worst",
+    direction: Annotated[
+        str, typer.Option(help="measured (both directions apart), average or slower (one figure for both).")
+    ] = "measured",
+    short_names: Annotated[bool, typer.Option("--short-names", help="Cut host names at the first dot.")] = False,
     gpu: Annotated[str | None, typer.Option(help="Kind of GPU, if the logs do not name it.")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if the logs use fewer.")] = None,
     nics_per_node: Annotated[int | None, typer.Option(help="NICs per host, if the logs do not tell.")] = None,
@@ -39,10 +54,15 @@ def links(
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
 
-    opt.one_of("--fill", fill, ("exclude", "worst", "median"))
+    opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
+    opt.one_of("--repeated", repeated, ("worst", "mean"))
+    opt.one_of("--direction", direction, ("measured", "average", "slower"))
     found = import_links(
         sources,
         fill=fill,  # type: ignore[arg-type]
+        repeated=repeated,  # type: ignore[arg-type]
+        direction=direction,  # type: ignore[arg-type]
+        short_names=short_names,
         gpu=gpu,
         gpus_per_node=gpus_per_node,
         nics_per_node=nics_per_node,

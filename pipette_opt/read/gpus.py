@@ -31,12 +31,15 @@ class CatalogueEntry:
         Fixed cost of such a message.
     device_names
         Regular expressions for the names the driver gives.
+    compute_capability
+        Times ten, e.g. 90; tells the generation of NVLink.
     """
 
     gpu: GpuSpec
     intra_node_bytes_per_s: float
     intra_node_latency_s: float
     device_names: tuple[str, ...]
+    compute_capability: int
 
 
 @cache
@@ -86,11 +89,12 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
 
 
 def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
-    fields = Fields(where, data, (*GPU_FIELDS, "intra_node", "device_names"))
+    fields = Fields(where, data, (*GPU_FIELDS, "intra_node", "device_names", "compute_capability"))
     inside = Fields(f"{where}, intra_node", fields.any("intra_node"), ("bandwidth_gb_per_s", "latency_us", "source"))
     return CatalogueEntry(
         gpu=parse_gpu(where, name, fields),
         intra_node_bytes_per_s=inside.positive("bandwidth_gb_per_s") * GB,
         intra_node_latency_s=inside.not_negative("latency_us") * US,
         device_names=tuple(fields.any("device_names")),
+        compute_capability=fields.whole("compute_capability"),
     )

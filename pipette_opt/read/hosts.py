@@ -44,6 +44,11 @@ def compress_hosts(hosts: tuple[str, ...]) -> str:
     return ",".join(_group_text(prefix, numbers) for prefix, numbers in groups)
 
 
+def natural_key(text: str) -> list[tuple[int, int | str]]:
+    """Sort key that counts numbers: host2 before host10."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part]
+
+
 def _split(where: str, text: str) -> list[str]:
     """Split at the commas outside brackets."""
     parts = re.split(r",(?![^\[\]]*\])", text)

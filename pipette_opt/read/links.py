@@ -1,54 +1,46 @@
 """
-A cluster from what measured its links: nccl-tests logs, mpiGraph output, Pipette's JSON.
+A cluster from what measured its links: nccl-tests, mpiGraph, OSU and perftest output, Pipette's JSON.
 
-Every file gives measurements "k flows from host a to host b attain so much in sum"; the matrix of k flows takes the
-slowest measurement of each pair. Whatever was assumed, dropped or filled is said in ``ImportedLinks.notes``.
+Every file gives measurements "k flows from host a to host b attain so much in sum" (:mod:`.evidence`), the matrix of k
+flows is made of them (:mod:`.link_matrices`). NCCL's topology file and ``nvidia-smi topo -m`` tell the inside of a
+host, ``scontrol show topology`` the switches. Whatever was assumed, dropped or filled is said in
+``ImportedLinks.notes``.
 """
 
 import json
-import re
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
 
 from pipette_opt.errors import InputError
+from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated, counted
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
-from pipette_opt.read.matrices import HostMatrix, gb_text, read_pipette_json
-from pipette_opt.read.mpigraph import is_mpigraph, parse_mpigraph
-from pipette_opt.read.nccl_tests import (
-    NcclRow,
-    NcclTest,
-    is_nccl_json,
-    is_nccl_text,
-    pair_bytes_per_s,
-    pair_flows,
-    parse_nccl_json,
-    parse_nccl_text,
+from pipette_opt.read.hosts import natural_key
+from pipette_opt.read.inside_node import (
+    InsideNode,
+    is_nccl_topology,
+    is_nvidia_smi_topology,
+    parse_nccl_topology,
+    parse_nvidia_smi_topology,
 )
+from pipette_opt.read.link_matrices import Direction, Fill, filled, measured_matrices, without_pairs
+from pipette_opt.read.link_notes import (
+    note_on_excluded,
+    note_on_filled,
+    notes_on_matrix,
+    notes_on_reading,
+    notes_on_snapshots,
+)
+from pipette_opt.read.matrices import gb_text, read_pipette_json
+from pipette_opt.read.mpigraph import is_mpigraph, parse_mpigraph
+from pipette_opt.read.nccl_tests import is_nccl_json, is_nccl_text, parse_nccl_json, parse_nccl_text
+from pipette_opt.read.pair_tests import is_pair_test, parse_pair_test
+from pipette_opt.read.switches import is_switch_list, parse_switches
 from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
-from pipette_opt.types import FloatArray
-from pipette_opt.units import GB, KIB, MIB, US
-
-Fill = Literal["exclude", "worst", "median"]
-Pair = tuple[str, str]
-
-LARGE_BYTES = 16 * MIB
-"""Sizes from here on tell the bandwidth: what is fixed about a message takes less than about 5 % of its time."""
-
-SMALL_BYTES = 64 * KIB
-"""Sizes up to here tell the latency."""
+from pipette_opt.units import KIB, US
 
 ASSUMED_LATENCY_S = 12 * US
-
-SLOW = 0.5
-"""Pairs below this share of the median are named."""
-
-_NAMED = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,27 +61,13 @@ class ImportedLinks:
     missing: Mapping[int, tuple[Pair, ...]]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Evidence:
-    """Everything the files say."""
-
-    hosts: dict[str, None] = field(default_factory=dict)
-    gpus_of_host: dict[str, int] = field(default_factory=dict)
-    device_names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    rates: dict[int, dict[Pair, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    failures: dict[int, dict[Pair, str]] = field(default_factory=lambda: defaultdict(dict))
-    inside: list[float] = field(default_factory=list)
-    latencies: list[float] = field(default_factory=list)
-    used: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    skipped: list[str] = field(default_factory=list)
-    symmetric: bool = False
-    all_at_once: bool = False
-
-
 def import_links(
     paths: str | Path | Sequence[str | Path],
     *,
     fill: Fill = "exclude",
+    repeated: Repeated = "worst",
+    direction: Direction = "measured",
+    short_names: bool = False,
     gpu: str | None = None,
     gpus_per_node: int | None = None,
     nics_per_node: int | None = None,
@@ -102,54 +80,77 @@ def import_links(
     Parameters
     ----------
     paths
-        Files, or folders whose files are all looked at.
+        Files, or folders whose files are all looked at; each is one moment in time.
     fill
         What becomes of a pair without a measurement: ``exclude`` leaves it empty for every number of flows, so no
-        plan uses it; ``worst`` and ``median`` give it the worst or median measured pair of the same flows.
+        plan uses it; ``worst`` and ``median`` give it the worst or median measured pair of the same flows, ``switch``
+        the worst one that is as far apart in the switch tree.
+    repeated
+        What counts where several of ``paths`` measured a pair: its ``worst`` moment, or the ``mean``.
+    direction
+        ``measured``, or one figure for both directions: their ``average``, or the ``slower`` one.
+    short_names
+        Cut host names at the first dot.
     gpu, gpus_per_node
-        Override what the logs say; needed where they say nothing (mpiGraph, Pipette).
+        Override what the logs say; needed where they say nothing (mpiGraph, OSU, perftest, Pipette).
     nics_per_node
         Only used where a single number of flows was measured; default: one for each GPU.
     only_gpus
         Use only nccl-tests that ran with so many GPUs a host.
     """
-    if fill not in ("exclude", "worst", "median"):
-        raise InputError("fill", f"must be exclude, worst or median, got {fill!r}.")
+    _check_choices(fill=fill, repeated=repeated, direction=direction)
     for option, value in (("gpus_per_node", gpus_per_node), ("nics_per_node", nics_per_node), ("only_gpus", only_gpus)):
         if value is not None and value < 1:
             raise InputError(option, f"must be >= 1, got {value}.")
     sources = [paths] if isinstance(paths, str | Path) else list(paths)
     evidence = _gather(sources, only_gpus)
-    hosts = tuple(evidence.hosts)
+    if short_names:
+        evidence.rename(lambda host: host.split(".")[0])
     where = ", ".join(str(source) for source in sources)
+    _check_names(evidence, where)
+    hosts = tuple(evidence.hosts)
     if not hosts or (len(hosts) > 1 and not evidence.rates):
-        reasons = " ".join(evidence.skipped[:3]) or "No output of nccl-tests, mpiGraph or Pipette's JSON was found."
+        reasons = " ".join(evidence.skipped[:3]) or "No output of a known program was found."
         raise InputError(where, f"there is no usable measurement between two hosts. {reasons}")
+    if fill == "switch" and evidence.switches is None:
+        raise InputError("fill", "switch needs the output of scontrol show topology among the files.")
 
-    notes: list[str] = _notes_on_reading(evidence, only_gpus)
+    notes: list[str] = [*notes_on_reading(evidence, only_gpus), *notes_on_snapshots(evidence, repeated)]
     kinds = _kinds(evidence, hosts, gpu, notes, where)
     count = _gpus_per_node(evidence, gpus_per_node, notes, where)
-    matrices, missing = _matrices(evidence, hosts, fill, notes)
+    matrices, missing = _matrices(evidence, hosts, fill, repeated, direction, notes)
     cluster = ClusterSpec(
         name=name or _default_name(sources[0]),
         nodes=tuple(NodeSpec(host=host, gpu=kinds[host].gpu, num_gpus=count) for host in hosts),
-        intra_node_bytes_per_s=_inside(evidence, kinds.values(), notes),
+        intra_node_bytes_per_s=_inside(evidence, list(kinds.values()), notes),
         intra_node_latency_s=_inside_latency(kinds.values(), notes),
         inter_node_latency_s=_latency(evidence, notes),
         nics_per_node=_nics(evidence, matrices, count, nics_per_node, notes),
         link_matrices=matrices,
+        node_bytes_per_s=_cap(evidence, notes),
     )
     return ImportedLinks(cluster=cluster, notes=tuple(notes), missing=missing)
 
 
-def _gather(sources: Sequence[str | Path], only_gpus: int | None) -> _Evidence:
+def _check_choices(fill: str, repeated: str, direction: str) -> None:
+    for option, value, known in (
+        ("fill", fill, ("exclude", "worst", "median", "switch")),
+        ("repeated", repeated, ("worst", "mean")),
+        ("direction", direction, ("measured", "average", "slower")),
+    ):
+        if value not in known:
+            raise InputError(option, f"must be {', '.join(known[:-1])} or {known[-1]}, got {value!r}.")
+
+
+def _gather(sources: Sequence[str | Path], only_gpus: int | None) -> LinkEvidence:
     """Read all files, in natural order of their names."""
-    evidence = _Evidence()
-    for source in sources:
+    evidence = LinkEvidence()
+    for snapshot, source in enumerate(sources):
+        evidence.snapshot = snapshot
         path = Path(source)
         if path.is_dir():
             files = sorted(
-                (file for file in path.rglob("*") if _is_visible(file, path)), key=lambda f: _natural(str(f))
+                (file for file in path.rglob("*") if _is_visible(file, path)), key=lambda f: natural_key(str(f))
             )
             if not files:
                 raise InputError(str(path), "the folder has no files.")
@@ -157,12 +158,12 @@ def _gather(sources: Sequence[str | Path], only_gpus: int | None) -> _Evidence:
                 _read_file(evidence, file, only_gpus, in_folder=True)
         else:
             _read_file(evidence, path, only_gpus, in_folder=False)
-    if evidence.gpus_of_host:  # nccl-tests: pairs come in any order
-        evidence.hosts = dict.fromkeys(sorted(evidence.hosts, key=_natural))
+    if not evidence.all_at_once:  # pairs come in any order; a table has an order of its own
+        evidence.hosts = dict.fromkeys(sorted(evidence.hosts, key=natural_key))
     return evidence
 
 
-def _read_file(evidence: _Evidence, path: Path, only_gpus: int | None, *, in_folder: bool) -> None:
+def _read_file(evidence: LinkEvidence, path: Path, only_gpus: int | None, *, in_folder: bool) -> None:
     """Add one file; inside a folder, a file that cannot be used is noted, else it is an error."""
     try:
         _read_known(evidence, path, only_gpus)
@@ -172,7 +173,37 @@ def _read_file(evidence: _Evidence, path: Path, only_gpus: int | None, *, in_fol
         evidence.skipped.append(f"{path.name} was not used: {error.problem}")
 
 
-def _read_known(evidence: _Evidence, path: Path, only_gpus: int | None) -> None:
+def _read_known(evidence: LinkEvidence, path: Path, only_gpus: int | None) -> None:
+    text, where = _text(path), str(path)
+    if text.lstrip().startswith("{"):
+        if is_nccl_json(_loads(text)) or '"nccl_version"' in text:
+            evidence.add_nccl_test(parse_nccl_json(text, where), only_gpus)
+        else:
+            evidence.add_matrix(read_pipette_json(path), "Pipette's JSON")
+    elif is_mpigraph(text):
+        evidence.add_matrix(parse_mpigraph(text, where), "mpiGraph")
+    elif is_nccl_text(text):
+        for test in parse_nccl_text(text, where):
+            evidence.add_nccl_test(test, only_gpus)
+    elif is_pair_test(text):
+        evidence.add_pair_test(parse_pair_test(text, where))
+    elif is_nccl_topology(text):
+        evidence.add_inside(parse_nccl_topology(text, where), "NCCL topology")
+    elif is_nvidia_smi_topology(text):
+        evidence.add_inside(parse_nvidia_smi_topology(text, where), "nvidia-smi topo -m")
+    elif is_switch_list(text):
+        if evidence.switches is not None:
+            raise InputError(where, "is a second list of switches; give one.")
+        evidence.switches = parse_switches(text, where)
+    else:
+        problem = (
+            "is no output of nccl-tests (text or -J), mpiGraph, osu_bw, ib_write_bw, nvidia-smi topo -m or "
+            "scontrol show topology, no topology file of NCCL and no JSON of Pipette."
+        )
+        raise InputError(where, problem)
+
+
+def _text(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -181,154 +212,45 @@ def _read_known(evidence: _Evidence, path: Path, only_gpus: int | None) -> None:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
     if not text.strip():
         raise InputError(str(path), "the file is empty.")
-    if text.lstrip().startswith("{"):
-        if is_nccl_json(_loads(text)) or '"nccl_version"' in text:
-            _add_test(evidence, parse_nccl_json(text, str(path)), only_gpus)
-        else:
-            _add_matrix(evidence, read_pipette_json(path), "Pipette's JSON")
-            evidence.all_at_once = True
-    elif is_mpigraph(text):
-        _add_matrix(evidence, parse_mpigraph(text, str(path)), "mpiGraph")
-        evidence.all_at_once = True
-    elif is_nccl_text(text):
-        tests = parse_nccl_text(text, str(path))
-        for test in tests:
-            _add_test(evidence, test, only_gpus)
-    else:
-        problem = "is neither output of nccl-tests (text or -J) nor of mpiGraph nor Pipette's JSON."
-        raise InputError(str(path), problem)
+    return text
 
 
-def _add_test(evidence: _Evidence, test: NcclTest, only_gpus: int | None) -> None:
-    file = Path(test.source).name
-    if test.problem and not test.failed:
-        evidence.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
-        return
-    if len(test.hosts) <= 2:
-        _add_hosts(evidence, test)
-    if only_gpus is not None and set(test.gpus_of_host.values()) != {only_gpus}:
-        return
-    flows = pair_flows(test)
-    if flows is None:
-        _add_inside_or_skip(evidence, test)
-        return
-    first, second = test.hosts
-    large = _large(test.rows)
-    if test.problem or not large:
-        evidence.failures[flows].setdefault(
-            _sorted_pair(first, second), f"{test.kind} in {file} {test.problem}".strip()
-        )
-        return
-    rate = pair_bytes_per_s(test, large)
-    evidence.rates[flows][first, second].append(rate)
-    evidence.rates[flows][second, first].append(rate)
-    evidence.used[f"{test.kind}_perf with {_count(test.gpus_of_host[first], 'GPU')} a host"] += 1
-    evidence.symmetric = True
-    if test.kind == "sendrecv":
-        evidence.latencies += [row.time_s - row.size_bytes / rate for row in test.rows if row.size_bytes <= SMALL_BYTES]
-
-
-def _add_hosts(evidence: _Evidence, test: NcclTest) -> None:
-    for host, gpus in test.gpus_of_host.items():
-        evidence.hosts.setdefault(host)
-        evidence.gpus_of_host[host] = max(evidence.gpus_of_host.get(host, 0), gpus)
-        evidence.device_names[host] |= test.device_names[host]
-
-
-def _add_inside_or_skip(evidence: _Evidence, test: NcclTest) -> None:
-    """A ring inside one host measures its fabric; other tests say nothing about a pair."""
-    file, counts = Path(test.source).name, list(test.gpus_of_host.values())
-    if len(counts) == 1 and counts[0] > 1 and test.kind == "sendrecv" and not test.problem:
-        evidence.inside += [row.algorithm_bytes_per_s for row in _large(test.rows)]
-        evidence.used["sendrecv_perf inside a host"] += 1
-        return
-    if test.kind not in ("sendrecv", "alltoall"):
-        reason = (
-            f"{test.kind or 'its unknown test'} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
-        )
-    elif len(counts) != 2:
-        reason = f"{test.kind} over {len(counts)} hosts does not tell the pairs apart"
-    else:
-        reason = f"{test.kind} with {counts[0]} and {counts[1]} GPUs does not load a pair evenly"
-    evidence.skipped.append(f"{file} was not used: {reason}.")
-
-
-def _add_matrix(evidence: _Evidence, matrix: HostMatrix, kind: str) -> None:
-    for host in matrix.hosts:
-        evidence.hosts.setdefault(host)
-    for i, sender in enumerate(matrix.hosts):
-        for j, receiver in enumerate(matrix.hosts):
-            if not np.isnan(matrix.bytes_per_s[i, j]):
-                evidence.rates[1][sender, receiver].append(float(matrix.bytes_per_s[i, j]))
-    evidence.used[kind] += 1
-
-
-def _large(rows: Sequence[NcclRow]) -> list[NcclRow]:
-    """Rows that tell the bandwidth; the largest one if all are small."""
-    return [row for row in rows if row.size_bytes >= LARGE_BYTES] or list(rows[-1:])
+def _check_names(evidence: LinkEvidence, where: str) -> None:
+    """The same host under a short and a long name would be two hosts."""
+    for host in evidence.hosts:
+        short = host.split(".")[0]
+        if short != host and short in evidence.hosts:
+            problem = f"hosts {short!r} and {host!r} both appear; if they are the same machine, use --short-names."
+            raise InputError(where, problem)
 
 
 def _matrices(
-    evidence: _Evidence, hosts: tuple[str, ...], fill: Fill, notes: list[str]
-) -> tuple[tuple[LinkMatrix, ...], dict[int, tuple[Pair, ...]]]:
-    """One matrix for each number of flows that was measured."""
-    index = {host: row for row, host in enumerate(hosts)}
-    arrays: dict[int, FloatArray] = {}
-    missing: dict[int, tuple[Pair, ...]] = {}
-    for flows in sorted(evidence.rates):
-        array = np.full((len(hosts), len(hosts)), np.nan)
-        for (sender, receiver), rates in evidence.rates[flows].items():
-            if _sorted_pair(sender, receiver) not in evidence.failures[flows]:
-                array[index[sender], index[receiver]] = min(rates)
-        if np.isnan(array).all():
-            continue
-        arrays[flows] = array
-        missing[flows] = tuple(
-            (hosts[i], hosts[j])
-            for i in range(len(hosts))
-            for j in range(i + 1, len(hosts))
-            if np.isnan(array[i, j]) or np.isnan(array[j, i])
-        )
-        notes += _notes_on_matrix(flows, array, hosts, evidence.failures[flows], missing[flows])
-    if not arrays and len(hosts) > 1:
-        raise InputError("links", "every test between two hosts failed; there is no usable measurement.")
-    _fill(arrays, missing, hosts, fill, notes)
-    return tuple(LinkMatrix(concurrent_flows=flows, bytes_per_s=array) for flows, array in arrays.items()), missing
-
-
-def _fill(
-    arrays: dict[int, FloatArray],
-    missing: Mapping[int, tuple[Pair, ...]],
+    evidence: LinkEvidence,
     hosts: tuple[str, ...],
     fill: Fill,
+    repeated: Repeated,
+    direction: Direction,
     notes: list[str],
-) -> None:
-    """Do with the missing pairs what the user chose."""
-    index = {host: row for row, host in enumerate(hosts)}
+) -> tuple[tuple[LinkMatrix, ...], dict[int, tuple[Pair, ...]]]:
+    """One matrix for each number of flows that was measured, and what each lacked."""
+    measured = measured_matrices(evidence, hosts, repeated, direction)
+    for matrix in measured:
+        notes += notes_on_matrix(matrix, hosts, evidence.failures[matrix.concurrent_flows], evidence.switches)
+    missing = {matrix.concurrent_flows: matrix.missing for matrix in measured}
     if fill == "exclude":
-        pairs = sorted({pair for some in missing.values() for pair in some}, key=lambda pair: _natural(" ".join(pair)))
-        for array in arrays.values():
-            for a, b in pairs:
-                array[index[a], index[b]] = array[index[b], index[a]] = np.nan
-        if pairs:
-            text = _pairs_text(pairs, every=True)
-            notes.append(f"Excluded: no plan will use these {len(pairs)} links, whatever the flows: {text}.")
-        return
-    for flows, array in arrays.items():
-        value = float(np.nanmin(array) if fill == "worst" else np.nanmedian(array))
-        for a, b in missing[flows]:
-            for cell in ((index[a], index[b]), (index[b], index[a])):
-                array[cell] = value if np.isnan(array[cell]) else array[cell]
-        if missing[flows]:
-            pairs_text = _pairs_text(missing[flows], every=True)
-            kind = "worst" if fill == "worst" else "median"
-            notes.append(
-                f"Filled: {_count(flows, 'flow')} of {pairs_text} got the {kind} measured pair, {gb_text(value)} GB/s."
-            )
+        pairs = sorted(
+            {pair for some in missing.values() for pair in some}, key=lambda pair: natural_key(" ".join(pair))
+        )
+        notes += [note_on_excluded(pairs)] if pairs else []
+        return without_pairs(measured, hosts), missing
+    result = filled(measured, hosts, fill, evidence.switches)
+    for matrix, whole in zip(measured, result, strict=True):
+        notes += [note_on_filled(matrix, whole.bytes_per_s, hosts, fill)] if matrix.missing else []
+    return result, missing
 
 
 def _kinds(
-    evidence: _Evidence, hosts: tuple[str, ...], gpu: str | None, notes: list[str], where: str
+    evidence: LinkEvidence, hosts: tuple[str, ...], gpu: str | None, notes: list[str], where: str
 ) -> dict[str, CatalogueEntry]:
     """Kind of GPU of each host."""
     if gpu is not None:
@@ -354,17 +276,21 @@ def _kinds(
     for entry_name in dict.fromkeys(entry.gpu.name for entry in kinds.values()):
         of = [host for host in hosts if kinds[host].gpu.name == entry_name]
         device = sorted(evidence.device_names[of[0]])[0]
-        notes.append(f"GPU: {entry_name} on {_count(len(of), 'host')}, from the device name {device!r}.")
+        notes.append(f"GPU: {entry_name} on {counted(len(of), 'host')}, from the device name {device!r}.")
     return kinds
 
 
-def _gpus_per_node(evidence: _Evidence, given: int | None, notes: list[str], where: str) -> int:
+def _gpus_per_node(evidence: LinkEvidence, given: int | None, notes: list[str], where: str) -> int:
     if given is not None:
         largest = max(evidence.gpus_of_host.values(), default=0)
         if largest > given:
             raise InputError("gpus_per_node", f"is {given}, but the logs used {largest} GPUs of a host.")
         notes.append(f"GPUs per host: {given}, as given.")
         return given
+    inside = _agreed(evidence.inside_nodes)
+    if not evidence.gpus_of_host and inside is not None:
+        notes.append(f"GPUs per host: {inside.num_gpus}, from the topology of a host.")
+        return inside.num_gpus
     if not evidence.gpus_of_host:
         raise InputError(where, "the files do not say how many GPUs a host has; give gpus_per_node.")
     count = max(evidence.gpus_of_host.values())
@@ -373,24 +299,59 @@ def _gpus_per_node(evidence: _Evidence, given: int | None, notes: list[str], whe
     return count
 
 
-def _nics(evidence: _Evidence, matrices: Sequence[LinkMatrix], count: int, given: int | None, notes: list[str]) -> int:
+def _nics(
+    evidence: LinkEvidence, matrices: Sequence[LinkMatrix], count: int, given: int | None, notes: list[str]
+) -> int:
+    inside = _agreed(evidence.inside_nodes)
     if given is not None:
         return given
+    if inside is not None and inside.num_nics:
+        notes.append(f"NICs per host: {inside.num_nics}, from the topology of a host.")
+        return inside.num_nics
     if len(matrices) == 1:
         flows = matrices[0].concurrent_flows
         notes.append(
-            f"Assumed: {count} NICs per host, one for each GPU, so that more than {_count(flows, 'flow')} gain in "
+            f"Assumed: {count} NICs per host, one for each GPU, so that more than {counted(flows, 'flow')} gain in "
             f"proportion up to {max(count, flows)}; more were not measured. Correct nics_per_node if it is wrong."
         )
     return count
 
 
-def _inside(evidence: _Evidence, kinds: Iterable[CatalogueEntry], notes: list[str]) -> float:
+def _cap(evidence: LinkEvidence, notes: list[str]) -> float | None:
+    """All NICs of a host together, if a topology tells."""
+    inside = _agreed(evidence.inside_nodes)
+    if inside is None or inside.nic_bytes_per_s is None:
+        return None
+    notes.append(f"Nothing enters or leaves a host faster than {gb_text(inside.nic_bytes_per_s)} GB/s, its NICs' rate.")
+    return inside.nic_bytes_per_s
+
+
+def _agreed(nodes: Sequence[InsideNode]) -> InsideNode | None:
+    """The one inside that all topologies show."""
+    if len(set(nodes)) > 1:
+        raise InputError(
+            "links", f"the topologies of hosts differ ({nodes[0]} and {nodes[-1]}); give those of one kind."
+        )
+    return nodes[0] if nodes else None
+
+
+def _inside(evidence: LinkEvidence, kinds: Sequence[CatalogueEntry], notes: list[str]) -> float:
     if evidence.inside:
         rate = statistics.median(evidence.inside)
         notes.append(f"Inside a host: {gb_text(rate)} GB/s, measured by sendrecv_perf inside a host.")
         return rate
     slowest = min(kinds, key=lambda entry: entry.intra_node_bytes_per_s)
+    inside = _agreed(evidence.inside_nodes)
+    if inside is not None:
+        capability = inside.compute_capability or slowest.compute_capability
+        over_nvlink = replace(inside, compute_capability=capability).nvlink_bytes_per_s
+        if over_nvlink is not None:
+            links = counted(inside.nvlinks, "NVLink")
+            notes.append(
+                f"Inside a host: {gb_text(over_nvlink)} GB/s, {links} from GPU to GPU at the rate NCCL gives them."
+            )
+            return over_nvlink
+        notes.append("Some GPUs of a host are not joined by NVLink; how fast PCIe is, the topology does not tell.")
     rate = slowest.intra_node_bytes_per_s
     notes.append(f"Assumed: {gb_text(rate)} GB/s inside a host, the catalogue's figure for {slowest.gpu.name}.")
     return rate
@@ -402,7 +363,7 @@ def _inside_latency(kinds: Iterable[CatalogueEntry], notes: list[str]) -> float:
     return latency
 
 
-def _latency(evidence: _Evidence, notes: list[str]) -> float:
+def _latency(evidence: LinkEvidence, notes: list[str]) -> float:
     if evidence.latencies:
         latency = max(0.0, statistics.median(evidence.latencies))
         notes.append(
@@ -414,77 +375,6 @@ def _latency(evidence: _Evidence, notes: list[str]) -> float:
         f"{SMALL_BYTES // KIB} KiB, so the files do not tell."
     )
     return ASSUMED_LATENCY_S
-
-
-def _notes_on_reading(evidence: _Evidence, only_gpus: int | None) -> list[str]:
-    notes = []
-    if evidence.used:
-        notes.append("Read: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(evidence.used.items())) + ".")
-    if only_gpus is not None:
-        notes.append(f"Only tests with {_count(only_gpus, 'GPU')} a host were used, as asked.")
-    if evidence.symmetric:
-        notes.append(
-            "nccl-tests load both directions of a pair at once and print one figure: both directions got it. "
-            f"A rate is the mean over the sizes from {LARGE_BYTES // MIB} MiB on; of several measurements of the same "
-            "pair and number of flows the slowest counts, since the GPU that will use the link is not known."
-        )
-    if evidence.all_at_once:
-        notes.append("mpiGraph measures one flow of each host while all hosts send and receive; its MB is 2^20 bytes.")
-    notes += evidence.skipped[:_NAMED]
-    if len(evidence.skipped) > _NAMED:
-        notes.append(f"{len(evidence.skipped) - _NAMED} more files or tests were not used.")
-    return notes
-
-
-def _notes_on_matrix(
-    flows: int, array: FloatArray, hosts: tuple[str, ...], failures: Mapping[Pair, str], missing: Sequence[Pair]
-) -> list[str]:
-    known = array[~np.isnan(array)]
-    middle = float(np.median(known))
-    notes = [
-        f"{_count(flows, 'flow')} at once: median {gb_text(round(middle, -7))} GB/s, "
-        f"from {gb_text(round(known.min(), -7))} to {gb_text(round(known.max(), -7))}."
-    ]
-    worst = np.fmin(array, array.T)
-    slow = [
-        (hosts[i], hosts[j], float(worst[i, j]))
-        for i in range(len(hosts))
-        for j in range(i + 1, len(hosts))
-        if worst[i, j] < SLOW * middle
-    ]
-    if slow:
-        slow.sort(key=lambda entry: entry[2])
-        named = ", ".join(f"{a} - {b} ({rate / GB:.1f})" for a, b, rate in slow[:_NAMED])
-        more = f" and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
-        notes.append(f"{_count(flows, 'flow')}: {len(slow)} pairs attain less than half of the median: {named}{more}.")
-    failed = [pair for pair in missing if pair in failures]
-    untested = [pair for pair in missing if pair not in failures]
-    if failed:
-        reason = failures[failed[0]]
-        text = _pairs_text(failed, every=True)
-        notes.append(f"Missing, {_count(flows, 'flow')}: a test failed between {text} (e.g. {reason}).")
-    if untested:
-        notes.append(f"Missing, {_count(flows, 'flow')}: no test between {_pairs_text(untested)}.")
-    return notes
-
-
-def _pairs_text(pairs: Sequence[Pair], *, every: bool = False) -> str:
-    shown = pairs if every else pairs[:_NAMED]
-    more = f" and {len(pairs) - len(shown)} more pairs" if len(shown) < len(pairs) else ""
-    return ", ".join(f"{a} - {b}" for a, b in shown) + more
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def _sorted_pair(a: str, b: str) -> Pair:
-    return (a, b) if _natural(a) <= _natural(b) else (b, a)
-
-
-def _natural(text: str) -> list[tuple[int, int | str]]:
-    """Sort key that counts numbers: host2 before host10."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def _default_name(source: str | Path) -> str:

@@ -242,7 +242,7 @@ def test_tests_that_do_not_tell_pairs_apart(logs: Callable[..., Path]) -> None:
     assert "b.log was not used: sendrecv over 3 hosts does not tell the pairs apart" in text
     assert "c.log was not used: alltoall with 1 and 2 GPUs does not load a pair evenly" in text
     assert "d.log was not used: all_reduce does not measure pairs" in text
-    assert "e.log was not used: is neither output of nccl-tests" in text
+    assert "e.log was not used: is no output of nccl-tests" in text
     assert "f.log was not used: the file is empty" in text
 
 
@@ -383,7 +383,7 @@ def test_wrong_mpigraph_output(tmp_path: Path, old: str, new: str, message: str)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1]", "is neither"),
+        ("[1]", "is no output of"),
         ('{"a": 1}', "must hold gpus and bandwidth"),
         ('{"gpus": ["a", "b"]}', "bandwidth must be a list of 2 rows"),
         ('{"gpus": ["a", "b"], "bandwidth": [[0, 1], [1]]}', "row b of bandwidth must be a list of 2 numbers"),
@@ -413,7 +413,7 @@ def test_nothing_usable(tmp_path: Path, logs: Callable[..., Path]) -> None:
     good = logs(a=nccl_text("sendrecv", {"n1": 4, "n2": 4}, 15.0))
     with pytest.raises(InputError, match="gpus_per_node: is 2, but the logs used 4"):
         import_links(good, gpus_per_node=2)
-    with pytest.raises(InputError, match="fill: must be exclude, worst or median"):
+    with pytest.raises(InputError, match="fill: must be exclude, worst, median or switch"):
         import_links(good, fill="zero")  # type: ignore[arg-type]
 
 
@@ -483,3 +483,56 @@ def test_measured_mpigraph_and_its_pipette_json_agree() -> None:
     values = links(sixteen, 1)
     assert values.shape == (16, 16)
     assert 16 < np.nanmin(values) < np.nanmax(values) < 21
+
+
+def test_snapshots_give_the_worst_or_the_mean(tmp_path: Path) -> None:
+    """A link that was slow once: worst 10, mean 12; the note names it."""
+    for moment, rate in (("monday", 14.0), ("friday", 10.0)):
+        (tmp_path / moment).mkdir()
+        (tmp_path / moment / "a.log").write_text(nccl_text("sendrecv", {"n1": 1, "n2": 1}, rate))
+    (tmp_path / "friday" / "b.log").write_text(nccl_text("sendrecv", {"n1": 1, "n3": 1}, 14.0))
+    sources = [tmp_path / "monday", tmp_path / "friday"]
+    worst = import_links(sources)
+    assert links(worst, 1)[0, 1] == pytest.approx(10, rel=2e-3)
+    assert links(import_links(sources, repeated="mean"), 1)[0, 1] == pytest.approx(12, rel=2e-3)
+    text = " ".join(worst.notes)
+    assert "n1 to n2 (mean 12.0, worst 10.0)" in text
+    assert "Not every source has n3" in text
+
+
+def test_a_test_that_failed_once(tmp_path: Path) -> None:
+    """The worst moment is no link at all; the mean leaves that moment out."""
+    for moment, ends in (("monday", True), ("friday", False)):
+        (tmp_path / moment).mkdir()
+        text = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 14.0, ends=ends) + ("" if ends else "Test NCCL failure\n")
+        (tmp_path / moment / "a.log").write_text(text)
+        (tmp_path / moment / "b.log").write_text(nccl_text("sendrecv", {"n1": 1, "n3": 1}, 14.0))
+    sources = [tmp_path / "monday", tmp_path / "friday"]
+    assert np.isnan(links(import_links(sources), 1)[0, 1])
+    assert links(import_links(sources, repeated="mean"), 1)[0, 1] == pytest.approx(14, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("direction", "expected"), [("measured", (30, 10)), ("average", (20, 20)), ("slower", (10, 10))]
+)
+def test_directions(tmp_path: Path, direction: str, expected: tuple[float, float]) -> None:
+    """Both as measured, their mean, or the slower."""
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({"gpus": ["a", "b"], "bandwidth": [[0, 30], [10, 0]]}))
+    imported = import_links(path, gpu="a100-80gb", gpus_per_node=8, direction=direction)  # type: ignore[arg-type]
+    matrix = imported.cluster.link_matrices[0].bytes_per_s / MIB
+    assert (matrix[0, 1], matrix[1, 0]) == pytest.approx(expected)
+
+
+def test_short_and_long_names(logs: Callable[..., Path]) -> None:
+    """The same host twice is an error, until the domain is cut."""
+    folder = logs(
+        a=nccl_text("sendrecv", {"n1.cluster": 4, "n2": 4}, 15.0),
+        b=nccl_text("sendrecv", {"n1": 8, "n2": 8}, 12.0),
+    )
+    with pytest.raises(InputError, match=r"'n1' and 'n1.cluster' both appear"):
+        import_links(folder)
+    imported = import_links(folder, short_names=True)
+    assert imported.cluster.hosts == ("n1", "n2")
+    assert imported.cluster.gpus_per_node == 8
+    assert links(imported, 1)[0, 1] == pytest.approx(12, rel=2e-3)

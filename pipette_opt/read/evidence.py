@@ -1,0 +1,211 @@
+"""Everything that files of measurements say about the links of a cluster, before anything is decided."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from pipette_opt.read.hosts import natural_key
+from pipette_opt.read.inside_node import InsideNode
+from pipette_opt.read.matrices import HostMatrix
+from pipette_opt.read.nccl_tests import NcclRow, NcclTest, pair_bytes_per_s, pair_flows
+from pipette_opt.read.pair_tests import PairTest
+from pipette_opt.read.switches import SwitchTree
+from pipette_opt.units import KIB, MIB
+
+Pair = tuple[str, str]
+
+Repeated = Literal["worst", "mean"]
+
+LARGE_BYTES = 16 * MIB
+"""Sizes from here on tell the bandwidth: what is fixed about a message takes less than about 5 % of its time."""
+
+SMALL_BYTES = 64 * KIB
+"""Sizes up to here tell the latency."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkEvidence:
+    """
+    What the files say.
+
+    Parameters
+    ----------
+    rates
+        By number of flows, pair (sender, receiver) and snapshot: what the flows attain in sum, bytes/s.
+    failures
+        By number of flows, unordered pair and snapshot: the test that failed.
+    snapshot
+        Which of the user's sources is being read; each is one moment in time.
+    snapshot_hosts
+        The hosts that each snapshot names.
+    """
+
+    hosts: dict[str, None] = field(default_factory=dict)
+    gpus_of_host: dict[str, int] = field(default_factory=dict)
+    device_names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    rates: dict[int, dict[Pair, dict[int, list[float]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    )
+    failures: dict[int, dict[Pair, dict[int, str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
+    inside: list[float] = field(default_factory=list)
+    inside_nodes: list[InsideNode] = field(default_factory=list)
+    switches: SwitchTree | None = None
+    latencies: list[float] = field(default_factory=list)
+    used: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    skipped: list[str] = field(default_factory=list)
+    snapshot: int = 0
+    snapshot_hosts: dict[int, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    symmetric: bool = False
+    all_at_once: bool = False
+
+    def add_nccl_test(self, test: NcclTest, only_gpus: int | None = None) -> None:
+        """One run of nccl-tests; those with another number of GPUs a host than ``only_gpus`` name hosts only."""
+        file = Path(test.source).name
+        if test.problem and not test.failed:
+            self.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
+            return
+        if len(test.hosts) <= 2:
+            self._add_hosts_of(test)
+        if only_gpus is not None and set(test.gpus_of_host.values()) != {only_gpus}:
+            return
+        flows = pair_flows(test)
+        if flows is None:
+            self._add_inside_or_skip(test)
+            return
+        first, second = test.hosts
+        large = _large(test.rows)
+        if test.problem or not large:
+            problem = f"{test.kind} in {file} {test.problem}".strip()
+            self.failures[flows][unordered(first, second)].setdefault(self.snapshot, problem)
+            return
+        rate = pair_bytes_per_s(test, large)
+        self._add_rate(flows, first, second, rate)
+        self._add_rate(flows, second, first, rate)
+        self.used[f"{test.kind}_perf with {counted(test.gpus_of_host[first], 'GPU')} a host"] += 1
+        self.symmetric = True
+        if test.kind == "sendrecv":
+            self.latencies += [row.time_s - row.size_bytes / rate for row in test.rows if row.size_bytes <= SMALL_BYTES]
+
+    def add_matrix(self, matrix: HostMatrix, kind: str) -> None:
+        """One flow of each host, all hosts at once."""
+        for host in matrix.hosts:
+            self._add_host(host)
+        for i, sender in enumerate(matrix.hosts):
+            for j, receiver in enumerate(matrix.hosts):
+                if not np.isnan(matrix.bytes_per_s[i, j]):
+                    self._add_rate(1, sender, receiver, float(matrix.bytes_per_s[i, j]))
+        self.used[kind] += 1
+        self.all_at_once = True
+
+    def add_pair_test(self, test: PairTest) -> None:
+        """One flow between two processes."""
+        for host in (test.sender, test.receiver):
+            self._add_host(host)
+        if test.bytes_per_s is not None:
+            self._add_rate(1, test.sender, test.receiver, test.bytes_per_s)
+            if test.both_ways:
+                self._add_rate(1, test.receiver, test.sender, test.bytes_per_s)
+        if test.latency_s is not None:
+            self.latencies.append(test.latency_s)
+        self.used[test.kind] += 1
+
+    def add_inside(self, node: InsideNode, kind: str) -> None:
+        """The inside of one host; all hosts are taken to be like it."""
+        self.inside_nodes.append(node)
+        self.used[kind] += 1
+
+    def rename(self, new_name: Callable[[str], str]) -> None:
+        """Give hosts other names; those that become equal are one host."""
+        self.hosts = {new_name(host): None for host in self.hosts}
+        for snapshot, hosts in self.snapshot_hosts.items():
+            self.snapshot_hosts[snapshot] = {new_name(host): None for host in hosts}
+        counts, names = self.gpus_of_host, self.device_names
+        self.gpus_of_host, self.device_names = {}, defaultdict(set)
+        for host, count in counts.items():
+            self.gpus_of_host[new_name(host)] = max(count, self.gpus_of_host.get(new_name(host), 0))
+            self.device_names[new_name(host)] |= names[host]
+        for by_pair in self.rates.values():
+            for (sender, receiver), snapshots in list(by_pair.items()):
+                del by_pair[sender, receiver]
+                for snapshot, rates in snapshots.items():
+                    by_pair[new_name(sender), new_name(receiver)][snapshot] += rates
+        for failed in self.failures.values():
+            for (a, b), snapshots_failed in list(failed.items()):
+                del failed[a, b]
+                failed[unordered(new_name(a), new_name(b))].update(snapshots_failed)
+
+    def settled(self, flows: int, repeated: Repeated) -> dict[Pair, float]:
+        """
+        One rate for each pair with so many flows.
+
+        Within a snapshot the slowest measurement of a pair counts; of several snapshots the slowest, or their mean.
+        A pair whose test failed has none; the mean leaves out the snapshots in which it failed.
+        """
+        found = {}
+        for pair, snapshots in self.rates[flows].items():
+            failed = self.failures[flows].get(unordered(*pair), {})
+            slowest = [min(rates) for snapshot, rates in snapshots.items() if snapshot not in failed]
+            if slowest and not (failed and repeated == "worst"):
+                found[pair] = min(slowest) if repeated == "worst" else statistics.fmean(slowest)
+        return found
+
+    def changes(self, flows: int) -> Mapping[Pair, tuple[float, float]]:
+        """Mean and worst over the snapshots of each pair that several have."""
+        found = {}
+        for pair, snapshots in self.rates[flows].items():
+            if len(snapshots) > 1:
+                slowest = [min(rates) for rates in snapshots.values()]
+                found[pair] = (statistics.fmean(slowest), min(slowest))
+        return found
+
+    def _add_rate(self, flows: int, sender: str, receiver: str, rate: float) -> None:
+        self.rates[flows][sender, receiver][self.snapshot].append(rate)
+
+    def _add_host(self, host: str) -> None:
+        self.hosts.setdefault(host)
+        self.snapshot_hosts[self.snapshot].setdefault(host)
+
+    def _add_hosts_of(self, test: NcclTest) -> None:
+        for host, gpus in test.gpus_of_host.items():
+            self._add_host(host)
+            self.gpus_of_host[host] = max(self.gpus_of_host.get(host, 0), gpus)
+            self.device_names[host] |= test.device_names[host]
+
+    def _add_inside_or_skip(self, test: NcclTest) -> None:
+        """A ring inside one host measures its fabric; other tests say nothing about a pair."""
+        file, counts = Path(test.source).name, list(test.gpus_of_host.values())
+        if len(counts) == 1 and counts[0] > 1 and test.kind == "sendrecv" and not test.problem:
+            self.inside += [row.algorithm_bytes_per_s for row in _large(test.rows)]
+            self.used["sendrecv_perf inside a host"] += 1
+            return
+        if test.kind not in ("sendrecv", "alltoall"):
+            reason = (
+                f"{test.kind or 'its unknown test'} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
+            )
+        elif len(counts) != 2:
+            reason = f"{test.kind} over {len(counts)} hosts does not tell the pairs apart"
+        else:
+            reason = f"{test.kind} with {counts[0]} and {counts[1]} GPUs does not load a pair evenly"
+        self.skipped.append(f"{file} was not used: {reason}.")
+
+
+def unordered(a: str, b: str) -> Pair:
+    """A pair in natural order, whichever end comes first."""
+    return (a, b) if natural_key(a) <= natural_key(b) else (b, a)
+
+
+def counted(number: int, word: str) -> str:
+    """``1 flow``, ``2 flows``."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _large(rows: Sequence[NcclRow]) -> list[NcclRow]:
+    """Rows that tell the bandwidth; the largest one if all are small."""
+    return [row for row in rows if row.size_bytes >= LARGE_BYTES] or list(rows[-1:])

@@ -1,0 +1,129 @@
+"""The inside of a host: NCCL's topology file (``NCCL_TOPO_DUMP_FILE``) and ``nvidia-smi topo -m``."""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from pipette_opt.errors import InputError
+from pipette_opt.units import GB
+
+NVLINK_BYTES_PER_S: Mapping[int, float] = MappingProxyType(
+    {60: 18.0 * GB, 70: 20.0 * GB, 80: 20.0 * GB, 86: 12.0 * GB, 90: 20.6 * GB, 100: 40.1 * GB}
+)
+"""What one NVLink carries one way, by compute capability times ten (NCCL 2.27, ``src/graph/topo.h``)."""
+
+_NVSWITCH, _GPU = "0x068000", "0x03"
+"""PCI classes of what an NVLink leads to."""
+
+_MBIT_PER_S = 10**6 / 8
+_NVLINKS = re.compile(r"^NV(\d+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsideNode:
+    """
+    What is known of the inside of a host; ``None`` where the file does not tell.
+
+    Parameters
+    ----------
+    nvlinks
+        NVLinks between the two GPUs that have the fewest; 0 if some pair has none. Through NVSwitch: those of a GPU.
+    compute_capability
+        Times ten, e.g. 90.
+    nic_bytes_per_s
+        Nominal rate of all NICs together.
+    """
+
+    num_gpus: int
+    nvlinks: int
+    num_nics: int
+    compute_capability: int | None = None
+    nic_bytes_per_s: float | None = None
+
+    @property
+    def nvlink_bytes_per_s(self) -> float | None:
+        """What one GPU sends to another over NVLink; ``None`` without NVLink, or if the kind of GPU is unknown."""
+        known = [key for key in NVLINK_BYTES_PER_S if key <= (self.compute_capability or 0)]
+        if not self.nvlinks or self.compute_capability is None or not known:
+            return None
+        exact = NVLINK_BYTES_PER_S.get(self.compute_capability, NVLINK_BYTES_PER_S[max(known)])
+        return self.nvlinks * exact
+
+
+def is_nccl_topology(text: str) -> bool:
+    """Whether a text looks like NCCL's topology file."""
+    return text.lstrip().startswith("<system")
+
+
+def is_nvidia_smi_topology(text: str) -> bool:
+    """Whether a text looks like what ``nvidia-smi topo -m`` prints."""
+    return re.search(r"^\s*(\x1b\[\dm)?\s*GPU0\b", text, re.MULTILINE) is not None and "Legend" in text
+
+
+def parse_nccl_topology(text: str, where: str) -> InsideNode:
+    """Read NCCL's XML: GPUs, their NVLinks, and NICs with their speed in Mbit/s."""
+    try:
+        root = ET.fromstring(text)
+    except ET.ParseError as error:
+        raise InputError(f"{where}, line {error.position[0]}", f"is not valid XML: {error}.") from None
+    bus_of = {pci.get("busid", "").lower(): gpu for pci in root.iter("pci") if (gpu := pci.find("gpu")) is not None}
+    if not bus_of:
+        raise InputError(where, "has no GPU; let NCCL write it on a host with NCCL_TOPO_DUMP_FILE.")
+    nets = list(root.iter("net"))
+    return InsideNode(
+        num_gpus=len(bus_of),
+        nvlinks=_fewest_nvlinks(bus_of, where),
+        num_nics=len(nets),
+        compute_capability=min(_whole(gpu, "sm", where) for gpu in bus_of.values()),
+        nic_bytes_per_s=sum(_whole(net, "speed", where) for net in nets) * _MBIT_PER_S if nets else None,
+    )
+
+
+def _fewest_nvlinks(bus_of: Mapping[str, ET.Element], where: str) -> int:
+    fewest = []
+    for bus, gpu in bus_of.items():
+        links = list(gpu.iter("nvlink"))
+        switched = sum(_whole(link, "count", where) for link in links if link.get("tclass") == _NVSWITCH)
+        direct = {
+            link.get("target", "").lower(): _whole(link, "count", where)
+            for link in links
+            if link.get("tclass", "").startswith(_GPU)
+        }
+        fewest += [switched] if switched else [direct.get(other, 0) for other in bus_of if other != bus]
+    return min(fewest, default=0)
+
+
+def parse_nvidia_smi_topology(text: str, where: str) -> InsideNode:
+    """Read the table of ``nvidia-smi topo -m``: ``NV#`` are NVLinks of a pair, other words are ways over PCIe."""
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
+    start = next((i for i, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
+    if start is None:
+        raise InputError(where, "has no row of column names that starts with GPU0.")
+    names = re.split(r"\t+|\s{2,}", lines[start].strip())
+    columns = [name for name in names if re.fullmatch(r"(GPU|NIC|mlx)\S*", name)]
+    gpus = [name for name in columns if name.startswith("GPU")]
+    rows = {cells[0]: cells[1:] for line in lines[start + 1 :] if (cells := line.split()) and cells[0] in columns}
+    return InsideNode(
+        num_gpus=len(gpus),
+        nvlinks=min((_nvlinks(rows, gpu, gpus, columns, where) for gpu in gpus), default=0) if len(gpus) > 1 else 0,
+        num_nics=len(columns) - len(gpus),
+    )
+
+
+def _nvlinks(
+    rows: Mapping[str, Sequence[str]], gpu: str, gpus: Sequence[str], columns: Sequence[str], where: str
+) -> int:
+    cells = rows.get(gpu, ())
+    if len(cells) < len(columns):
+        raise InputError(where, f"row {gpu} must have {len(columns)} entries; the table breaks off or is damaged.")
+    ways = [cells[columns.index(other)] for other in gpus if other != gpu]
+    return min(int(match[1]) if (match := _NVLINKS.match(way)) else 0 for way in ways)
+
+
+def _whole(element: ET.Element, attribute: str, where: str) -> int:
+    text = element.get(attribute, "")
+    if not text.isdigit():
+        raise InputError(where, f"<{element.tag}> must have {attribute}, a whole number, got {text!r}.")
+    return int(text)

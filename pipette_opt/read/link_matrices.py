@@ -1,0 +1,131 @@
+"""Link matrices of what was measured: one for each number of flows; missing pairs are left out or filled."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.evidence import LinkEvidence, Pair, Repeated
+from pipette_opt.read.switches import SwitchTree
+from pipette_opt.specs import LinkMatrix
+from pipette_opt.types import FloatArray
+
+Fill = Literal["exclude", "worst", "median", "switch"]
+
+Direction = Literal["measured", "average", "slower"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredMatrix:
+    """
+    What so many concurrent flows attain in sum.
+
+    Parameters
+    ----------
+    bytes_per_s
+        From the host of the row to the host of the column, NaN where nothing was measured.
+    missing
+        Unordered pairs that lack a direction.
+    """
+
+    concurrent_flows: int
+    bytes_per_s: FloatArray
+    missing: tuple[Pair, ...]
+
+
+def measured_matrices(
+    evidence: LinkEvidence, hosts: Sequence[str], repeated: Repeated, direction: Direction
+) -> tuple[MeasuredMatrix, ...]:
+    """
+    One matrix for each number of flows that was measured, shape ``(num_hosts, num_hosts)``.
+
+    Parameters
+    ----------
+    direction
+        ``measured`` keeps both directions apart; ``average`` and ``slower`` give both the mean or the smaller one.
+    """
+    index = {host: row for row, host in enumerate(hosts)}
+    found = []
+    for flows in sorted(evidence.rates):
+        array = np.full((len(hosts), len(hosts)), np.nan)
+        for (sender, receiver), rate in evidence.settled(flows, repeated).items():
+            array[index[sender], index[receiver]] = rate
+        if np.isnan(array).all():
+            continue
+        if direction == "average":
+            array = np.where(np.isnan(array) | np.isnan(array.T), np.fmin(array, array.T), (array + array.T) / 2)
+        elif direction == "slower":
+            array = np.fmin(array, array.T)
+        missing = tuple(
+            (hosts[i], hosts[j])
+            for i in range(len(hosts))
+            for j in range(i + 1, len(hosts))
+            if np.isnan(array[i, j]) or np.isnan(array[j, i])
+        )
+        found.append(MeasuredMatrix(concurrent_flows=flows, bytes_per_s=array, missing=missing))
+    if not found and len(hosts) > 1:
+        raise InputError("links", "every test between two hosts failed; there is no usable measurement.")
+    return tuple(found)
+
+
+def without_pairs(matrices: Sequence[MeasuredMatrix], hosts: Sequence[str]) -> tuple[LinkMatrix, ...]:
+    """Matrices without the pairs that any of them lacks: no plan uses these, whatever the flows."""
+    index = {host: row for row, host in enumerate(hosts)}
+    cells = [(index[a], index[b]) for matrix in matrices for a, b in matrix.missing]
+    result = []
+    for matrix in matrices:
+        array = matrix.bytes_per_s.copy()
+        for i, j in cells:
+            array[i, j] = array[j, i] = np.nan
+        result.append(LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=array))
+    return tuple(result)
+
+
+def filled(
+    matrices: Sequence[MeasuredMatrix], hosts: Sequence[str], fill: Fill, switches: SwitchTree | None
+) -> tuple[LinkMatrix, ...]:
+    """
+    Matrices whose missing pairs got a stand-in.
+
+    The worst or the median measured pair; with ``switch`` the worst one at the same distance in the switch tree, the
+    worst of all where no such pair was measured.
+    """
+    index = {host: row for row, host in enumerate(hosts)}
+    result = []
+    for matrix in matrices:
+        array = matrix.bytes_per_s.copy()
+        known = matrix.bytes_per_s
+        everywhere = float(np.nanmedian(known) if fill == "median" else np.nanmin(known))
+        worst_at = _worst_at_distance(known, hosts, switches) if fill == "switch" and switches is not None else {}
+        for a, b in matrix.missing:
+            distance = switches.distance(a, b) if switches is not None else None
+            value = worst_at.get(distance, everywhere)
+            for cell in ((index[a], index[b]), (index[b], index[a])):
+                array[cell] = value if np.isnan(array[cell]) else array[cell]
+        result.append(LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=array))
+    return tuple(result)
+
+
+def rates_at_distance(
+    bytes_per_s: FloatArray, hosts: Sequence[str], switches: SwitchTree
+) -> Mapping[int | None, FloatArray]:
+    """The measured rates by the distance of their hosts in the switch tree, nearest first."""
+    rates: dict[int | None, list[float]] = {}
+    for i, sender in enumerate(hosts):
+        for j, receiver in enumerate(hosts):
+            if not np.isnan(bytes_per_s[i, j]):
+                rates.setdefault(switches.distance(sender, receiver), []).append(float(bytes_per_s[i, j]))
+    nearest_first = sorted(rates, key=lambda distance: (distance is None, distance or 0))
+    return {distance: np.array(rates[distance]) for distance in nearest_first}
+
+
+def _worst_at_distance(
+    bytes_per_s: FloatArray, hosts: Sequence[str], switches: SwitchTree
+) -> Mapping[int | None, float]:
+    return {
+        distance: float(rates.min())
+        for distance, rates in rates_at_distance(bytes_per_s, hosts, switches).items()
+        if distance is not None
+    }

@@ -1,0 +1,152 @@
+"""What is said to a reader about imported links: one sentence for everything read, assumed, left out and filled."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair, Repeated, counted
+from pipette_opt.read.link_matrices import Fill, MeasuredMatrix, rates_at_distance
+from pipette_opt.read.matrices import gb_text
+from pipette_opt.read.switches import SwitchTree
+from pipette_opt.types import FloatArray
+from pipette_opt.units import GB, MIB
+
+SLOW = 0.5
+"""Pairs below this share of the median are named."""
+
+CHANGED = 0.1
+"""Pairs whose worst snapshot is so much below their mean are named."""
+
+_NAMED = 12
+
+
+def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]:
+    """What was read, and how."""
+    notes = []
+    if evidence.used:
+        notes.append("Read: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(evidence.used.items())) + ".")
+    if only_gpus is not None:
+        notes.append(f"Only tests with {counted(only_gpus, 'GPU')} a host were used, as asked.")
+    if evidence.symmetric:
+        notes.append(
+            "nccl-tests load both directions of a pair at once and print one figure: both directions got it. "
+            f"A rate is the mean over the sizes from {LARGE_BYTES // MIB} MiB on; of several measurements of the same "
+            "pair and number of flows the slowest counts, since the GPU that will use the link is not known."
+        )
+    if evidence.all_at_once:
+        notes.append("mpiGraph measures one flow of each host while all hosts send and receive; its MB is 2^20 bytes.")
+    if any(kind.startswith(("osu_", "ib_")) for kind in evidence.used):
+        notes.append("OSU's and perftest's programs measure one pair at a time: other traffic is not in their figures.")
+    notes += evidence.skipped[:_NAMED]
+    if len(evidence.skipped) > _NAMED:
+        notes.append(f"{len(evidence.skipped) - _NAMED} more files or tests were not used.")
+    return notes
+
+
+def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:
+    """How several sources agree: hosts that only some have, and links that changed."""
+    if len(evidence.snapshot_hosts) < 2:
+        return []
+    notes = [f"{len(evidence.snapshot_hosts)} sources, each a moment in time: of a pair's rates the {repeated} counts."]
+    everywhere = set.intersection(*(set(hosts) for hosts in evidence.snapshot_hosts.values()))
+    partial = [host for host in evidence.hosts if host not in everywhere]
+    if partial:
+        named = ", ".join(partial[:_NAMED]) + (f" and {len(partial) - _NAMED} more" if len(partial) > _NAMED else "")
+        notes.append(f"Not every source has {named}.")
+    for flows in sorted(evidence.rates):
+        changed = [
+            (worst / mean - 1, pair, mean, worst)
+            for pair, (mean, worst) in evidence.changes(flows).items()
+            if worst < (1 - CHANGED) * mean
+        ]
+        if changed:
+            changed.sort()
+            named = ", ".join(
+                f"{a} to {b} (mean {mean / GB:.1f}, worst {worst / GB:.1f})"
+                for _, (a, b), mean, worst in changed[:_NAMED]
+            )
+            more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+            notes.append(
+                f"{counted(flows, 'flow')}: {counted(len(changed), 'link')} had a moment more than {CHANGED:.0%} "
+                f"below the mean, GB/s: {named}{more}."
+            )
+    return notes
+
+
+def notes_on_matrix(
+    matrix: MeasuredMatrix,
+    hosts: Sequence[str],
+    failures: Mapping[Pair, Mapping[int, str]],
+    switches: SwitchTree | None,
+) -> list[str]:
+    """Range, slow pairs, missing pairs; by distance where the switches are known."""
+    flows, array = matrix.concurrent_flows, matrix.bytes_per_s
+    known = array[~np.isnan(array)]
+    middle = float(np.median(known))
+    notes = [
+        f"{counted(flows, 'flow')} at once: median {gb_text(round(middle, -7))} GB/s, "
+        f"from {gb_text(round(known.min(), -7))} to {gb_text(round(known.max(), -7))}."
+    ]
+    if switches is not None:
+        notes.append(_note_on_distances(flows, array, hosts, switches))
+    worst = np.fmin(array, array.T)
+    slow = [
+        (hosts[i], hosts[j], float(worst[i, j]))
+        for i in range(len(hosts))
+        for j in range(i + 1, len(hosts))
+        if worst[i, j] < SLOW * middle
+    ]
+    if slow:
+        slow.sort(key=lambda entry: entry[2])
+        named = ", ".join(f"{a} - {b} ({rate / GB:.1f})" for a, b, rate in slow[:_NAMED])
+        more = f" and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
+        notes.append(f"{counted(flows, 'flow')}: {len(slow)} pairs attain less than half of the median: {named}{more}.")
+    failed = [pair for pair in matrix.missing if pair in failures]
+    untested = [pair for pair in matrix.missing if pair not in failures]
+    if failed:
+        reason = next(iter(failures[failed[0]].values()))
+        text = _pairs_text(failed, every=True)
+        notes.append(f"Missing, {counted(flows, 'flow')}: a test failed between {text} (e.g. {reason}).")
+    if untested:
+        notes.append(f"Missing, {counted(flows, 'flow')}: no test between {_pairs_text(untested)}.")
+    return notes
+
+
+def note_on_excluded(pairs: Sequence[Pair]) -> str:
+    """Which links no plan will use."""
+    return f"Excluded: no plan will use these {len(pairs)} links, whatever the flows: {_pairs_text(pairs, every=True)}."
+
+
+def note_on_filled(matrix: MeasuredMatrix, array: FloatArray, hosts: Sequence[str], fill: Fill) -> str:
+    """What stands in for the missing pairs of one matrix."""
+    index = {host: row for row, host in enumerate(hosts)}
+    values = {float(array[index[a], index[b]]) for a, b in matrix.missing}
+    given = " to ".join(gb_text(value) for value in sorted({min(values), max(values)}))
+    kind = {
+        "worst": "the worst measured pair",
+        "median": "the median measured pair",
+        "switch": "the worst measured pair at the same distance of switches",
+        "exclude": "nothing",
+    }[fill]
+    pairs = _pairs_text(matrix.missing, every=True)
+    return f"Filled: {counted(matrix.concurrent_flows, 'flow')} of {pairs} got {kind}, {given} GB/s."
+
+
+def _note_on_distances(flows: int, array: FloatArray, hosts: Sequence[str], switches: SwitchTree) -> str:
+    parts = []
+    for distance, rates in rates_at_distance(array, hosts, switches).items():
+        place = (
+            "unknown to the switch list"
+            if distance is None
+            else "under one leaf"
+            if distance == 0
+            else f"{counted(distance, 'level')} up"
+        )
+        parts.append(f"{place} {float(np.median(rates)) / GB:.2f} ({len(rates)} links)")
+    return f"{counted(flows, 'flow')}, median GB/s by switch: {', '.join(parts)}."
+
+
+def _pairs_text(pairs: Sequence[Pair], *, every: bool = False) -> str:
+    shown = pairs if every else pairs[:_NAMED]
+    more = f" and {len(pairs) - len(shown)} more pairs" if len(shown) < len(pairs) else ""
+    return ", ".join(f"{a} - {b}" for a, b in shown) + more

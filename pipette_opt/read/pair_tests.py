@@ -1,0 +1,153 @@
+"""
+Tests between two processes: OSU's ``osu_bw``, ``osu_bibw`` and ``osu_latency``, perftest's ``ib_write_bw``.
+
+Neither prints the hosts. They are taken from a line ``# hosts: SENDER RECEIVER``, from the launcher's command if the
+log has it (``mpirun -H a,b``, ``srun -w a,b``), or from the file's name, ``SENDER_to_RECEIVER``.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.units import MIB, US
+
+LARGE_PAIR_BYTES = MIB
+"""Both keep many messages in flight, so that sizes from here on tell the bandwidth."""
+
+SMALL_PAIR_BYTES = 8
+"""``osu_latency`` up to here tells the latency."""
+
+MB = 10**6
+
+GBIT_PER_S = 10**9 / 8
+
+_OSU = re.compile(r"#\s*OSU MPI.*?(?P<name>Bi-Directional Bandwidth|Bandwidth|Latency) Test")
+_PERFTEST = re.compile(r"(RDMA_Write|RDMA_Read|Send)\s+(?P<both>Bidirectional\s+)?BW Test")
+_PERFTEST_UNIT = re.compile(r"BW average\[(?P<unit>MB/sec|MiB/sec|Gb/sec)\]")
+_HOSTS_LINE = re.compile(r"^#\s*hosts:\s*(?P<hosts>.+)$", re.MULTILINE)
+_LAUNCHER = re.compile(r"(?:mpirun|mpiexec|srun)\b.*?\s(?:-H|--?hosts?|-w|--nodelist)[ =](?P<hosts>\S+)")
+_TEST_NAME = re.compile(r"^(?:osu_(?:bw|bibw|latency)|ib_(?:write|read|send)_bw)[_.-]*")
+_SEPARATOR = re.compile(r"_to_|-to-|__|_|,")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTest:
+    """
+    What one test says about the way from one host to another.
+
+    Parameters
+    ----------
+    bytes_per_s
+        What one process sends to the other; ``None`` for a test of latency.
+    latency_s
+        Fixed cost of a message; ``None`` for a test of bandwidth.
+    both_ways
+        Whether both directions were loaded at once, each with ``bytes_per_s``.
+    """
+
+    kind: str
+    sender: str
+    receiver: str
+    bytes_per_s: float | None = None
+    latency_s: float | None = None
+    both_ways: bool = False
+
+
+def is_pair_test(text: str) -> bool:
+    """Whether a text looks like what these programs print."""
+    return bool(_OSU.search(text) or (_PERFTEST.search(text) and _PERFTEST_UNIT.search(text)))
+
+
+def parse_pair_test(text: str, where: str) -> PairTest:
+    """
+    Read one test.
+
+    MB of OSU are 10^6 bytes; perftest's MB/sec are 2^20 bytes/s, its Gb/sec 10^9 bits/s (its ``--help``). Rank 0 of
+    ``osu_bw`` sends; the client of ``ib_write_bw`` and ``ib_send_bw``, named first here, sends too; with
+    ``ib_read_bw`` it receives.
+    """
+    first, second = _hosts(text, where)
+    osu = _OSU.search(text)
+    if osu:
+        rows = _rows(text, where, columns=2)
+        name = osu["name"]
+        if name == "Latency":
+            small = [value for size, value in rows if size <= SMALL_PAIR_BYTES]
+            if not small:
+                raise InputError(where, f"osu_latency must have sizes up to {SMALL_PAIR_BYTES} bytes.")
+            return PairTest(kind="osu_latency", sender=first, receiver=second, latency_s=min(small) * US)
+        both = name != "Bandwidth"
+        rate = _rate(rows) * MB / (2 if both else 1)
+        kind = "osu_bibw" if both else "osu_bw"
+        return PairTest(kind=kind, sender=first, receiver=second, bytes_per_s=rate, both_ways=both)
+    return _perftest(text, where, first, second)
+
+
+def _perftest(text: str, where: str, first: str, second: str) -> PairTest:
+    title, unit = _PERFTEST.search(text), _PERFTEST_UNIT.search(text)
+    if title is None or unit is None:
+        raise InputError(where, "is no output of ib_write_bw: its title or the column BW average is missing.")
+    rows = _rows(text, where, columns=4)
+    both = title["both"] is not None
+    rate = _rate(rows) * (GBIT_PER_S if unit["unit"] == "Gb/sec" else MIB) / (2 if both else 1)
+    operation = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send"}[title.group(1)]
+    if operation == "read":
+        first, second = second, first
+    return PairTest(kind=f"ib_{operation}_bw", sender=first, receiver=second, bytes_per_s=rate, both_ways=both)
+
+
+def _rows(text: str, where: str, columns: int) -> list[tuple[int, float]]:
+    """Sizes with the last of the first ``columns`` numbers: rates, or latencies."""
+    rows: list[tuple[int, float]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        cells = line.split()
+        if not cells or not cells[0].isdigit():
+            continue
+        try:
+            size, value = int(cells[0]), float(cells[columns - 1])
+        except (IndexError, ValueError):
+            raise InputError(f"{where}, line {number}", f"must have {columns} numbers, got {line.strip()!r}.") from None
+        if not 0 < value < float("inf"):
+            raise InputError(f"{where}, line {number}", f"must be a measurement > 0, got {cells[columns - 1]!r}.")
+        if rows and size <= rows[-1][0]:
+            raise InputError(
+                f"{where}, line {number}",
+                f"size {size} follows {rows[-1][0]}: several tests are mixed; give each a file of its own.",
+            )
+        if "Fail" in cells:
+            raise InputError(f"{where}, line {number}", "the test found wrong data; repeat it.")
+        rows.append((size, value))
+    if not rows:
+        raise InputError(where, "has no results; the test failed or its output breaks off.")
+    if not text.endswith("\n"):
+        raise InputError(where, "breaks off inside its last line.")
+    return rows
+
+
+def _rate(rows: Sequence[tuple[int, float]]) -> float:
+    """Mean over the sizes that tell the bandwidth; the largest one if all are small."""
+    large = [value for size, value in rows if size >= LARGE_PAIR_BYTES] or [rows[-1][1]]
+    return sum(large) / len(large)
+
+
+def _hosts(text: str, where: str) -> tuple[str, str]:
+    for pattern in (_HOSTS_LINE, _LAUNCHER):
+        match = pattern.search(text)
+        if match:
+            names = expand_hosts(re.sub(r":\d+(?=,|$)", "", ",".join(match["hosts"].split())), where)
+            return _two(names, where, f"{match.group(0).strip()!r}")
+    stem = _TEST_NAME.sub("", Path(where).name.removesuffix(Path(where).suffix))
+    return _two([part for part in _SEPARATOR.split(stem) if part], where, "its name")
+
+
+def _two(names: Sequence[str], where: str, origin: str) -> tuple[str, str]:
+    if len(names) != 2 or names[0] == names[1]:
+        raise InputError(
+            where,
+            f"does not say which two hosts it measured: {origin} must name the sender and the receiver. Call the file "
+            "SENDER_to_RECEIVER.txt, or add the line '# hosts: SENDER RECEIVER'.",
+        )
+    return names[0], names[1]

@@ -1,0 +1,88 @@
+"""The switches of a cluster, as ``scontrol show topology`` or Slurm's ``topology.conf`` lists them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.hosts import expand_hosts
+
+_LINE = re.compile(r"^\s*SwitchName=", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchTree:
+    """
+    Who is under which switch.
+
+    Parameters
+    ----------
+    ancestors
+        For each host its switches, from the leaf up to the root.
+    """
+
+    ancestors: Mapping[str, tuple[str, ...]]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts in the order of the file."""
+        return tuple(self.ancestors)
+
+    def distance(self, a: str, b: str) -> int | None:
+        """Levels up to the first common switch, 0 for the same leaf; ``None`` without one."""
+        above_a, above_b = self.ancestors.get(a, ()), self.ancestors.get(b, ())
+        return next((level for level, switch in enumerate(above_a) if switch in above_b), None)
+
+
+def is_switch_list(text: str) -> bool:
+    """Whether a text looks like Slurm's list of switches."""
+    return any(_LINE.match(line) for line in text.splitlines())
+
+
+def parse_switches(text: str, where: str) -> SwitchTree:
+    """
+    Read lines such as ``SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu[01-08]``, ``SwitchName=top Switches=leaf[1-2]``.
+
+    ``scontrol`` also lists the nodes below of the higher switches; those are not leaves. Slurm does not use the link
+    speed, and neither is it used here.
+    """
+    nodes: dict[str, tuple[str, ...]] = {}
+    parent: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not _LINE.match(line):
+            continue
+        place = f"{where}, line {number}"
+        fields = {key.lower(): value for key, _, value in (part.partition("=") for part in line.split("#")[0].split())}
+        name = fields["switchname"]
+        if name in nodes:
+            raise InputError(place, f"switch {name!r} is listed twice.")
+        children = fields.get("switches", "")
+        nodes[name] = ()
+        if children and children != "(null)":
+            for child in expand_hosts(children, place):
+                if child in parent:
+                    raise InputError(place, f"switch {child!r} is below {parent[child]!r} already.")
+                parent[child] = name
+        elif fields.get("nodes", "(null)") != "(null)":
+            nodes[name] = expand_hosts(fields["nodes"], place)
+        else:
+            raise InputError(place, f"switch {name!r} must have Nodes or Switches.")
+    ancestors: dict[str, tuple[str, ...]] = {}
+    for switch, hosts in nodes.items():
+        chain = _chain(switch, parent, where)
+        for host in hosts:
+            if host in ancestors:
+                raise InputError(where, f"host {host!r} is below the leaves {ancestors[host][0]!r} and {switch!r}.")
+            ancestors[host] = chain
+    if not ancestors:
+        raise InputError(where, "lists switches, but no host below them.")
+    return SwitchTree(ancestors=ancestors)
+
+
+def _chain(switch: str, parent: Mapping[str, str], where: str) -> tuple[str, ...]:
+    chain = [switch]
+    while chain[-1] in parent:
+        if parent[chain[-1]] in chain:
+            raise InputError(where, f"switch {switch!r} is below itself.")
+        chain.append(parent[chain[-1]])
+    return tuple(chain)

@@ -1,0 +1,77 @@
+"""Slurm's list of switches."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.links import import_links
+from pipette_opt.read.switches import is_switch_list, parse_switches
+
+SCONTROL = """SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
+SwitchName=alone Level=0 LinkSpeed=1 Nodes=n5
+"""
+
+
+def test_distances() -> None:
+    """Same leaf, one level up, no common switch, unknown."""
+    tree = parse_switches(SCONTROL, "topology")
+    assert is_switch_list(SCONTROL)
+    assert tree.hosts == ("n1", "n2", "n3", "n4", "n5")
+    assert tree.distance("n1", "n2") == 0
+    assert tree.distance("n2", "n3") == 1
+    assert tree.distance("n1", "n5") is None
+    assert tree.distance("n1", "elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2\n", "listed twice"),
+        ("SwitchName=a\n", "must have Nodes or Switches"),
+        ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n", "below the leaves 'a' and 'b'"),
+        ("SwitchName=a Nodes=n1\nSwitchName=b Switches=a\nSwitchName=c Switches=a\n", "below 'b' already"),
+        ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", "is below itself"),
+        ("SwitchName=a Nodes=n[1-\n", "unmatched bracket"),
+    ],
+)
+def test_lists_that_are_no_tree(text: str, message: str) -> None:
+    """Each says what is wrong."""
+    with pytest.raises(InputError, match=message):
+        parse_switches(text, "topology")
+
+
+def matrix_csv_mpigraph(rates: dict[tuple[int, int], int], hosts: int) -> str:
+    """What mpiGraph prints, MB/s; zero where not given."""
+
+    def table(title: str, word: str, turned: bool) -> str:
+        names = [f"n{i + 1}" for i in range(hosts)]
+        lines = ["\t".join([title, *names])]
+        for i in range(hosts):
+            cells = [rates.get((j, i) if turned else (i, j), 0) for j in range(hosts)]
+            lines.append("\t".join([names[i], word, *map(str, cells)]))
+        return "\n".join(lines)
+
+    return f"START mpiGraph v1.6\n{table('Send', 'to', False)}\n\n{table('Recv', 'from', True)}\nEND mpiGraph\n"
+
+
+def test_a_missing_pair_gets_the_worst_at_its_distance(tmp_path: Path) -> None:
+    """Inside leaf 1: 30; between leaves 10; missing n3-n4 gets leaf 1's, missing n1-n4 the one between leaves."""
+    rates = {(0, 1): 30, (0, 2): 12, (1, 2): 11, (1, 3): 10}
+    rates |= {(j, i): value for (i, j), value in rates.items()}
+    (tmp_path / "g.out").write_text(matrix_csv_mpigraph(rates, 4))
+    (tmp_path / "switches.txt").write_text(SCONTROL)
+    imported = import_links(tmp_path, fill="switch", gpu="a100-80gb", gpus_per_node=8)
+    filled = imported.cluster.link_matrices[0].bytes_per_s / 2**20
+    assert filled[2, 3] == pytest.approx(30)
+    assert filled[0, 3] == filled[3, 0] == pytest.approx(10)
+    assert np.isnan(np.diag(filled)).all()
+    assert any(
+        "median GB/s by switch: under one leaf 0.03 (2 links), 1 level up 0.01" in note for note in imported.notes
+    )
+    (tmp_path / "switches.txt").unlink()
+    with pytest.raises(InputError, match="switch needs the output of scontrol"):
+        import_links(tmp_path, fill="switch", gpu="a100-80gb", gpus_per_node=8)
