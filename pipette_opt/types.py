@@ -22,6 +22,8 @@ Precision = Literal["fp32", "fp16", "bf16"]
 
 RecomputeGranularity = Literal["selective", "full"]
 
+RecomputeMethod = Literal["uniform", "block"]
+
 
 def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.ndarray:
     """Return a C-contiguous read-only copy of ``array``."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     DEFAULT_STACK,
@@ -107,12 +108,21 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     return parameters
 
 
+def _check_timed(config: ParallelConfig) -> None:
+    """Refuse what only the memory side knows."""
+    if config.sharding_stage > 1:
+        raise InputError("zero_stage", f"times of ZeRO stage {config.sharding_stage} are not known, only of 0 and 1.")
+    if config.recompute_granularity == "full" and config.recompute_method == "block":
+        raise InputError("recompute_method", "times of block recomputation are not known, only of uniform.")
+
+
 def stage_compute(
     instance: Instance,
     config: ParallelConfig,
     rates: StackSpec | None = None,
 ) -> StageCompute:
     """Compute times of every stage on every kind of GPU of the cluster; ``rates`` in place of the instance's stack."""
+    _check_timed(config)
     rates = rates or instance.stack
     kinds = instance.cluster.gpu_kinds
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)

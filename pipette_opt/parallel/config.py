@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import groupby
 
-from pipette_opt.types import RecomputeGranularity
+from pipette_opt.types import RecomputeGranularity, RecomputeMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +19,15 @@ class ParallelConfig:
         Transformer layers of each pipeline stage, all its chunks together, length
         ``pipeline_model_parallel_size``. With interleaving the chunks of a stage are equal.
     recompute_granularity
-        ``selective`` recomputes the attention core, ``full`` every layer from its input (method ``uniform``,
-        one layer at a time).
+        ``selective`` recomputes the attention core, ``full`` whole layers from their inputs.
+    recompute_method, recompute_num_layers
+        With ``full``: ``uniform`` recomputes all layers, that many at a time from the first one's input; ``block`` so
+        many layers of each chunk, one at a time, and keeps the activations of the others.
+    expert_tensor_parallel_size
+        Tensor-parallel ranks of one expert; ``None`` for ``tensor_model_parallel_size``.
+    zero_stage
+        What replicas share: nothing (0), optimizer states (1), gradients too (2), parameters too (3). ``None``: what
+        ``use_distributed_optimizer`` says, 1 or 0.
     """
 
     tensor_model_parallel_size: int
@@ -34,6 +41,10 @@ class ParallelConfig:
     sequence_parallel: bool = False
     recompute_granularity: RecomputeGranularity | None = None
     use_distributed_optimizer: bool = False
+    recompute_method: RecomputeMethod = "uniform"
+    recompute_num_layers: int = 1
+    expert_tensor_parallel_size: int | None = None
+    zero_stage: int | None = None
 
     def __post_init__(self) -> None:
         for field in (
@@ -43,6 +54,8 @@ class ParallelConfig:
             "micro_batch_size",
             "context_parallel_size",
             "expert_model_parallel_size",
+            "expert_tensor_size",
+            "recompute_num_layers",
         ):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be >= 1, got {getattr(self, field)}.")
@@ -53,6 +66,16 @@ class ParallelConfig:
             )
         if min(self.layers_per_stage) < 0:
             raise ValueError(f"layers_per_stage must be >= 0, got {self.layers_per_stage}.")
+        if self.recompute_method not in ("uniform", "block"):
+            raise ValueError(f"recompute_method must be uniform or block, got {self.recompute_method!r}.")
+        if self.zero_stage is not None:
+            if self.zero_stage not in range(4):
+                raise ValueError(f"zero_stage must be None or 0 to 3, got {self.zero_stage!r}.")
+            if (self.zero_stage > 0) != self.use_distributed_optimizer:
+                raise ValueError(
+                    f"zero_stage={self.zero_stage} contradicts "
+                    f"use_distributed_optimizer={self.use_distributed_optimizer}."
+                )
         vpp = self.virtual_pipeline_model_parallel_size
         if vpp is not None:
             if vpp < 2:
@@ -71,6 +94,23 @@ class ParallelConfig:
             * self.data_parallel_size
             * self.pipeline_model_parallel_size
         )
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """Tensor-parallel ranks of one expert."""
+        chosen = self.expert_tensor_parallel_size
+        return self.tensor_model_parallel_size if chosen is None else chosen
+
+    @property
+    def sharding_stage(self) -> int:
+        """What replicas share, as ZeRO counts it, 0 to 3."""
+        return int(self.use_distributed_optimizer) if self.zero_stage is None else self.zero_stage
+
+    def layers_recomputed_at_once(self) -> int:
+        """Layers that one recomputation brings back; 0 without full recomputation."""
+        if self.recompute_granularity != "full":
+            return 0
+        return self.recompute_num_layers if self.recompute_method == "uniform" else 1
 
     @property
     def num_chunks(self) -> int:
@@ -103,8 +143,17 @@ class ParallelConfig:
             parts.append("sp")
         if self.recompute_granularity:
             parts.append(self.recompute_granularity)
+        if self.recompute_granularity == "full" and (self.recompute_method, self.recompute_num_layers) != (
+            "uniform",
+            1,
+        ):
+            parts.append(f"{self.recompute_method}{self.recompute_num_layers}")
+        if self.expert_model_parallel_size > 1:
+            parts.append(f"ep{self.expert_model_parallel_size}")
+        if self.expert_tensor_parallel_size is not None:
+            parts.append(f"etp{self.expert_tensor_parallel_size}")
         if self.use_distributed_optimizer:
-            parts.append("dopt")
+            parts.append("dopt" if self.sharding_stage == 1 else f"zero{self.sharding_stage}")
         if len(set(self.layers_per_stage)) > 1:
             runs = [(layers, len(list(run))) for layers, run in groupby(self.layers_per_stage)]
             parts.append(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pipette_opt.errors import InputError
 from pipette_opt.specs.cluster import ClusterSpec
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.profile import ComputeProfile
@@ -34,3 +35,13 @@ class Instance:
     launcher: Launcher = "slurm"
     profile: ComputeProfile | None = None
     stack: StackSpec = DEFAULT_STACK
+
+    def __post_init__(self) -> None:
+        """Refuse what only the memory side knows, before anything is timed wrongly."""
+        if self.model.num_experts is not None:
+            problem = f"has {self.model.num_experts} experts; times of mixtures of experts are not known, only their"
+            raise InputError(f"model {self.model.name}", f"{problem} memory (`pipette-opt memory predict`).")
+        if self.training.fp8:
+            raise InputError(
+                "fp8", "times of fp8 training are not known, only its memory (`pipette-opt memory predict`)."
+            )

@@ -25,6 +25,16 @@ class ModelSpec:
         Whether the output head has weights of its own.
     position_embedding_type
         ``learned_absolute`` adds ``max_position_embeddings * hidden_size`` parameters.
+    num_experts
+        Experts of one mixture-of-experts layer; ``None`` for a dense model.
+    moe_router_topk
+        Experts that each token goes to.
+    moe_ffn_hidden_size
+        Width of one expert; ``None`` for ``ffn_hidden_size``.
+    moe_shared_expert_intermediate_size
+        Width of the shared experts together, which every token passes; 0 without.
+    num_dense_layers
+        Layers without experts, before all the others.
     """
 
     name: str
@@ -46,6 +56,11 @@ class ModelSpec:
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
     make_vocab_size_divisible_by: int = 128
+    num_experts: int | None = None
+    moe_router_topk: int = 2
+    moe_ffn_hidden_size: int | None = None
+    moe_shared_expert_intermediate_size: int = 0
+    num_dense_layers: int = 0
 
     def __post_init__(self) -> None:
         for field in (
@@ -67,9 +82,41 @@ class ModelSpec:
                 f"num_query_groups must divide num_attention_heads={self.num_attention_heads}, "
                 f"got {self.num_query_groups}."
             )
+        self._check_experts()
         for field in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
+
+    def _check_experts(self) -> None:
+        """Without experts nothing else may speak of them."""
+        for field in ("moe_shared_expert_intermediate_size", "num_dense_layers"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"{field} must be a whole number >= 0, got {value!r}.")
+            if value and self.num_experts is None:
+                raise ValueError(f"{field}={value} needs num_experts.")
+        if self.num_experts is None:
+            if self.moe_ffn_hidden_size is not None:
+                raise ValueError(f"moe_ffn_hidden_size={self.moe_ffn_hidden_size} needs num_experts.")
+            return
+        for field in ("num_experts", "moe_router_topk", "expert_ffn_size"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
+        if self.moe_router_topk > self.num_experts:
+            raise ValueError(f"moe_router_topk must be <= num_experts={self.num_experts}, got {self.moe_router_topk}.")
+        if self.num_dense_layers >= self.num_layers:
+            raise ValueError(f"num_dense_layers must be < num_layers={self.num_layers}, got {self.num_dense_layers}.")
+
+    @property
+    def expert_ffn_size(self) -> int:
+        """Width of one expert."""
+        return self.ffn_hidden_size if self.moe_ffn_hidden_size is None else self.moe_ffn_hidden_size
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with experts."""
+        return 0 if self.num_experts is None else self.num_layers - self.num_dense_layers
 
     @property
     def query_projection_size(self) -> int:
@@ -87,26 +134,55 @@ class ModelSpec:
         return self.hidden_size * (2 if self.normalization == "LayerNorm" else 1)
 
     @property
+    def attention_parameters(self) -> int:
+        """Parameters of one layer's attention that tensor parallelism splits."""
+        h, q, kv = self.hidden_size, self.query_projection_size, self.kv_projection_size
+        return h * (q + 2 * kv) + q * h + ((q + 2 * kv) if self.add_qkv_bias else 0)
+
+    def mlp_parameters(self, width: int) -> int:
+        """Parameters of a gated or plain MLP of that width, its row-parallel bias apart."""
+        up = 2 * width if self.gated_linear_unit else width
+        return self.hidden_size * (up + width) + (up if self.add_bias_linear else 0)
+
+    @property
     def sharded_layer_parameters(self) -> int:
-        """Parameters of one transformer layer that tensor parallelism splits."""
-        h, q, kv, ffn = self.hidden_size, self.query_projection_size, self.kv_projection_size, self.ffn_hidden_size
-        up = 2 * ffn if self.gated_linear_unit else ffn
-        weights = h * (q + 2 * kv) + q * h + h * up + ffn * h
-        qkv_bias = (q + 2 * kv) if self.add_qkv_bias else 0
-        up_bias = up if self.add_bias_linear else 0
-        return weights + qkv_bias + up_bias
+        """Parameters of one dense transformer layer that tensor parallelism splits."""
+        return self.attention_parameters + self.mlp_parameters(self.ffn_hidden_size)
+
+    @property
+    def sharded_moe_layer_parameters(self) -> int:
+        """The same of a layer with experts: attention and shared experts."""
+        shared = self.moe_shared_expert_intermediate_size
+        return self.attention_parameters + (self.mlp_parameters(shared) if shared else 0)
+
+    @property
+    def expert_layer_parameters(self) -> int:
+        """Parameters of all routed experts of one layer; they have no biases."""
+        matrices = 3 if self.gated_linear_unit else 2
+        return (self.num_experts or 0) * matrices * self.hidden_size * self.expert_ffn_size
+
+    @property
+    def replicated_moe_layer_parameters(self) -> int:
+        """Parameters of a layer with experts that every tensor rank holds whole: its router too."""
+        mlp_bias = self.hidden_size if self.add_bias_linear and not self.moe_shared_expert_intermediate_size else 0
+        return self.replicated_layer_parameters - mlp_bias + self.hidden_size * (self.num_experts or 0)
 
     @property
     def replicated_layer_parameters(self) -> int:
-        """Parameters of one transformer layer that every tensor rank holds whole: norms and row-parallel biases."""
+        """Parameters of one dense layer that every tensor rank holds whole: norms and row-parallel biases."""
         biases = 2 * self.hidden_size if self.add_bias_linear else 0
         qk_norms = 2 * self.kv_channels if self.qk_layernorm else 0
         return 2 * self.norm_parameters + biases + qk_norms
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of one transformer layer."""
+        """Parameters of one dense transformer layer."""
         return self.sharded_layer_parameters + self.replicated_layer_parameters
+
+    @property
+    def moe_layer_parameters(self) -> int:
+        """Parameters of one layer with experts."""
+        return self.sharded_moe_layer_parameters + self.replicated_moe_layer_parameters + self.expert_layer_parameters
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Vocabulary padded as Megatron pads it: to a multiple of ``make_vocab_size_divisible_by * tp``."""
@@ -121,7 +197,9 @@ class ModelSpec:
             self.max_position_embeddings * self.hidden_size if self.position_embedding_type == "learned_absolute" else 0
         )
         head = embedding if self.untie_embeddings_and_output_weights else 0
-        return self.num_layers * self.layer_parameters + embedding + position + head + self.norm_parameters
+        dense_layers = self.num_layers - self.num_moe_layers
+        layers = dense_layers * self.layer_parameters + self.num_moe_layers * self.moe_layer_parameters
+        return layers + embedding + position + head + self.norm_parameters
 
     def flops_per_token(self, seq_length: int) -> float:
         """
@@ -129,9 +207,16 @@ class ModelSpec:
 
         Six per matrix parameter that multiplies it (the output head counts, the embedding look-up does not), plus
         ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
-        (Narayanan et al., arXiv 2104.04473, equation 3; full attention, no causal halving).
+        (Narayanan et al., arXiv 2104.04473, equation 3; full attention, no causal halving). Of the experts those count
+        that the token goes to.
         """
-        h, q, kv, ffn = self.hidden_size, self.query_projection_size, self.kv_projection_size, self.ffn_hidden_size
-        matrices = h * (q + 2 * kv) + q * h + h * ffn * (3 if self.gated_linear_unit else 2)
+        h, q, kv = self.hidden_size, self.query_projection_size, self.kv_projection_size
+        width = (self.num_layers - self.num_moe_layers) * self.ffn_hidden_size
+        if self.num_experts is not None:
+            active = self.moe_router_topk * self.expert_ffn_size + self.moe_shared_expert_intermediate_size
+            width += self.num_moe_layers * active
+        attention = self.num_layers * (h * (q + 2 * kv) + q * h)
+        matrices = attention + h * width * (3 if self.gated_linear_unit else 2)
+        router = self.num_moe_layers * h * (self.num_experts or 0)
         head = h * self.vocab_size
-        return 6.0 * (self.num_layers * matrices + head) + 12.0 * self.num_layers * q * seq_length
+        return 6.0 * (matrices + router + head) + 12.0 * self.num_layers * q * seq_length

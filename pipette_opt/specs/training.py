@@ -5,6 +5,14 @@ from typing import Literal
 
 from pipette_opt.types import Precision
 
+StateDtype = Literal["fp32", "fp16", "bf16", "fp8"]
+"""Formats of Adam's moments."""
+
+STATE_DTYPES = ("fp32", "fp16", "bf16", "fp8")
+
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+"""Bytes of one element."""
+
 _CHOICES: dict[str, tuple[object, ...]] = {
     "precision": ("bf16", "fp16", "fp32"),
     "accumulate_allreduce_grads_in_fp32": (True, False),
@@ -12,6 +20,10 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "flash_version": (1, 2),
     "fused_softmax": (True, False),
     "fused_norm": (True, False),
+    "fp8": (False, True),
+    "main_params_dtype": ("fp32", "fp16"),
+    "exp_avg_dtype": STATE_DTYPES,
+    "exp_avg_sq_dtype": STATE_DTYPES,
 }
 
 
@@ -38,6 +50,11 @@ class TrainingSpec:
         Unfused attention scales, masks and normalises in one kernel.
     fused_norm
         Normalisation layers are one kernel each.
+    fp8
+        Matrix products of the layers in fp8, as Transformer Engine does them: parameters stay as ``precision`` says and
+        have fp8 copies, inputs are kept in fp8.
+    main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype
+        Formats of the optimizer's master copy and moments (Megatron-Core's precision-aware optimizer).
     """
 
     global_batch_size: int
@@ -48,6 +65,10 @@ class TrainingSpec:
     flash_version: Literal[1, 2] = 2
     fused_softmax: bool = True
     fused_norm: bool = True
+    fp8: bool = False
+    main_params_dtype: Literal["fp32", "fp16"] = "fp32"
+    exp_avg_dtype: StateDtype = "fp32"
+    exp_avg_sq_dtype: StateDtype = "fp32"
 
     def __post_init__(self) -> None:
         for field in ("global_batch_size", "seq_length"):
@@ -58,6 +79,8 @@ class TrainingSpec:
             value = getattr(self, field)
             if isinstance(value, bool) != isinstance(allowed[0], bool) or value not in allowed:
                 raise ValueError(f"{field} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+        if self.fp8 and self.precision == "fp32":
+            raise ValueError("fp8 goes with precision bf16 or fp16, got fp32.")
 
     @property
     def parameter_bytes(self) -> int:
@@ -71,8 +94,17 @@ class TrainingSpec:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of Adam's state per parameter: two fp32 moments, and an fp32 master copy unless training in fp32."""
-        return 8 if self.precision == "fp32" else 12
+        """Bytes of Adam's state per parameter: two moments, and a master copy unless training in fp32."""
+        moments = BYTES[self.exp_avg_dtype] + BYTES[self.exp_avg_sq_dtype]
+        return moments + (0 if self.precision == "fp32" else BYTES[self.main_params_dtype])
+
+    @property
+    def narrow_states(self) -> int:
+        """Optimizer states per parameter that are kept in less than fp32."""
+        kept = [self.exp_avg_dtype, self.exp_avg_sq_dtype]
+        if self.precision != "fp32":
+            kept.append(self.main_params_dtype)
+        return sum(dtype != "fp32" for dtype in kept)
 
     @property
     def tokens(self) -> int:
