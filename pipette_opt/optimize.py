@@ -127,17 +127,26 @@ def optimize(
     params: OptimizeParams | None = None,
     watcher: Watcher | None = None,
     inputs: Mapping[str, Any] | None = None,
+    prepared: Prepared | None = None,
+    known: Sequence[Solution] = (),
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
 
     Raises ``InfeasibleError`` with the reasons if nothing is legal, fits and can be placed.
+
+    Parameters
+    ----------
+    prepared
+        What :func:`~pipette_opt.prepare.prepare` made of the same instance and space, if that was done before.
+    known
+        Placements to start from, of candidates of ``prepared.exact``.
     """
     from pipette_opt.verify import verify
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    prepared = prepare(instance, space, params.max_oom_risk, watcher.report)
-    hint = hint_for(prepared, params, watcher)
+    prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report)
+    hint = with_known(hint_for(prepared, params, watcher), known)
     judged = judge_pool(prepared.instance, prepared.exact, hint)
     if judged:
         watcher.on_plan(finish(prepared, judged, hint, params, watcher, inputs))
@@ -157,6 +166,18 @@ def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Re
     watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
     limit = min(10.0, ANNEALING_SHARE * params.time_limit_s)
     return anneal(prepared.exact, AnnealingParams(time_limit_s=limit, seed=params.seed), stop=watcher.stop)
+
+
+def with_known(hint: Result, known: Sequence[Solution]) -> Result:
+    """The hint with the better of its own and the known placements of each candidate."""
+    if not known:
+        return hint
+    own = () if hint.solution is None else (hint.solution, *hint.pool)
+    ranked = sorted((*known, *own), key=lambda one: (one.objective_ticks, one.candidate))
+    best_of = {one.candidate: one for one in reversed(ranked)}
+    best, *others = sorted(best_of.values(), key=lambda one: (one.objective_ticks, one.candidate))
+    status = "FEASIBLE" if hint.status in ("INFEASIBLE", "UNKNOWN") else hint.status
+    return replace(hint, status=status, solution=best, pool=tuple(others))
 
 
 def solve_exact(prepared: Prepared, params: OptimizeParams, watcher: Watcher, hint: Result) -> Result:
