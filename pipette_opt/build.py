@@ -1,7 +1,7 @@
 """The integer problem of an instance: every candidate with every packing of the hosts, in ticks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.types import FloatArray, IntArray
 from pipette_opt.units import MIB
@@ -34,6 +34,9 @@ It is some 100,000 of the shortest round trips.
 """
 
 NO_TICKS = np.zeros((0, 0), dtype=np.int64)
+
+Rounding = Callable[[FloatArray], FloatArray]
+"""``np.ceil`` for closed forms, ``np.floor`` for lower forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +54,65 @@ class FittingCandidate:
     need_bytes: IntArray
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PathCounts:
+    """
+    How often paths through a schedule do what; what :class:`~pipette_opt.problem.Paths` are, before any times.
+
+    Parameters
+    ----------
+    stage
+        Whose last backward each path ends with, shape ``(num_paths,)``.
+    forward, backward
+        Operations of one micro-batch on each chunk of each stage, shape ``(num_paths, chunks, pp)``.
+    up, down
+        Transfers from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
+    """
+
+    stage: IntArray
+    forward: IntArray
+    backward: IntArray
+    up: IntArray
+    down: IntArray
+
+
+def plain_counts(pp: int, num_microbatches: int, chunks: int) -> PathCounts:
+    """
+    The paths that every schedule has.
+
+    The first micro-batch goes through the first chunks up to a stage, the stage does all its work, and its last
+    backward, one of the first chunk, ends the path or goes back to the first stage.
+    """
+    stage = np.arange(pp)
+    before = np.tile(np.tri(pp, k=-1, dtype=np.int64), (2, 1))
+    here = np.tile(np.eye(pp, dtype=np.int64), (2, 1))
+    back = np.concatenate([np.zeros((pp, pp), dtype=np.int64), before[pp:]])
+    work = np.repeat(num_microbatches * here[:, None, :], chunks, axis=1)
+    forward, backward = work, work.copy()
+    forward[:, 0] += before
+    backward[:, 0] += back
+    first_ends_once = np.arange(1, 2 * pp)
+    return PathCounts(
+        stage=np.concatenate([stage, np.zeros_like(stage)])[first_ends_once],
+        forward=forward[first_ends_once],
+        backward=backward[first_ends_once],
+        up=before[first_ends_once],
+        down=back[first_ends_once],
+    )
+
+
+def with_paths(
+    instance: Instance, data: ProblemData, candidate: CandidateData, counts: Sequence[PathCounts]
+) -> CandidateData:
+    """A candidate whose lower form also has these paths."""
+    compute = stage_compute(instance, candidate.config)
+    paths = candidate.paths
+    for one in counts:
+        more = _paths(instance, candidate.config, compute, candidate.block, one, data.tick_s)
+        paths = more if paths is None else paths.joined(more)
+    return replace(candidate, paths=paths)
+
+
 def build_problem_data(
     instance: Instance,
     fitting: Sequence[FittingCandidate],
@@ -62,14 +124,15 @@ def build_problem_data(
     Turn seconds into ticks and bytes into MiB.
 
     With blocking sends, two stages exchange an activation and a gradient together and wait for the slower one, so
-    the closed form uses the slower direction of each link both ways.
+    the closed form uses the slower direction of each link both ways. Lower forms are rounded down.
 
     Parameters
     ----------
     capacity_bytes
         Memory of one GPU of each host that a stage may use, shape ``(num_nodes,)``.
     lower_form
-        Give every candidate the lower form, which no schedule and no send mode undercuts.
+        Give every candidate the lower form, as interleaved ones have anyway: the paths that every schedule has, which
+        no send mode undercuts; :func:`with_paths` adds more.
 
     Returns
     -------
@@ -82,7 +145,9 @@ def build_problem_data(
     )
     tick_s = shortest / TICKS_PER_ROUND_TRIP
     candidates = [
-        _candidate(instance, candidate, times, block, tick_s, exact=candidate.config.num_chunks == 1 and not lower_form)
+        _candidate(
+            instance, candidate, times, block, tick_s, closed=candidate.config.num_chunks == 1 and not lower_form
+        )
         for candidate, times in zip(fitting, compute, strict=True)
         for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
     ]
@@ -102,45 +167,50 @@ def _candidate(
     block: NodeBlock,
     tick_s: float,
     *,
-    exact: bool,
+    closed: bool,
 ) -> CandidateData:
     config, cluster = fitting.config, instance.cluster
+    rounding: Rounding = np.ceil if closed else np.floor
     gpus, members = _gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
     link_s = inter_node_message_s(cluster, message, gpus // block.stages)
-    if exact and instance.p2p == "blocking":
+    if closed and instance.p2p == "blocking":
         link_s = np.maximum(link_s, link_s.T)
     gradient = gradient_traffic(instance.model, instance.training, config, instance.stack)
     distinct = sorted(set(gradient))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
-    forward, backward, first_forward, first_backward = _stage_ticks(instance, config, compute, block, tick_s)
-    tensor_forward, tensor_backward = _tensor_ticks(instance, config, compute, block, tick_s)
+    forward, backward = _chunk_seconds(instance, config, compute, block)
+    tensor_forward, tensor_backward = _tensor_ticks(instance, config, compute, block, tick_s, rounding)
     several_hosts = config.data_parallel_size > block.replicas
+    paths = None
+    if not closed:
+        counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
+        paths = _paths(instance, config, compute, block, counts, tick_s)
     return CandidateData(
         config=config,
         block=block,
         grid=block.node_grid(config),
-        exact=exact,
         num_microbatches=num_microbatches,
-        forward_ticks=forward,
-        backward_ticks=backward,
-        first_forward_ticks=first_forward,
-        first_backward_ticks=first_backward,
-        intra_p2p_ticks=int(_up(intra_node_message_s(cluster, message), tick_s)),
-        p2p_ticks=_link_ticks(link_s, tick_s),
+        forward_ticks=_ticks(forward.sum(axis=1), tick_s, rounding),
+        backward_ticks=_ticks(backward.sum(axis=1), tick_s, rounding),
+        intra_p2p_ticks=int(_ticks(intra_node_message_s(cluster, message), tick_s, rounding)),
+        p2p_ticks=_link_ticks(link_s, tick_s, rounding),
         ring_class=np.array([distinct.index(traffic) for traffic in gradient]),
-        ring_ticks=np.array([_ring_ticks(instance, traffic, members, gpus, num_hosts, tick_s) for traffic in distinct])
+        ring_ticks=np.array(
+            [_ring_ticks(instance, traffic, members, gpus, num_hosts, tick_s, rounding) for traffic in distinct]
+        )
         if several_hosts
         else np.zeros((len(distinct), 0, 0), dtype=np.int64),
-        ring_floor_ticks=np.array([_ring_floor(instance, traffic, members, tick_s) for traffic in gradient]),
+        ring_floor_ticks=np.array([_ring_floor(instance, traffic, members, tick_s, rounding) for traffic in gradient]),
         tensor_forward_ticks=tensor_forward,
         tensor_backward_ticks=tensor_backward,
-        embedding_ticks=_embedding_ticks(instance, config, block, gpus, tick_s),
-        embedding_floor_ticks=_embedding_floor(instance, config, block, tick_s),
-        optimizer_ticks=int(_up(compute.optimizer_s, tick_s)),
+        embedding_ticks=_embedding_ticks(instance, config, block, gpus, tick_s, rounding),
+        embedding_floor_ticks=_embedding_floor(instance, config, block, tick_s, rounding),
+        optimizer_ticks=int(_ticks(compute.optimizer_s, tick_s, rounding)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
-        rounding_ticks=_rounding_ticks(config, block, num_microbatches),
+        rounding_ticks=_rounding_ticks(config, block, num_microbatches) if closed else 0,
+        paths=paths,
     )
 
 
@@ -150,28 +220,48 @@ def _gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
     return slot * block.stages * block.replicas
 
 
-def _stage_ticks(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock, tick_s: float
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Forward, backward, first chunk's forward and backward, tensor communication inside a host included."""
-    layers = np.array(config.layers_per_stage, dtype=np.float64)
-    tensor_forward = tensor_backward = np.zeros_like(layers)
-    if config.tensor_model_parallel_size > 1 and block.nodes_per_slot == 1:
-        forward, backward = tensor_traffic(instance.model, instance.training, config, instance.stack)
-        forward_s = intra_node_ring_s(instance.cluster, forward, instance.stack) - compute.idle_forward_s
-        backward_s = intra_node_ring_s(instance.cluster, backward, instance.stack) - compute.idle_backward_s
-        tensor_forward, tensor_backward = layers * max(forward_s, 0.0), layers * max(backward_s, 0.0)
-    chunks = config.num_chunks
-    return (
-        _up(compute.forward_s.sum(axis=1) + tensor_forward, tick_s),
-        _up(compute.backward_s.sum(axis=1) + tensor_backward, tick_s),
-        _down(compute.forward_s[:, 0] + tensor_forward / chunks, tick_s),
-        _down(compute.backward_s[:, 0] + tensor_backward / chunks, tick_s),
+def _chunk_seconds(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+) -> tuple[FloatArray, FloatArray]:
+    """Forward and backward with tensor communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
+    if config.tensor_model_parallel_size == 1 or block.nodes_per_slot > 1:
+        return compute.forward_s, compute.backward_s
+    layers = np.array(config.layers_per_stage, dtype=np.float64) / config.num_chunks
+    forward, backward = tensor_traffic(instance.model, instance.training, config, instance.stack)
+    forward_s = intra_node_ring_s(instance.cluster, forward, instance.stack) - compute.idle_forward_s
+    backward_s = intra_node_ring_s(instance.cluster, backward, instance.stack) - compute.idle_backward_s
+    return compute.forward_s + layers * max(forward_s, 0.0), compute.backward_s + layers * max(backward_s, 0.0)
+
+
+def _paths(
+    instance: Instance,
+    config: ParallelConfig,
+    compute: StageCompute,
+    block: NodeBlock,
+    counts: PathCounts,
+    tick_s: float,
+) -> Paths:
+    """Paths with the times of a configuration's chunks."""
+    forward, backward = _chunk_seconds(instance, config, compute, block)
+    work = np.einsum("rcs,kcs->rks", counts.forward, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
+    layers = np.array(config.layers_per_stage) // config.num_chunks * (block.nodes_per_slot > 1)
+    return Paths(
+        stage=counts.stage,
+        work_ticks=np.floor(work / tick_s),
+        forward_layers=counts.forward.sum(axis=1) * layers,
+        backward_layers=counts.backward.sum(axis=1) * layers,
+        up=counts.up,
+        down=counts.down,
     )
 
 
 def _tensor_ticks(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock, tick_s: float
+    instance: Instance,
+    config: ParallelConfig,
+    compute: StageCompute,
+    block: NodeBlock,
+    tick_s: float,
+    rounding: Rounding,
 ) -> tuple[IntArray, IntArray]:
     """Tensor communication of one layer by slowest hop, for groups that span hosts."""
     if block.nodes_per_slot == 1:
@@ -189,12 +279,18 @@ def _tensor_ticks(
             num_hosts=block.nodes_per_slot,
             stack=instance.stack,
         )
-        ticks.append(_link_ticks(np.maximum(times - hidden, 0.0), tick_s))
+        ticks.append(_link_ticks(np.maximum(times - hidden, 0.0), tick_s, rounding))
     return ticks[0], ticks[1]
 
 
 def _ring_ticks(
-    instance: Instance, traffic: RingTraffic, members: int, gpus: int, num_hosts: int, tick_s: float
+    instance: Instance,
+    traffic: RingTraffic,
+    members: int,
+    gpus: int,
+    num_hosts: int,
+    tick_s: float,
+    rounding: Rounding,
 ) -> IntArray:
     times = inter_node_ring_s(
         instance.cluster,
@@ -204,17 +300,17 @@ def _ring_ticks(
         num_hosts=num_hosts,
         stack=instance.stack,
     )
-    return _link_ticks(times, tick_s)
+    return _link_ticks(times, tick_s, rounding)
 
 
-def _ring_floor(instance: Instance, traffic: RingTraffic, members: int, tick_s: float) -> int:
+def _ring_floor(instance: Instance, traffic: RingTraffic, members: int, tick_s: float, rounding: Rounding) -> int:
     if members == 1:
         return 0
-    return int(_up(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s))
+    return int(_ticks(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s, rounding))
 
 
 def _embedding_ticks(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int, tick_s: float
+    instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int, tick_s: float, rounding: Rounding
 ) -> IntArray:
     """Tied embeddings between hosts of the first and of the last stage; an unmeasured link as the slowest measured."""
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
@@ -231,15 +327,17 @@ def _embedding_ticks(
     if np.isnan(both).all():
         return np.zeros(both.shape, dtype=np.int64)
     known = np.where(np.isnan(both), np.nanmax(time), both)
-    return _up(np.minimum(known, (LONGEST_TICKS - 1) * tick_s), tick_s)
+    return _ticks(np.minimum(known, (LONGEST_TICKS - 1) * tick_s), tick_s, rounding)
 
 
-def _embedding_floor(instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float) -> int:
+def _embedding_floor(
+    instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float, rounding: Rounding
+) -> int:
     """Tied embeddings if one host has all stages."""
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > block.stages:
         return 0
     traffic = embedding_traffic(instance.model, instance.training, config)
-    return int(_up(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s))
+    return int(_ticks(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s, rounding))
 
 
 def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:
@@ -257,8 +355,8 @@ def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: 
     return round_trip + num_microbatches * period + 3
 
 
-def _up(seconds: FloatArray | float, tick_s: float) -> IntArray:
-    ticks = np.ceil(np.asarray(seconds) / tick_s)
+def _ticks(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> IntArray:
+    ticks = rounding(np.asarray(seconds) / tick_s)
     if not (ticks < LONGEST_TICKS).all():
         raise InputError(
             "intra_node (or the profile)",
@@ -268,13 +366,9 @@ def _up(seconds: FloatArray | float, tick_s: float) -> IntArray:
     return ticks.astype(np.int64)
 
 
-def _down(seconds: FloatArray, tick_s: float) -> IntArray:
-    return np.floor(seconds / tick_s).astype(np.int64)
-
-
-def _link_ticks(seconds: FloatArray, tick_s: float) -> IntArray:
+def _link_ticks(seconds: FloatArray, tick_s: float, rounding: Rounding) -> IntArray:
     """Ticks of a link matrix; ``UNUSABLE_TICKS`` without a measurement, from a host to itself, or too slow."""
     ticks = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
     known = np.ceil(seconds / tick_s) < LONGEST_TICKS  # false for NaN
-    ticks[known] = _up(seconds[known], tick_s)
+    ticks[known] = _ticks(seconds[known], tick_s, rounding)
     return ticks

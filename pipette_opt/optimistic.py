@@ -1,9 +1,18 @@
 """What a candidate reaches at best: a bound that needs no search and looks at no pair of hosts twice."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, placed_objective_ticks
-from pipette_opt.types import IntArray
+from pipette_opt.problem import (
+    UNUSABLE_TICKS,
+    CandidateData,
+    PlacedTicks,
+    ProblemData,
+    path_work,
+    placed_objective_ticks,
+)
+from pipette_opt.types import BoolArray, IntArray
 
 
 def has_room(data: ProblemData, candidate: CandidateData) -> bool:
@@ -23,7 +32,8 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
     np.logical_or.at(kinds, data.kind_of_node, data.allowed(candidate).T)
     usable = kinds[:, row]  # (kinds, pp)
     link = _best_link(candidate.p2p_ticks)
-    send = np.where(row[:-1] == row[1:], candidate.intra_p2p_ticks, link)[:, None]
+    inside = (row == np.roll(row, -1))[: candidate.num_links]
+    send = np.where(inside, candidate.intra_p2p_ticks, link)[:, None]
     ring = candidate.ring_floor_ticks
     if candidate.grid[1] > 1:
         classes = np.array([_best_link(ticks) for ticks in candidate.ring_ticks], dtype=np.int64)
@@ -33,23 +43,40 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
     if (pp > 1 and candidate.grid[0] > 1 and link >= UNUSABLE_TICKS) or max(*hop, *ring.tolist()) >= UNUSABLE_TICKS:
         return UNUSABLE_TICKS
     placed = PlacedTicks(
-        forward=_best_kind(candidate.forward_ticks, usable) + (layers * hop[0])[:, None],
-        backward=_best_kind(candidate.backward_ticks, usable) + (layers * hop[1])[:, None],
-        first_forward=_best_kind(candidate.first_forward_ticks, usable),
-        first_backward=_best_kind(candidate.first_backward_ticks, usable),
+        forward=best_kind(candidate.forward_ticks, usable) + (layers * hop[0])[:, None],
+        backward=best_kind(candidate.backward_ticks, usable) + (layers * hop[1])[:, None],
         send_forward=send,
         send_backward=send,
         ring=ring,
         embedding=max(candidate.embedding_floor_ticks, _best_link(candidate.embedding_ticks)),
+        path_work=best_path_work(candidate, usable, hop),
     )
     return placed_objective_ticks(data, candidate, placed)
+
+
+def best_path_work(candidate: CandidateData, usable: BoolArray, hop: Sequence[int]) -> IntArray:
+    """
+    Least work of each path, shape ``(num_paths, 1)``.
+
+    Parameters
+    ----------
+    usable
+        Kinds of GPU that each stage may have, shape ``(num_kinds, pp)``.
+    hop
+        Least tensor communication of one layer between hosts, forward and backward.
+    """
+    if candidate.paths is None:
+        return np.zeros((0, 1), dtype=np.int64)
+    by_stage = np.where(usable, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1)  # (num_paths, pp)
+    hops = [np.full((candidate.num_stages, 1), one, dtype=np.int64) for one in hop]
+    return path_work(candidate.paths, by_stage[:, :, None], hops[0], hops[1])
 
 
 def _best_link(ticks: IntArray) -> int:
     return int(ticks.min()) if ticks.size else 0
 
 
-def _best_kind(ticks: IntArray, usable: np.ndarray) -> IntArray:
+def best_kind(ticks: IntArray, usable: np.ndarray) -> IntArray:
     """Least time over the kinds a stage may have, shape ``(pp, 1)``."""
     best: IntArray = np.where(usable, ticks, UNUSABLE_TICKS).min(axis=0)
     return best[:, None]

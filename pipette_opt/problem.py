@@ -2,8 +2,12 @@
 The same problem in integers.
 
 Everything the solver and the baselines need, and nothing else: candidates with their costs in ticks, hosts with
-their capacities. Times are rounded up to ticks, so the integer objective is never below the closed form; by how
-much it can be above is ``CandidateData.rounding_ticks``, which every certificate subtracts from its bound.
+their capacities. A candidate has one of two objectives.
+
+- The closed form of 1F1B. Times are rounded up to ticks, so the integer objective is never below the closed form; by
+  how much it can be above is ``CandidateData.rounding_ticks``, which every certificate subtracts from its bound.
+- The longest of some :class:`Paths` through the schedule, interleaved or not: a lower form, which the judge's time
+  never undercuts. Times are rounded down, so there is nothing to subtract.
 """
 
 from dataclasses import dataclass, field
@@ -18,6 +22,66 @@ UNUSABLE_TICKS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Paths:
+    """
+    Chains of work and transfers, each of which ends with a stage's last backward.
+
+    Each is a path through the event graph of one replica, whatever the hosts; so no stage is finished before the
+    longest of its paths is over. A path's length is linear in the times of work and links. All arrays are read-only
+    int64.
+
+    Parameters
+    ----------
+    stage
+        Whose last backward each path ends with, shape ``(num_paths,)``.
+    work_ticks
+        Work of each path on each stage, by kind of GPU, with tensor communication inside a host, rounded down, shape
+        ``(num_paths, num_kinds, pp)``.
+    forward_layers, backward_layers
+        How many times a path goes through a transformer layer of each stage, forwards and backwards: what tensor
+        communication between hosts multiplies; shape ``(num_paths, pp)``, zero if groups stay inside hosts.
+    up, down
+        How many transfers a path makes from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
+    """
+
+    stage: IntArray
+    work_ticks: IntArray
+    forward_layers: IntArray
+    backward_layers: IntArray
+    up: IntArray
+    down: IntArray
+
+    def __post_init__(self) -> None:
+        for name in PATH_ARRAYS:
+            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
+        num_paths, _, pp = self.work_ticks.shape
+        if self.stage.shape != (num_paths,):
+            raise ValueError(f"stage must have shape ({num_paths},), got {self.stage.shape}.")
+        for name in ("forward_layers", "backward_layers", "up", "down"):
+            if getattr(self, name).shape != (num_paths, pp):
+                raise ValueError(f"{name} must have shape ({num_paths}, {pp}), got {getattr(self, name).shape}.")
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def take(self, which: IntArray | BoolArray) -> "Paths":
+        """Some of the paths."""
+        return Paths(**{name: getattr(self, name)[which] for name in PATH_ARRAYS})
+
+    def joined(self, other: "Paths") -> "Paths":
+        """These and others, each once."""
+        both = Paths(
+            **{name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in PATH_ARRAYS},
+        )
+        flat = np.concatenate([getattr(both, name).reshape(len(both), -1) for name in PATH_ARRAYS], axis=1)
+        _, first = np.unique(flat, axis=0, return_index=True)
+        return both.take(np.sort(first))
+
+
+PATH_ARRAYS = ("stage", "work_ticks", "forward_layers", "backward_layers", "up", "down")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateData:
     """
     One configuration with one packing of the hosts; its placement is a host for each cell of ``grid``.
@@ -27,16 +91,11 @@ class CandidateData:
 
     Parameters
     ----------
-    exact
-        True if the objective is the exact closed form of the schedule (1F1B without interleaving); False if only
-        the lower form is proven (interleaved): then the objective to minimise is that lower bound.
     num_microbatches
         ``m``, per replica.
     forward_ticks, backward_ticks
         One micro-batch on one stage (all its chunks together) on each kind of GPU, with tensor communication
         inside a host, shape ``(num_kinds, pp)``.
-    first_forward_ticks, first_backward_ticks
-        The same for the first chunk only, rounded down, shape ``(num_kinds, pp)``: used by the lower form.
     intra_p2p_ticks
         Transfer between two stages of one host, one direction.
     p2p_ticks
@@ -65,18 +124,17 @@ class CandidateData:
     memory_need_mib
         Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
     rounding_ticks
-        The integer objective exceeds the real closed form by at most this.
+        The integer objective exceeds the real one by at most this.
+    paths
+        Whose longest is the objective; ``None`` for the closed form of 1F1B.
     """
 
     config: ParallelConfig
     block: NodeBlock
     grid: tuple[int, int, int]
-    exact: bool
     num_microbatches: int
     forward_ticks: IntArray
     backward_ticks: IntArray
-    first_forward_ticks: IntArray
-    first_backward_ticks: IntArray
     intra_p2p_ticks: int
     p2p_ticks: IntArray
     ring_class: IntArray
@@ -89,13 +147,12 @@ class CandidateData:
     rounding_ticks: int
     embedding_ticks: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     embedding_floor_ticks: int = 0
+    paths: Paths | None = None
 
     def __post_init__(self) -> None:
         for name in (
             "forward_ticks",
             "backward_ticks",
-            "first_forward_ticks",
-            "first_backward_ticks",
             "p2p_ticks",
             "ring_class",
             "ring_ticks",
@@ -108,9 +165,24 @@ class CandidateData:
             object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
 
     @property
+    def exact(self) -> bool:
+        """Whether the objective is the closed form of the schedule (1F1B without interleaving)."""
+        return self.paths is None
+
+    @property
     def num_stages(self) -> int:
         """Pipeline stages."""
         return self.config.pipeline_model_parallel_size
+
+    @property
+    def num_links(self) -> int:
+        """Stages that send activations on: all but the last, with interleaving also this (to the first)."""
+        return self.num_stages - (self.config.num_chunks == 1)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether hosts of the last grid row send activations to hosts of the first."""
+        return self.config.num_chunks > 1 and self.grid[0] > 1
 
     @property
     def has_tied_stages(self) -> bool:
@@ -173,41 +245,47 @@ class PlacedTicks:
     ----------
     forward, backward
         One micro-batch on one stage, tensor communication included, shape ``(pp, D)``.
-    first_forward, first_backward
-        The same for the first chunk, at least, shape ``(pp, D)``.
     send_forward, send_backward
-        Transfer from stage s to s+1 and from s+1 to s, shape ``(pp - 1, D)``.
+        Transfer from stage s to s+1 (cyclic) and from s+1 to s, shape ``(num_links, D)``.
     ring
         Gradient reduction of each stage, shape ``(pp,)``.
     embedding
         All-reduce of tied word embeddings, after the reductions of the first and the last stage.
+    path_work
+        Work of each path of the candidate, tensor communication between hosts included, shape ``(num_paths, D)``.
     """
 
     forward: IntArray
     backward: IntArray
-    first_forward: IntArray
-    first_backward: IntArray
     send_forward: IntArray
     send_backward: IntArray
     ring: IntArray
     embedding: int = 0
+    path_work: IntArray = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
 
 
 def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> PlacedTicks:
-    """Look up what a candidate costs on the hosts ``nodes``, shape ``candidate.grid``."""
+    """
+    Look up what a candidate costs on the hosts ``nodes``, shape ``candidate.grid``.
+
+    Products with unusable links are at least ``UNUSABLE_TICKS`` in ``forward`` and ``backward``, and nonsense in
+    ``path_work``.
+    """
     stages, layers = candidate.block.stages, np.array(candidate.config.layers_per_stage, dtype=np.int64)
-    pp = candidate.num_stages
-    stage = np.arange(pp)
+    stage = np.arange(candidate.num_stages)
     hosts = nodes[stage // stages]  # (pp, D, K)
     kinds = data.kind_of_node[hosts]
     forward = candidate.forward_ticks[kinds, stage[:, None, None]].max(axis=2)
     backward = candidate.backward_ticks[kinds, stage[:, None, None]].max(axis=2)
+    hop_forward = hop_backward = np.zeros_like(forward)
     if candidate.grid[2] > 1:
         following = np.roll(hosts, -1, axis=2)
-        forward = forward + layers[:, None] * candidate.tensor_forward_ticks[hosts, following].max(axis=2)
-        backward = backward + layers[:, None] * candidate.tensor_backward_ticks[hosts, following].max(axis=2)
-    inside = (stage[:-1] // stages == stage[1:] // stages)[:, None]
-    here, there = hosts[:-1], hosts[1:]
+        hop_forward = candidate.tensor_forward_ticks[hosts, following].max(axis=2)
+        hop_backward = candidate.tensor_backward_ticks[hosts, following].max(axis=2)
+        forward = forward + layers[:, None] * hop_forward
+        backward = backward + layers[:, None] * hop_backward
+    here, there = hosts[: candidate.num_links], np.roll(hosts, -1, axis=0)[: candidate.num_links]
+    inside = (here == there).all(axis=2)
     send_forward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[here, there].max(axis=2))
     send_backward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[there, here].max(axis=2))
     ring = candidate.ring_floor_ticks
@@ -217,26 +295,45 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
     embedding = candidate.embedding_floor_ticks
     if candidate.embedding_ticks.size:
         embedding = int(candidate.embedding_ticks[hosts[0], hosts[-1]].max())
+    work = np.zeros((0, hosts.shape[1]), dtype=np.int64)
+    if candidate.paths is not None:
+        by_host = candidate.paths.work_ticks[:, kinds, stage[:, None, None]]  # (num_paths, pp, D, K)
+        work = path_work(candidate.paths, by_host.max(axis=3), hop_forward, hop_backward)
     return PlacedTicks(
         forward=forward,
         backward=backward,
-        first_forward=candidate.first_forward_ticks[kinds, stage[:, None, None]].max(axis=2),
-        first_backward=candidate.first_backward_ticks[kinds, stage[:, None, None]].max(axis=2),
         send_forward=send_forward,
         send_backward=send_backward,
         ring=ring,
         embedding=embedding,
+        path_work=work,
     )
+
+
+def path_work(paths: Paths, by_stage: IntArray, hop_forward: IntArray, hop_backward: IntArray) -> IntArray:
+    """
+    Work of each path, shape ``(num_paths, D)``.
+
+    Parameters
+    ----------
+    by_stage
+        Of each path on each stage, shape ``(num_paths, pp, D)``.
+    hop_forward, hop_backward
+        Tensor communication of one layer between hosts, shape ``(pp, D)``.
+    """
+    tensor = paths.forward_layers @ hop_forward + paths.backward_layers @ hop_backward
+    total: IntArray = by_stage.sum(axis=1) + tensor
+    return total
 
 
 def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> int:
     """
     The integer objective, in plain terms; solvers and baselines are checked against it.
 
-    For an exact candidate the upper closed form: round trip plus ``m - 1`` periods of each column, minus what the
-    stages before still have to do when a stage is finished, plus that stage's reduction; the largest over stages
-    and columns. For the others the lower form. The hosts must be distinct; usable links are the caller's concern:
-    a link that is not gives a value of at least ``UNUSABLE_TICKS``.
+    The closed form: round trip plus ``m - 1`` periods of each column, minus what the stages before still have to do
+    when a stage is finished, plus that stage's reduction; the largest over stages and columns. Or the longest path to
+    a stage's last backward plus that stage's reduction, likewise. The hosts must be distinct; usable links are the
+    caller's concern: a link that is not gives a value of at least ``UNUSABLE_TICKS``.
     """
     placed = place(data, candidate, nodes)
     slowest = [placed.forward, placed.backward, placed.send_forward, placed.send_backward, placed.ring]
@@ -259,7 +356,30 @@ def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: 
 
 def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
     """When each stage of each column has finished its last backward, before its reduction, shape ``(pp, D)``."""
-    return _finish_exact(data, candidate, placed) if candidate.exact else _finish_lower(candidate, placed)
+    if candidate.paths is None:
+        return _finish_closed(data, candidate, placed)
+    return _finish_paths(candidate.paths, placed)
+
+
+def largest_ticks(candidate: CandidateData) -> int:
+    """No placement on usable links has a larger objective."""
+    link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
+    layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
+    ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
+    ring += int(candidate.embedding_ticks.max(initial=candidate.embedding_floor_ticks))
+    if candidate.paths is None:
+        compute = int(candidate.forward_ticks.max() + candidate.backward_ticks.max())
+        stage = compute + max(candidate.config.layers_per_stage) * layer + 2 * link
+        schedule = 2 * (candidate.num_microbatches + candidate.num_stages) * stage
+    else:
+        paths = candidate.paths
+        work = paths.work_ticks.max(axis=1) + (paths.forward_layers + paths.backward_layers) * layer
+        schedule = int((work + (paths.up + paths.down) * link).sum(axis=1).max())
+    return schedule + ring + candidate.optimizer_ticks
+
+
+def _largest_usable(ticks: IntArray) -> int:
+    return int(ticks[ticks < UNUSABLE_TICKS].max(initial=0))
 
 
 def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
@@ -280,8 +400,8 @@ def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
     return best
 
 
-def _finish_exact(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """When each stage has finished its last backward, at the latest, shape ``(pp, D)``."""
+def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
+    """When each stage has finished its last backward by the closed form, shape ``(pp, D)``."""
     round_trip = (placed.forward + placed.backward).sum(axis=0)
     round_trip = round_trip + (placed.send_forward + placed.send_backward).sum(axis=0)
     total = round_trip + (candidate.num_microbatches - 1) * period_ticks(placed, data.p2p)
@@ -289,17 +409,12 @@ def _finish_exact(data: ProblemData, candidate: CandidateData, placed: PlacedTic
     return finish
 
 
-def _finish_lower(candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """
-    When each stage can have finished its last backward at the earliest, shape ``(pp, D)``.
-
-    A stage starts after the first chunk's forward has passed the stages before, works on ``m`` micro-batches, and
-    its last backward, always one of the first chunk, still has to pass the stages before.
-    """
-    work = candidate.num_microbatches * (placed.forward + placed.backward)
-    finish: IntArray = _before(placed.first_forward, placed.send_forward) + work
-    back_at_first = finish + _before(placed.first_backward, placed.send_backward)
-    finish[0] = back_at_first.max(axis=0)
+def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
+    """When each stage can have finished its last backward at the earliest, shape ``(pp, D)``."""
+    links = len(placed.send_forward)
+    length = placed.path_work + paths.up[:, :links] @ placed.send_forward + paths.down[:, :links] @ placed.send_backward
+    finish = np.zeros((paths.up.shape[1], length.shape[1]), dtype=np.int64)
+    np.maximum.at(finish, paths.stage, length)
     return finish
 
 

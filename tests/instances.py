@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.parallel import NodeBlock, ParallelConfig
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData, objective_ticks
 from pipette_opt.types import FloatArray, IntArray, P2PMode
 
 SMALL_SHAPES = (
@@ -81,12 +81,15 @@ def random_candidate(
     replicas = int(rng.integers(1, max_block + 1)) if K == 1 else 1
     pp, dp = P * stages, D * replicas
     kinds, num_classes = variant.num_kinds, 1 + int(rng.integers(2))
+    closed = bool(rng.random() < variant.exact_share)
+    interleaved = not closed and pp > 1 and bool(rng.random() < 0.7)
     config = ParallelConfig(
         tensor_model_parallel_size=8 * K if K > 1 else max(1, 8 // (stages * replicas)),
         pipeline_model_parallel_size=pp,
         data_parallel_size=dp,
         micro_batch_size=1,
-        layers_per_stage=tuple(int(n) for n in rng.integers(1, 4, size=pp)),
+        layers_per_stage=tuple((2 if interleaved else 1) * int(n) for n in rng.integers(1, 4, size=pp)),
+        virtual_pipeline_model_parallel_size=2 if interleaved else None,
     )
     forward = rng.integers(1, variant.scale, size=(kinds, pp))
     backward = rng.integers(1, variant.scale, size=(kinds, pp))
@@ -95,12 +98,9 @@ def random_candidate(
         config=config,
         block=NodeBlock(stages=stages, replicas=replicas, nodes_per_slot=K, order="tp-cp-ep-dp-pp", contiguous=True),
         grid=grid,
-        exact=bool(rng.random() < variant.exact_share),
         num_microbatches=int(rng.integers(1, 9)),
         forward_ticks=forward,
         backward_ticks=backward,
-        first_forward_ticks=forward // 2,
-        first_backward_ticks=backward // 2,
         intra_p2p_ticks=int(rng.integers(0, variant.scale // 10)),
         p2p_ticks=_link_ticks(rng, slowness, missing, variant.scale),
         ring_class=rng.integers(num_classes, size=pp),
@@ -113,6 +113,25 @@ def random_candidate(
         embedding_floor_ticks=int(rng.integers(1, variant.scale)) if tied and P == 1 else 0,
         memory_need_mib=rng.integers(1, 41 + 40 * (variant.num_capacities - 1), size=pp),
         rounding_ticks=0,
+        paths=None if closed else _random_paths(rng, config, kinds, K, variant.scale),
+    )
+
+
+def _random_paths(rng: np.random.Generator, config: ParallelConfig, kinds: int, K: int, scale: int) -> Paths:
+    """A few paths, not of a real schedule; what only interleaving or tensor groups over hosts have is zero else."""
+    pp = config.pipeline_model_parallel_size
+    number = int(rng.integers(1, 7))
+    up, down = rng.integers(0, 6, size=(2, number, pp)) * rng.integers(0, 2, size=(2, number, pp))
+    if config.num_chunks == 1:
+        up[:, -1] = down[:, -1] = 0
+    layers = rng.integers(0, 9, size=(2, number, pp)) * (K > 1)
+    return Paths(
+        stage=rng.integers(pp, size=number),
+        work_ticks=rng.integers(0, 5 * scale, size=(number, kinds, pp)),
+        forward_layers=layers[0],
+        backward_layers=layers[1],
+        up=up,
+        down=down,
     )
 
 
@@ -182,12 +201,9 @@ def one_candidate_cluster(
         ),
         block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
         grid=grid,
-        exact=True,
         num_microbatches=num_microbatches,
         forward_ticks=work,
         backward_ticks=2 * work,
-        first_forward_ticks=work,
-        first_backward_ticks=2 * work,
         intra_p2p_ticks=0,
         p2p_ticks=ticks,
         ring_class=np.zeros(P),

@@ -38,7 +38,7 @@ def problem_of(job: Instance, configs: list) -> ProblemData:
 @pytest.mark.parametrize("chosen", CONFIGS, ids=lambda one: one.label())
 def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
     """
-    Every time of every packing on random hosts: ticks are the seconds, rounded up.
+    Every time of every packing on random hosts: ticks are the seconds, rounded up for a closed form, else down.
 
     Blocking transfers of a schedule with a closed form take the slower direction.
     """
@@ -56,7 +56,8 @@ def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
         ticks = place(data, candidate, nodes)
         times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
         columns = slice(0, None, candidate.block.replicas)
-        forth, back = times.send_forward_s[:-1, columns], times.send_backward_s[:-1, columns]
+        links = slice(candidate.num_links)
+        forth, back = times.send_forward_s[links, columns], times.send_backward_s[links, columns]
         if p2p == "blocking" and candidate.exact:
             forth = back = np.maximum(forth, back)
         tolerance = 3 + 2 * max(candidate.config.layers_per_stage)
@@ -67,10 +68,11 @@ def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
             (back, ticks.send_backward),
             (times.reduction_s, ticks.ring),
         ]:
-            excess = rounded - exact / data.tick_s
+            excess = (rounded - exact / data.tick_s) * (1 if candidate.exact else -1)
             assert (excess > -1e-3).all()
             assert (excess < tolerance).all()
-        assert candidate.optimizer_ticks >= times.optimizer_s / data.tick_s
+        excess = candidate.optimizer_ticks - times.optimizer_s / data.tick_s
+        assert 0 <= (excess if candidate.exact else -excess) < 1
 
 
 def test_ticks_are_fine() -> None:

@@ -10,6 +10,7 @@ from pipette_opt.parallel import NodeBlock, ParallelConfig
 from pipette_opt.problem import (
     UNUSABLE_TICKS,
     CandidateData,
+    Paths,
     PlacedTicks,
     ProblemData,
     objective_ticks,
@@ -23,7 +24,7 @@ LINK = np.array([[0, 5, 9], [7, 0, 2], [1, 3, 0]])
 """Transfer from host i to host j."""
 
 
-def chain(num_microbatches: int = 4, *, exact: bool = True, p2p: P2PMode = "blocking") -> ProblemData:
+def chain(num_microbatches: int = 4, *, p2p: P2PMode = "blocking", paths: Paths | None = None) -> ProblemData:
     """Three stages on three hosts: forward 10, 20, 30, backward 20, 40, 50; no ring, optimizer step 7."""
     nothing = np.zeros((0, 0))
     candidate = CandidateData(
@@ -36,12 +37,9 @@ def chain(num_microbatches: int = 4, *, exact: bool = True, p2p: P2PMode = "bloc
         ),
         block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
         grid=(3, 1, 1),
-        exact=exact,
         num_microbatches=num_microbatches,
         forward_ticks=np.array([[10, 20, 30]]),
         backward_ticks=np.array([[20, 40, 50]]),
-        first_forward_ticks=np.array([[5, 10, 15]]),
-        first_backward_ticks=np.array([[10, 20, 25]]),
         intra_p2p_ticks=1,
         p2p_ticks=LINK,
         ring_class=np.zeros(3),
@@ -52,6 +50,7 @@ def chain(num_microbatches: int = 4, *, exact: bool = True, p2p: P2PMode = "bloc
         optimizer_ticks=7,
         memory_need_mib=np.array([10, 20, 30]),
         rounding_ticks=0,
+        paths=paths,
     )
     return ProblemData(
         candidates=(candidate,), p2p=p2p, tick_s=1.0, kind_of_node=np.zeros(3), capacity_mib=np.array([10, 20, 30])
@@ -78,13 +77,34 @@ def test_upper_form_by_hand(p2p: P2PMode, period: int) -> None:
     assert objective_ticks(data, data.candidates[0], nodes) == expected
 
 
-def test_lower_form_by_hand() -> None:
-    """Stages start after the first chunks before them, work on all micro-batches, and send the last one back."""
-    data = chain(exact=False)
+def test_longest_path_by_hand() -> None:
+    """
+    Two paths to the end of stage 0 and one to that of stage 1, which reduces for 100.
+
+    The first: 300 on stage 0 and a transfer to stage 1 and back; the second twice from the last stage to the first.
+    """
+    paths = Paths(
+        stage=np.array([0, 0, 1]),
+        work_ticks=np.array([[[300, 0, 0]], [[100, 100, 90]], [[0, 220, 0]]]),
+        forward_layers=np.zeros((3, 3)),
+        backward_layers=np.zeros((3, 3)),
+        up=np.array([[1, 0, 0], [0, 0, 2], [0, 1, 0]]),
+        down=np.array([[1, 0, 0], [0, 0, 0], [0, 0, 0]]),
+    )
+    data = chain(paths=paths)
+    interleaved = replace(
+        data.candidates[0],
+        config=replace(data.candidates[0].config, layers_per_stage=(2, 2, 2), virtual_pipeline_model_parallel_size=2),
+    )
     nodes = np.array([0, 1, 2]).reshape(3, 1, 1)
-    ends = [4 * 30, (5 + 5) + 4 * 60, (5 + 5 + 10 + 2) + 4 * 80]
-    first = max(ends[0], ends[1] + 10 + 7, ends[2] + 10 + 7 + 20 + 3)
-    assert objective_ticks(data, data.candidates[0], nodes) == max(first, ends[1] + 100, ends[2]) + 7
+    assert not interleaved.exact
+    assert interleaved.wraps
+    # Without interleaving there is no link from stage 2 to stage 0, on hosts 2 and 0.
+    assert objective_ticks(data, data.candidates[0], nodes) == max(300 + 5 + 7, 290, 220 + 2 + 100) + 7
+    assert objective_ticks(data, interleaved, nodes) == max(300 + 5 + 7, 290 + 2 * 1, 220 + 2 + 100) + 7
+    longer = replace(interleaved, paths=paths.take(np.array([1])))
+    assert objective_ticks(data, longer, nodes) == max(290 + 2 * 1, 0 + 100) + 7
+    assert len(paths.joined(paths.take(np.array([2, 0])))) == 3
 
 
 def test_memory_decides_which_hosts_a_row_may_have() -> None:
@@ -115,8 +135,6 @@ def test_period_of_random_pipelines_is_the_largest_mean(p2p: P2PMode) -> None:
         placed = PlacedTicks(
             forward=f[:, None],
             backward=b[:, None],
-            first_forward=f[:, None],
-            first_backward=b[:, None],
             send_forward=there[:, None],
             send_backward=back[:, None],
             ring=np.zeros(pp, dtype=np.int64),

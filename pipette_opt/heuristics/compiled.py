@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.jit import njit
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData, largest_ticks
 from pipette_opt.types import BoolArray, IntArray
 
 BLOCKING, ASYNC, LOWER = 0, 1, 2
@@ -31,6 +31,8 @@ class Tables(NamedTuple):
         Stages whose end can decide the objective, ascending.
     first_watched
         Where the watched stages of each row begin, shape ``(P + 1,)``.
+    path_stage, path_work, path_forward, path_backward, path_up, path_down
+        The candidate's :class:`~pipette_opt.problem.Paths`; none in the exact forms.
     """
 
     shape: IntArray
@@ -41,8 +43,6 @@ class Tables(NamedTuple):
     kind: IntArray
     forward: IntArray
     backward: IntArray
-    first_forward: IntArray
-    first_backward: IntArray
     layers: IntArray
     p2p: IntArray
     tensor_forward: IntArray
@@ -52,13 +52,21 @@ class Tables(NamedTuple):
     ring_floor: IntArray
     embedding: IntArray
     allowed: BoolArray
+    wraps: bool
+    path_stage: IntArray
+    path_work: IntArray
+    path_forward: IntArray
+    path_backward: IntArray
+    path_up: IntArray
+    path_down: IntArray
 
 
 def tables(data: ProblemData, candidate: CandidateData) -> Tables:
     """Arrays for the kernels; a link that may not be used costs more than any plan without it."""
     row = np.arange(candidate.num_stages) // candidate.block.stages
+    paths = candidate.paths or _no_paths(candidate)
     watched = _watched_stages(candidate, row)
-    penalty = _penalty(candidate)
+    penalty = largest_ticks(candidate) + 1
     form = LOWER if not candidate.exact else BLOCKING if data.p2p == "blocking" else ASYNC
     return Tables(
         shape=np.array(candidate.grid, dtype=np.int64),
@@ -79,8 +87,6 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
         kind=data.kind_of_node.copy(),
         forward=candidate.forward_ticks.copy(),
         backward=candidate.backward_ticks.copy(),
-        first_forward=candidate.first_forward_ticks.copy(),
-        first_backward=candidate.first_backward_ticks.copy(),
         layers=np.array(candidate.config.layers_per_stage, dtype=np.int64),
         p2p=_penalised(candidate.p2p_ticks, penalty),
         tensor_forward=_penalised(candidate.tensor_forward_ticks, penalty),
@@ -90,6 +96,26 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
         ring_floor=candidate.ring_floor_ticks.copy(),
         embedding=candidate.embedding_ticks.copy(),
         allowed=data.allowed(candidate),
+        wraps=candidate.config.num_chunks > 1,
+        path_stage=paths.stage.copy(),
+        path_work=paths.work_ticks.copy(),
+        path_forward=paths.forward_layers.copy(),
+        path_backward=paths.backward_layers.copy(),
+        path_up=paths.up.copy(),
+        path_down=paths.down.copy(),
+    )
+
+
+def _no_paths(candidate: CandidateData) -> Paths:
+    """For the exact forms."""
+    none = np.zeros((0, candidate.num_stages), dtype=np.int64)
+    return Paths(
+        stage=np.zeros(0, dtype=np.int64),
+        work_ticks=none[:, None],
+        forward_layers=none,
+        backward_layers=none,
+        up=none,
+        down=none,
     )
 
 
@@ -109,27 +135,12 @@ def _watched_stages(candidate: CandidateData, row: IntArray) -> IntArray:
     return np.array([stage for stage in stages if ring[stage] not in ring[:stage] or stage in tied], dtype=np.int64)
 
 
-def _penalty(candidate: CandidateData) -> int:
-    """More than any placement on usable links costs."""
-    link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
-    layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
-    compute = int(candidate.forward_ticks.max() + candidate.backward_ticks.max())
-    stage = compute + max(candidate.config.layers_per_stage) * layer + 2 * link
-    ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
-    ring += int(candidate.embedding_ticks.max(initial=candidate.embedding_floor_ticks))
-    return 2 * (candidate.num_microbatches + candidate.num_stages) * stage + ring
-
-
-def _largest_usable(ticks: IntArray) -> int:
-    return int(ticks[ticks < UNUSABLE_TICKS].max(initial=0))
-
-
 def _penalised(ticks: IntArray, penalty: int) -> IntArray:
     return np.where(ticks < UNUSABLE_TICKS, ticks, penalty)
 
 
-FORWARD, BACKWARD, SEND, SEND_BACK, FIRST_FORWARD, FIRST_BACKWARD = range(6)
-"""Rows of a column's ``times``: of each stage, and of its boundary with the next."""
+FORWARD, BACKWARD, SEND, SEND_BACK, TENSOR_FORWARD, TENSOR_BACKWARD = range(6)
+"""Rows of a column's ``times``: of each stage, of its boundary with the next (cyclic), of a layer's tensor hops."""
 
 
 @njit(cache=True, nogil=True)
@@ -154,23 +165,17 @@ def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untype
                 hop_b = max(hop_b, t.tensor_backward[u, v])
             f += t.layers[s] * hop_f
             b += t.layers[s] * hop_b
+            times[TENSOR_FORWARD, s] = hop_f
+            times[TENSOR_BACKWARD, s] = hop_b
         times[FORWARD, s] = f
         times[BACKWARD, s] = b
-        if t.scalars[0] == LOWER:
-            f = np.int64(0)
-            b = np.int64(0)
-            for k in range(K):
-                kind = t.kind[nodes[base + k]]
-                f = max(f, t.first_forward[kind, s])
-                b = max(b, t.first_backward[kind, s])
-            times[FIRST_FORWARD, s] = f
-            times[FIRST_BACKWARD, s] = b
-        if s + 1 < pp:
-            if t.row[s + 1] == t.row[s]:
+        if s + 1 < pp or t.wraps:
+            following = t.row[(s + 1) % pp]
+            if following == t.row[s]:
                 times[SEND, s] = t.scalars[2]
                 times[SEND_BACK, s] = t.scalars[2]
             else:
-                there = base + D * K
+                there = (following * D + column) * K
                 p = np.int64(0)
                 q = np.int64(0)
                 for k in range(K):
@@ -179,16 +184,20 @@ def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untype
                     q = max(q, t.p2p[v, u])
                 times[SEND, s] = p
                 times[SEND_BACK, s] = q
-    finish_of_times(t, times, column, finish)
+    if t.scalars[0] == LOWER:
+        _longest_paths(t, nodes, times, column, finish)
+    else:
+        finish_of_times(t, times, column, finish)
 
 
 @njit(cache=True, nogil=True)
 def finish_of_times(t, times, column, finish):  # type: ignore[no-untyped-def]
-    """Write when each watched stage has finished into ``finish[:, column]``, from the times of stages and transfers."""
+    """
+    Write when each watched stage has finished into ``finish[:, column]``, from the times of stages and transfers.
+
+    The exact forms.
+    """
     form, m = t.scalars[0], t.scalars[1]
-    if form == LOWER:
-        _lower_finish(t, times, column, finish)
-        return
     pp = t.row.shape[0]
     total = np.int64(0)
     period = np.int64(0)
@@ -249,19 +258,30 @@ def _largest_segment_mean(times, pp):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _lower_finish(t, times, column, finish):  # type: ignore[no-untyped-def]
-    """The lower form: when each stage can have finished at the earliest."""
-    m = t.scalars[1]
-    start = np.int64(0)
-    back = np.int64(0)
-    first = np.int64(0)
-    for s in range(t.row.shape[0]):
-        ended = start + m * (times[FORWARD, s] + times[BACKWARD, s])
-        finish[s, column] = ended
-        first = max(first, ended + back)
-        start += times[FIRST_FORWARD, s] + times[SEND, s]
-        back += times[FIRST_BACKWARD, s] + times[SEND_BACK, s]
-    finish[0, column] = first
+def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-def]
+    """Write the longest path to each stage's last backward into ``finish[:, column]``."""
+    D, K = t.shape[1], t.shape[2]
+    pp = t.row.shape[0]
+    worst = np.int64(0)
+    for s in range(pp):
+        finish[s, column] = 0
+        for part in range(SEND, TENSOR_BACKWARD + 1):
+            worst = max(worst, times[part, s])
+    if worst >= t.scalars[4]:  # no path need use a link that may not be used
+        finish[0, column] = worst
+    for path in range(t.path_stage.shape[0]):
+        length = np.int64(0)
+        for s in range(pp):
+            base = (t.row[s] * D + column) * K
+            work = t.path_work[path, t.kind[nodes[base]], s]
+            for k in range(1, K):
+                work = max(work, t.path_work[path, t.kind[nodes[base + k]], s])
+            length += work + t.path_up[path, s] * times[SEND, s] + t.path_down[path, s] * times[SEND_BACK, s]
+            if K > 1:
+                length += t.path_forward[path, s] * times[TENSOR_FORWARD, s]
+                length += t.path_backward[path, s] * times[TENSOR_BACKWARD, s]
+        stage = t.path_stage[path]
+        finish[stage, column] = max(finish[stage, column], length)
 
 
 @njit(cache=True, nogil=True)

@@ -11,11 +11,12 @@ grows, so each such scenario is valued by the objective itself.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from pipette_opt.jit import njit
-from pipette_opt.optimistic import has_room, optimistic_ticks
+from pipette_opt.optimistic import best_kind, best_path_work, has_room, optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, finish_ticks
 from pipette_opt.types import BoolArray, IntArray
 
@@ -61,66 +62,65 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     First: the slowest transfer is at one boundary or another. Then: a host of a slower kind is in one row or another.
     """
     allowed = data.allowed(candidate)
-    work = _least_work(data, candidate, allowed)
+    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    hops = _least_tensor_hops(candidate)
     transfers = _transfers(data, candidate)
-    if work is None or transfers is None:
+    if hops is None or transfers is None:
         yield None
         return
-    yield _placed(candidate, [one[:, None] for one in work], *transfers.at_level(transfers.level))
-    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    yield _placed(candidate, [_kinds_of(data, candidate, allowed[rows])], hops, *transfers.at_level(transfers.level))
     for slower in _kinds_one_must_be_of(data, candidate):
         there = allowed & np.isin(data.kind_of_node, slower)
-        has_slow: BoolArray = np.logical_or.reduce(there, axis=1)
-        possible = np.flatnonzero(has_slow)
-        slow_work = _least_work(data, candidate, np.where(has_slow[:, None], there, allowed))
-        assert slow_work is not None, "links were checked above"
-        here = np.equal.outer(rows, possible)  # (pp, scenarios)
-        mixed = [np.where(here, high[:, None], low[:, None]) for low, high in zip(work, slow_work, strict=True)]
-        yield _placed(candidate, mixed, *(side[:, None] for side in transfers.least))
+        kinds = [
+            _kinds_of(data, candidate, np.where((rows == row)[:, None], there[row], allowed[rows]))
+            for row in np.flatnonzero(np.logical_or.reduce(there, axis=1))
+        ]
+        yield _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
 
 
-def _placed(candidate: CandidateData, work: list[IntArray], send: IntArray, send_back: IntArray) -> PlacedTicks:
-    """Scenarios as columns; one column stands for all. Rings are added later."""
-    number = max(work[0].shape[1], send.shape[1])
-    full = [np.broadcast_to(one, (candidate.num_stages, number)) for one in work]
-    sends = [np.broadcast_to(one, (candidate.num_stages - 1, number)) for one in (send, send_back)]
-    return PlacedTicks(
-        forward=full[0],
-        backward=full[1],
-        first_forward=full[2],
-        first_backward=full[3],
-        send_forward=sends[0],
-        send_backward=sends[1],
-        ring=np.zeros(candidate.num_stages, dtype=np.int64),
-    )
-
-
-def _least_work(data: ProblemData, candidate: CandidateData, possible: BoolArray) -> list[IntArray] | None:
+def _placed(
+    candidate: CandidateData, kinds: list[BoolArray], hops: tuple[int, int], send: IntArray, send_back: IntArray
+) -> PlacedTicks:
     """
-    Least forward, backward and first-chunk times of each stage, four arrays ``(pp,)``.
+    Scenarios as columns; one column stands for all. Rings are added later.
 
     Parameters
     ----------
-    possible
-        Hosts of each row, shape ``(P, num_nodes)``, at least one in each.
+    kinds
+        Of each scenario, the kinds of GPU that each stage may have, shape ``(num_kinds, pp)``.
+    hops
+        Tensor communication of one layer between hosts, forward and backward.
     """
-    rows = np.arange(candidate.num_stages) // candidate.block.stages
-    work = [
-        np.where(possible[rows], ticks[data.kind_of_node].T, UNUSABLE_TICKS).min(axis=1)
-        for ticks in (
-            candidate.forward_ticks,
-            candidate.backward_ticks,
-            candidate.first_forward_ticks,
-            candidate.first_backward_ticks,
-        )
-    ]
-    if candidate.grid[2] > 1:
-        hops = [int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())]
-        if max(hops) >= UNUSABLE_TICKS:
-            return None
-        layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)
-        work[0], work[1] = work[0] + layers * hops[0], work[1] + layers * hops[1]
-    return work
+    layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)[:, None]
+    number = max(len(kinds), send.shape[1])
+
+    def columns(ones: list[IntArray]) -> IntArray:
+        together = np.concatenate(ones, axis=1)
+        return np.broadcast_to(together, (len(together), number))
+
+    return PlacedTicks(
+        forward=columns([best_kind(candidate.forward_ticks, one) + layers * hops[0] for one in kinds]),
+        backward=columns([best_kind(candidate.backward_ticks, one) + layers * hops[1] for one in kinds]),
+        send_forward=columns([send]),
+        send_backward=columns([send_back]),
+        ring=np.zeros(candidate.num_stages, dtype=np.int64),
+        path_work=columns([best_path_work(candidate, one, hops) for one in kinds]),
+    )
+
+
+def _kinds_of(data: ProblemData, candidate: CandidateData, possible: BoolArray) -> BoolArray:
+    """Kinds of GPU among the hosts that each stage may have (shape ``(pp, num_nodes)``), shape ``(num_kinds, pp)``."""
+    kinds = np.zeros((len(candidate.forward_ticks), len(possible)), dtype=np.bool_)
+    np.logical_or.at(kinds, data.kind_of_node, possible.T)
+    return kinds
+
+
+def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
+    """Least tensor communication of one layer between hosts, forward and backward; ``None`` if there is no link."""
+    if candidate.grid[2] == 1:
+        return 0, 0
+    hops = int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())
+    return None if max(hops) >= UNUSABLE_TICKS else hops
 
 
 def _kinds_one_must_be_of(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
@@ -134,48 +134,62 @@ def _kinds_one_must_be_of(data: ProblemData, candidate: CandidateData) -> Iterat
             yield kinds[count:]
 
 
+TransferCount = Literal["slower", "sum", "faster"]
+"""What of the two directions of a link a bound may count."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Transfers:
     """
     What transfers cost at least.
 
-    Of the two directions the forward one is taken as fast as any link: of all pairs with that sum (or that maximum,
-    which is what counts if sends are blocking) this one ends every stage earliest.
+    A closed form counts the slower direction of a link (if sends are blocking) or the sum of both; the forward one is
+    then taken as fast as any link: of all pairs with that maximum or sum this one ends every stage earliest. Paths
+    count the directions apart; there the level is that of the faster direction, which both reach.
 
     Parameters
     ----------
     least
-        To the next stage and back, at each boundary, two arrays ``(pp - 1,)``.
+        From each stage to the next and back, two arrays ``(num_links,)``.
     between
-        The boundaries between hosts.
-    blocking
-        Whether the slower direction counts, or the sum of both.
+        The links between hosts.
+    counts
+        Which of the three it is.
     level
         Some transfer costs at least this.
     """
 
     least: tuple[IntArray, IntArray]
     between: IntArray
-    blocking: bool
+    counts: TransferCount
     level: int
 
     def at_level(self, level: int) -> tuple[IntArray, IntArray]:
-        """Transfers if one that costs ``level`` is at each boundary in turn, two arrays ``(pp - 1, scenarios)``."""
-        send, back = self.least
+        """Transfers if one that costs ``level`` is at each link in turn, two arrays ``(num_links, scenarios)``."""
         number = len(self.between)
-        if not number:
-            return send[:, None], back[:, None]
-        raised = np.repeat(back[:, None], number, axis=1)
-        home = level - (0 if self.blocking else send[self.between])
-        raised[self.between, np.arange(number)] = np.maximum(back[self.between], home)
-        return np.repeat(send[:, None], number, axis=1), raised
+        send, back = (np.repeat(side[:, None], max(number, 1), axis=1) for side in self.least)
+        here = (self.between, np.arange(number))
+        if self.counts == "sum":
+            back[here] = np.maximum(back[here], level - send[here])
+            return send, back
+        back[here] = np.maximum(back[here], level)
+        if self.counts == "faster":
+            send[here] = np.maximum(send[here], level)
+        return send, back
+
+
+def transfer_count(data: ProblemData, candidate: CandidateData) -> TransferCount:
+    """What of the two directions of a link a bound may count."""
+    if not candidate.exact:
+        return "faster"
+    return "slower" if data.p2p == "blocking" else "sum"
 
 
 def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
-    """Of each pair of hosts, the slower direction if sends are blocking, else both together; ``UNUSABLE_TICKS``."""
+    """Of each pair of hosts, what :func:`transfer_count` says; ``UNUSABLE_TICKS`` if a direction is missing."""
     there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
-    cost = np.maximum(there, home) if candidate.exact and data.p2p == "blocking" else there + home
-    cost = np.where(np.maximum(there, home) < UNUSABLE_TICKS, cost, UNUSABLE_TICKS)
+    combine = {"slower": np.maximum, "sum": np.add, "faster": np.minimum}[transfer_count(data, candidate)]
+    cost: IntArray = np.where(np.maximum(there, home) < UNUSABLE_TICKS, combine(there, home), UNUSABLE_TICKS)
     np.fill_diagonal(cost, UNUSABLE_TICKS)
     return cost
 
@@ -183,25 +197,30 @@ def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
 def _transfers(data: ProblemData, candidate: CandidateData) -> _Transfers | None:
     """Least transfers of a candidate; ``None`` if there are not enough links."""
     rows = np.arange(candidate.num_stages) // candidate.block.stages
-    between = np.flatnonzero(rows[:-1] != rows[1:])
-    blocking = candidate.exact and data.p2p == "blocking"
-    send = np.full(len(rows) - 1, candidate.intra_p2p_ticks, dtype=np.int64)
+    following = np.roll(rows, -1)
+    between = np.flatnonzero(rows != following)[: candidate.grid[0] - 1 + candidate.wraps]
+    counts = transfer_count(data, candidate)
+    send = np.full(candidate.num_links, candidate.intra_p2p_ticks, dtype=np.int64)
     back = send.copy()
     if not len(between):
-        return _Transfers(least=(send, back), between=between, blocking=blocking, level=0)
+        return _Transfers(least=(send, back), between=between, counts=counts, level=0)
     cost, allowed = transfer_cost(data, candidate), data.allowed(candidate)
     fastest = np.minimum(candidate.p2p_ticks, candidate.p2p_ticks.T)
-    for boundary in between:
-        pairs = np.ix_(allowed[rows[boundary]], allowed[rows[boundary + 1]])
-        if cost[pairs].min() >= UNUSABLE_TICKS:
+    for link in between:
+        pairs = np.ix_(allowed[rows[link]], allowed[following[link]])
+        best = int(cost[pairs].min())
+        if best >= UNUSABLE_TICKS:
             return None
-        send[boundary] = fastest[pairs].min()
-        back[boundary] = cost[pairs].min() - (0 if blocking else send[boundary])
-    level = bottleneck_level(cost, (candidate.grid[0] - 1) * candidate.grid[1] * candidate.grid[2])
+        if counts == "faster":
+            send[link], back[link] = candidate.p2p_ticks[pairs].min(), candidate.p2p_ticks.T[pairs].min()
+        else:
+            send[link] = fastest[pairs].min()
+            back[link] = best - (send[link] if counts == "sum" else 0)
+    level = bottleneck_level(cost, len(between) * candidate.grid[1] * candidate.grid[2])
     level = max(level, _some_host_has(cost.min(axis=1), allowed, candidate.num_cells))
     if level >= UNUSABLE_TICKS:
         return None
-    return _Transfers(least=(send, back), between=between, blocking=blocking, level=level)
+    return _Transfers(least=(send, back), between=between, counts=counts, level=level)
 
 
 def _some_host_has(values: IntArray, allowed: BoolArray, num_used: int) -> int:

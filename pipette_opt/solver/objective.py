@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.solver.variables import Cell, Formulation, GridVariables, Variables
 from pipette_opt.types import IntArray
 
@@ -50,23 +50,23 @@ class _CandidateObjective:
         self.grid: GridVariables = variables.grid_of(index)
         self.ceiling: int = variables.ceiling
         self._known: dict[tuple[int, int, int], Expr] = {}
+        self._largest: dict[int, int] = {}
         self._tied: Expr | None = None
         self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.block.stages).tolist()
 
     def add(self) -> None:
         """Bound the objective from below by every stage and column, and by their rings."""
         rings = [self._ring(stage) for stage in range(self.candidate.num_stages)]
+        if self.candidate.paths is not None:
+            self._add_paths(self.candidate.paths, rings)
+            return
         for column in range(self.grid.shape[1]):
             hops = [self._tensor_hop(row, column) for row in range(self.grid.shape[0])]
             forward = self._work(column, self.candidate.forward_ticks, [hop[0] for hop in hops])
             backward = self._work(column, self.candidate.backward_ticks, [hop[1] for hop in hops])
-            transfers = self._transfers(column)
-            if self.candidate.exact:
-                self._add_exact(forward, backward, transfers, rings)
-            else:
-                self._add_lower(column, forward, backward, transfers, rings)
+            self._add_closed(forward, backward, self._transfers(column), rings)
 
-    def _add_exact(
+    def _add_closed(
         self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer], rings: list[Expr]
     ) -> None:
         """Round trip and m - 1 periods, minus what is still to do when a stage is finished, plus its reduction."""
@@ -77,26 +77,48 @@ class _CandidateObjective:
             passed = [*forward, *(one.send for one in transfers[:stage])]
             self._ends([*passed, *still, periods, rings[stage], self._embedding(stage), self.candidate.optimizer_ticks])
 
-    def _add_lower(
-        self,
-        column: int,
-        forward: list[Expr],
-        backward: list[Expr],
-        transfers: list[_Transfer],
-        rings: list[Expr],
-    ) -> None:
-        """The first micro-batch arrives, all are worked on, and the last goes back to the first stage."""
-        nothing: list[tuple[Expr, Expr]] = [(0, 0)] * self.grid.shape[0]
-        first_forward = self._work(column, self.candidate.first_forward_ticks, [hop[0] for hop in nothing])
-        first_backward = self._work(column, self.candidate.first_backward_ticks, [hop[1] for hop in nothing])
-        m = self.candidate.num_microbatches
-        for stage in range(self.candidate.num_stages):
-            work = [m * forward[stage], m * backward[stage], self.candidate.optimizer_ticks]
-            arrive = [*first_forward[:stage], *(one.send for one in transfers[:stage])]
-            if stage:
-                self._ends([*arrive, *work, rings[stage], self._embedding(stage)])
-            there_and_back = [*first_forward[:stage], *(one.both for one in transfers[:stage])]
-            self._ends([*there_and_back, *work, *first_backward[:stage], rings[0], self._embedding(0)])
+    def _add_paths(self, paths: Paths, rings: list[Expr]) -> None:
+        """
+        No stage of any column is finished before the longest of its paths.
+
+        A path that is below the candidate's bound on the slowest hosts and links decides nothing.
+        """
+        known = self.variables.bounds[self.index] - self.candidate.optimizer_ticks
+        for column in range(self.grid.shape[1]):
+            links = self._links(column)
+            hops = [self._tensor_hop(row, column) for row in range(self.grid.shape[0])]
+            for path in range(len(paths)):
+                stage = int(paths.stage[path])
+                terms = [self._path_work(paths, path, row, column) for row in range(self.grid.shape[0])]
+                terms += [(1, rings[stage]), (1, self._embedding(stage))]
+                for counts, ends in ((paths.up, 0), (paths.down, 1)):
+                    terms += [(n, link[ends]) for n, link in zip(counts[path].tolist(), links, strict=False)]
+                for counts, ends in ((paths.forward_layers, 0), (paths.backward_layers, 1)):
+                    terms += [(n, hops[row][ends]) for n, row in zip(counts[path].tolist(), self.rows, strict=True)]
+                total = _together(terms)
+                if sum(count * self._most(one) for count, one in total) > known:
+                    self._ends([count * one for count, one in total] + [self.candidate.optimizer_ticks])
+
+    def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
+        """Work of a path on the stages of a grid row."""
+        stages = self.candidate.block.stages
+        by_kind = paths.work_ticks[path, :, row * stages : (row + 1) * stages].sum(axis=1)
+        return 1, self._slowest_host(row, column, by_kind)
+
+    def _links(self, column: int) -> list[tuple[Expr, Expr]]:
+        """Transfers of a column from each stage to the next (cyclic if interleaved) and back."""
+        pp, inside = self.candidate.num_stages, self.candidate.intra_p2p_ticks
+        known: dict[int, tuple[Expr, Expr]] = {}
+        for row in range(self.grid.shape[0] - 1 + self.candidate.wraps):
+            there = self.candidate.p2p_ticks
+            following = (row + 1) % self.grid.shape[0]
+            hops = [((row, column, k), (following, column, k)) for k in range(self.grid.shape[2])]
+            send = self._slowest_hop(hops, there)
+            known[row] = (send, send if (there == there.T).all() else self._slowest_hop(hops, there.T))
+        return [
+            (inside, inside) if self.rows[stage] == self.rows[(stage + 1) % pp] else known[self.rows[stage]]
+            for stage in range(self.candidate.num_links)
+        ]
 
     def _ends(self, times: list[Expr]) -> None:
         self._at_least(self.variables.objective, LinearExpr.sum(times))
@@ -172,7 +194,7 @@ class _CandidateObjective:
         back = self._slowest_hop(hops, there.T)
         both = self._slowest_hop(hops, there + there.T) if len(hops) == 1 else send + back
         wait: Expr = 0
-        if self.candidate.exact and self.data.p2p == "blocking":
+        if self.data.p2p == "blocking":
             wait = self._slowest_hop(hops, np.maximum(there, there.T))
         return _Transfer(send=send, back=back, both=both, wait=wait)
 
@@ -237,10 +259,32 @@ class _CandidateObjective:
                     self._at_least(time, cost, tail, head)
 
     def _time(self, name: str, least: int, most: int) -> IntVar:
-        return self.model.new_int_var(least, most, f"{name}_{self.index}")
+        variable = self.model.new_int_var(least, most, f"{name}_{self.index}")
+        self._largest[variable.index] = most
+        return variable
+
+    def _most(self, time: Expr) -> int:
+        """The largest value of a constant or of a time; what work of a stage may be else is not looked at."""
+        if isinstance(time, int):
+            return time
+        return self._largest.get(time.index, UNUSABLE_TICKS) if isinstance(time, IntVar) else UNUSABLE_TICKS
 
     def _at_least(self, value: LinearExpr | IntVar, least: Expr, *when: IntVar) -> None:
         constraint = self.model.add(value >= least)
         condition = [*self.variables.condition(self.index), *when]
         if condition:
             constraint.only_enforce_if(condition)
+
+
+def _together(terms: list[tuple[int, Expr]]) -> list[tuple[int, Expr]]:
+    """The same sum with each variable, and the constants, once."""
+    constant, counts = 0, {}  # type: ignore[var-annotated]
+    others: list[tuple[int, Expr]] = []
+    for count, one in terms:
+        if isinstance(one, int):
+            constant += count * one
+        elif isinstance(one, IntVar):
+            counts[one.index] = (counts.get(one.index, (0, one))[0] + count, one)
+        elif count:
+            others.append((count, one))
+    return [(1, constant), *(pair for pair in counts.values() if pair[0]), *others]

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.constraints import CONSTRAINTS
@@ -247,7 +247,7 @@ class _Search:
         bound all the same.
         """
         if not self.found:
-            return max(_largest_objective(self.data.candidates[index]) for index in batch)
+            return max(largest_ticks(self.data.candidates[index]) for index in batch)
         bound, share = int(self.bounds[batch[0]]), self.reach.get(batch[0], 1.0)
         return bound + int((self.upper - 1 - bound) * share)
 
@@ -429,21 +429,6 @@ def _num_pairs(data: ProblemData, candidate: CandidateData) -> int:
     P, D, K = candidate.grid
     hops = (P - 1) * D * K + (D > 1) * candidate.num_cells + (K > 1) * candidate.num_cells
     return hops * data.num_nodes**2
-
-
-def _largest_objective(candidate: CandidateData) -> int:
-    """No placement on usable links costs more than this."""
-    link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
-    layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
-    compute = int(candidate.forward_ticks.max() + candidate.backward_ticks.max())
-    stage = compute + max(candidate.config.layers_per_stage) * layer + 2 * link
-    ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
-    ring += int(candidate.embedding_ticks.max(initial=candidate.embedding_floor_ticks))
-    return 2 * (candidate.num_microbatches + candidate.num_stages) * stage + ring + candidate.optimizer_ticks
-
-
-def _largest_usable(ticks: IntArray) -> int:
-    return int(ticks[ticks < UNUSABLE_TICKS].max(initial=0))
 
 
 def _whole(bound: float) -> int:

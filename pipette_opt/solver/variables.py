@@ -55,11 +55,16 @@ class GridVariables:
         return [hosts[node] for hosts in self._hosts.values() if node in hosts]
 
     def hops(self) -> Iterator[tuple[Cell, Cell]]:
-        """Every pair of cells that talk: to the next row, around the columns, around the tensor parts."""
+        """
+        Every pair of cells that talk: to the next row, around the columns, around the tensor parts.
+
+        With interleaving also from the last row to the first, which two rows do anyway.
+        """
         P, D, K = self.shape
+        wraps = P > 2 and any(candidate.wraps for candidate in self.candidates)
         for p, d, k in self.cells:
-            if p + 1 < P:
-                yield (p, d, k), (p + 1, d, k)
+            if p + 1 < P or wraps:
+                yield (p, d, k), ((p + 1) % P, d, k)
             if D > 1:
                 yield (p, d, k), (p, (d + 1) % D, k)
             if K > 1:
@@ -109,7 +114,9 @@ class Variables:
 
 def usable_hops(candidate: CandidateData, tail: Cell, head: Cell) -> BoolArray:
     """Directed host pairs that a candidate may use from one cell to the other, shape ``(num_nodes, num_nodes)``."""
-    if tail[0] != head[0]:
+    if head[0] < tail[0] and not candidate.wraps:
+        slowest = np.zeros_like(candidate.p2p_ticks)
+    elif tail[0] != head[0]:
         slowest = np.maximum(candidate.p2p_ticks, candidate.p2p_ticks.T)
     elif tail[1] != head[1]:
         stages = np.arange(tail[0] * candidate.block.stages, (tail[0] + 1) * candidate.block.stages)

@@ -36,8 +36,6 @@ def candidate_of(like: CandidateData, tp: int, pp: int, dp: int) -> CandidateDat
         grid=(pp, dp // replicas, 1),
         forward_ticks=np.full((1, pp), 100 * 8 // tp),
         backward_ticks=np.full((1, pp), 200 * 8 // tp),
-        first_forward_ticks=np.full((1, pp), 100 * 8 // tp),
-        first_backward_ticks=np.full((1, pp), 200 * 8 // tp),
         ring_class=np.zeros(pp),
         ring_floor_ticks=np.zeros(pp),
         memory_need_mib=np.full(pp, 1),

@@ -85,8 +85,6 @@ def candidate(
         "num_microbatches": 64 // (dp * mbs),
         "forward_ticks": np.full((1, pp), 10 * mbs * 16 // pp),
         "backward_ticks": np.full((1, pp), 20 * mbs * 16 // pp),
-        "first_forward_ticks": np.full((1, pp), 1),
-        "first_backward_ticks": np.full((1, pp), 1),
         "ring_class": np.zeros(pp),
         "ring_floor_ticks": np.zeros(pp),
         "memory_need_mib": np.ones(pp),
