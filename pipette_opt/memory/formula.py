@@ -2,9 +2,10 @@
 The closed formula: what a stage holds, and roughly what the running pass works with.
 
 Held: weights, gradients, optimizer state, and the activations kept for the backward pass of every micro-batch in
-flight (Korthikanti et al., arXiv 2205.05198, section 4, extended to grouped queries, gated MLPs, dropout or none, and
-attention kernels that do not store scores). Working: the largest of a few moments of a backward pass, each with what
-it has allocated less what it has already freed. What these moments miss is what the network learns.
+flight (Korthikanti et al., arXiv 2205.05198, section 4, extended to grouped queries, gated MLPs, dropout or none,
+attention kernels that do not store scores, experts, fp8 inputs, a sequence split for attention). Working: the largest
+of a few moments of a pass, each with what it has allocated less what it has already freed. What these moments miss is
+what the network learns.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ import numpy as np
 
 from pipette_opt.memory.table import StageTable
 from pipette_opt.types import FloatArray
+
+FP8_COPIES_BYTES = 2
+"""Per matrix element in fp8 training: Transformer Engine's copies by rows and by columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,7 +31,7 @@ class FormulaBytes:
     saved
         Activations of all layers and micro-batches in flight.
     recomputed
-        Activations of one layer that its recomputation brings back for its backward pass.
+        Activations that one recomputation brings back for its backward pass.
     head
         What final norm, output product and loss keep of one micro-batch; gone when layers are recomputed.
     workspace
@@ -39,7 +43,7 @@ class FormulaBytes:
     embedding_work
         The same of the embeddings, whose backward pass runs when all else of the micro-batch is gone.
     step_work
-        fp32 copies of 16-bit gradients in the optimizer step, when no activations are held.
+        fp32 copies of 16-bit gradients or of narrow states in the optimizer step, when no activations are held.
     """
 
     static: FloatArray
@@ -73,66 +77,136 @@ class FormulaBytes:
 
 def parameters(table: StageTable) -> FloatArray:
     """Parameters of one rank of each stage."""
-    return table.layers * table.layer_parameters + table.first_parameters + table.last_parameters
+    return _own_parameters(table) + table.moe_layers * table.expert_parameters
+
+
+def _own_parameters(table: StageTable) -> FloatArray:
+    """The same without routed experts."""
+    dense = (table.layers - table.moe_layers) * table.layer_parameters
+    total: FloatArray = dense + table.moe_layers * table.moe_parameters + table.first_parameters + table.last_parameters
+    return total
 
 
 def formula_bytes(table: StageTable) -> FormulaBytes:
     """Evaluate the formula for every row."""
-    per_parameter = table.element + table.gradient + table.state / table.state_shards
     shard_tokens = table.tokens / table.shards
     layer_input = table.element * shard_tokens * table.hidden
     core, rest = _core_bytes(table), _rest_bytes(table)
-    kept = table.full * layer_input + (1 - table.full) * (rest + (1 - table.selective) * core)
-    saved = table.chunk_layers * kept + table.first * table.hidden_dropout * shard_tokens * table.hidden
-    recomputed = table.full * (rest + core) + table.selective * core
+    whole_layer = rest + core
+    unrecomputed = (1 - table.full) * table.chunk_layers
+    saved = table.inputs_kept * layer_input + unrecomputed * (rest + (1 - table.selective) * core)
+    saved = saved + table.first * table.hidden_dropout * shard_tokens * table.hidden
+    # Layers that were kept whole are gone before the first recomputed one has its turn.
+    brought_back = np.maximum(table.brought_back * whole_layer - unrecomputed * whole_layer, 0.0)
+    recomputed = (table.layers > 0) * (brought_back + table.selective * core)
     logits = table.tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
     head_product = (table.element - 4) * logits + whole + layer_input
-    owned = parameters(table) / table.state_shards
     return FormulaBytes(
-        static=parameters(table) * per_parameter,
+        static=_static_bytes(table),
         saved=table.in_flight * saved,
-        recomputed=(table.layers > 0) * recomputed,
+        recomputed=recomputed,
         head=table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits),
         workspace=table.element * table.scores,
         layer_work=(table.layers > 0) * _layer_work(table),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
         embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - saved, 0.0),
-        step_work=(table.gradient < 4) * 4 * owned,
+        step_work=table.step * _owned(table, 1),
     )
 
 
+def _owned(table: StageTable, from_stage: int) -> FloatArray:
+    """Parameters of one rank, those shared among replicas from that ZeRO stage on divided."""
+    shared = table.zero >= from_stage
+    experts = table.moe_layers * table.expert_parameters
+    owned: FloatArray = _own_parameters(table) / np.where(shared, table.replicas, 1) + experts / np.where(
+        shared, table.expert_replicas, 1
+    )
+    return owned
+
+
+def _static_bytes(table: StageTable) -> FloatArray:
+    """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
+    dense = (table.layers - table.moe_layers) * table.matrix_parameters
+    copies = FP8_COPIES_BYTES * table.fp8 * (dense + table.moe_layers * table.moe_matrix_parameters)
+    gathered = table.element * table.unit_parameters + FP8_COPIES_BYTES * table.fp8 * table.unit_matrices
+    weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
+    gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
+    total: FloatArray = weights + gradients + table.state * _owned(table, 1)
+    return total
+
+
 def _layer_work(table: StageTable) -> FloatArray:
-    """The most that the backward pass of one layer needs on top of what it finds: gradients, gathered inputs."""
+    """The most that one layer needs on top of what is held: in its backward pass, or in a ring of attention."""
     e, tokens, gathers = table.element, table.tokens, table.shards > 1
-    q, kv, up, down = (e * tokens * width for width in (table.query, table.key_value, table.up, table.down))
+    q, kv = (e * tokens * width for width in (table.query, table.key_value))
     hidden = e * tokens * table.hidden
     shard = hidden / table.shards
-    mlp_gone = up + down + 2 * shard
+    mlp, mlp_gone = _mlp_work(table)
     grouped = table.key_value < table.query
     flash = 2 * q + 2 * kv + 4 * tokens * (table.query + table.heads) + grouped * 2 * q
     stored = (2 - table.attention_dropout) * e * table.scores
+    steps = table.context
+    ring_back = 4 * kv * 2 + flash
+    ring_forth = (steps + 1) * 2 * kv + (steps + 1) * q - mlp_gone - (table.query + table.key_value) * e * tokens
+    ring = np.where(steps > 1, np.maximum(ring_back - mlp_gone, ring_forth), 0.0)
     moments = (
-        hidden * gathers + down,
-        up,
-        hidden * (1 + gathers) + shard * gathers - down,
+        mlp,
         np.where(table.scores > 0, stored, flash) - mlp_gone,
+        ring,
         hidden * (1 + gathers) - q - mlp_gone,
     )
     work: FloatArray = shard * (1 + table.hidden_dropout) + np.maximum.reduce(moments)
     return work
 
 
+def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
+    """The most that the backward pass of an MLP or of experts needs, and what is gone afterwards."""
+    e, tokens, gathers = table.element, table.tokens, table.shards > 1
+    hidden = e * tokens * table.hidden
+    shard = hidden / table.shards
+    up, down = e * tokens * table.up, e * tokens * table.down
+    dense = np.maximum.reduce((hidden * gathers + down, up, hidden * (1 + gathers) + shard * gathers - down))
+    dense_gone = up + down + 2 * shard
+    rows = tokens / table.shards * table.topk
+    routed, here = e * rows * table.hidden, e * rows * table.expert_tensor * table.hidden
+    up, down = (e * rows * table.expert_tensor * width for width in (table.expert_up, table.expert_down))
+    moves = (table.local_experts > 1) | (table.expert_tensor > 1)
+    experts = np.maximum.reduce((routed + here, here * (1 + moves), here + down, up, here * (1 + moves) - up - down))
+    experts_gone = up + down + here + 2 * shard
+    mixed, some = table.moe_layers > 0, table.moe_layers < table.layers
+    work = np.maximum(np.where(mixed, experts, 0.0), np.where(some, dense, 0.0))
+    return work, np.where(mixed, experts_gone, dense_gone)
+
+
 def _rest_bytes(table: StageTable) -> FloatArray:
-    """Activations that one layer keeps of one micro-batch, the attention core apart."""
+    """Activations that one layer keeps of one micro-batch on average, the attention core apart."""
     e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
+    stored = np.where(table.fp8 > 0, 1.0, e)  # of what matrix products keep
     # Inputs of both norms and of both column-parallel products, dropout masks, fp32 statistics.
-    outside = shard_tokens * (table.hidden * (4 * e + 2 * table.hidden_dropout) + 8 * table.statistics)
-    attention = e * tokens * (2 * table.query + 2 * table.key_value)
+    outside = shard_tokens * (table.hidden * (2 * e + stored + 2 * table.hidden_dropout) + 8 * table.statistics)
+    # The attention core keeps its output too, so that an fp8 copy of it comes on top.
+    attention = tokens * (e * (2 * table.query + 2 * table.key_value) + table.fp8 * table.query)
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
-    mlp = e * tokens * (table.up + table.down)
-    return outside + attention + qk_norm + mlp
+    mlp = stored * shard_tokens * table.hidden + tokens * (e * table.up + stored * table.down)
+    experts = np.where(table.moe_layers > 0, _expert_bytes(table, stored), 0.0)
+    total: FloatArray = outside + attention + qk_norm + (1 - table.moe_share) * mlp + table.moe_share * experts
+    return total
+
+
+def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
+    """The same of router, routed and shared experts of a layer."""
+    e, tokens = table.element, table.tokens / table.shards
+    rows = tokens * table.topk * table.expert_tensor
+    # Input, fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
+    router = tokens * (e * table.hidden + 4 * table.num_experts + 12 * table.topk + 4 * (2 * table.num_experts + 1))
+    routed = rows * (stored * table.hidden + e * table.expert_up + stored * table.expert_down + 4)
+    has_shared = table.shared_down > 0
+    shared = table.tokens * (e * table.shared_up + stored * table.shared_down)
+    again = has_shared * table.fp8 * tokens * table.hidden  # the router keeps the input as it is
+    total: FloatArray = router + routed + shared + again
+    return total
 
 
 def _core_bytes(table: StageTable) -> FloatArray:

@@ -7,6 +7,75 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShapes:
+    """
+    Local sizes of a layer with experts; tokens are routed evenly.
+
+    Parameters
+    ----------
+    num_experts, local
+        Experts of the layer, and of this rank.
+    topk
+        Experts of each token.
+    ranks, tensor
+        Ranks among which the experts are spread, and those that share one expert.
+    up, down
+        Width of an expert's first product's output, and of its second's input, on this rank.
+    shared_up, shared_down
+        The same of the shared experts, 0 without; they are split like a dense MLP.
+    """
+
+    num_experts: int
+    local: int
+    topk: int
+    ranks: int
+    tensor: int
+    up: int
+    down: int
+    shared_up: int
+    shared_down: int
+
+    @classmethod
+    def of(cls, model: ModelSpec, config: ParallelConfig) -> "ExpertShapes":
+        """
+        Sizes under a configuration.
+
+        Raises ``ValueError`` where Megatron-Core would: experts and their ranks do not divide, or tensor parallelism
+        without sequence parallelism (``MoELayer.forward``).
+        """
+        tp, ep, etp = config.tensor_model_parallel_size, config.expert_model_parallel_size, config.expert_tensor_size
+        experts, width = model.num_experts or 0, model.expert_ffn_size
+        shared = model.moe_shared_expert_intermediate_size
+        if experts % ep:
+            raise ValueError(f"expert_model_parallel_size must divide num_experts={experts}, got {ep}.")
+        if width % etp or shared % tp:
+            raise ValueError(
+                f"expert_tensor_parallel_size={etp} must divide the experts' width {width}, and "
+                f"tensor_model_parallel_size={tp} the shared experts' {shared}."
+            )
+        ranks = config.data_parallel_size * config.context_parallel_size * tp
+        if ranks % (ep * etp):
+            raise ValueError(
+                f"expert_model_parallel_size * expert_tensor_parallel_size = {ep} * {etp} must divide the "
+                f"{ranks} ranks of a stage."
+            )
+        if tp > 1 and not config.sequence_parallel:
+            raise ValueError("experts with tensor_model_parallel_size > 1 need sequence_parallel.")
+        gates = 2 if model.gated_linear_unit else 1
+        return cls(
+            num_experts=experts,
+            local=experts // ep,
+            topk=model.moe_router_topk,
+            ranks=ep,
+            tensor=etp,
+            up=gates * width // etp,
+            down=width // etp,
+            shared_up=gates * shared // tp,
+            shared_down=shared // tp,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalShapes:
     """
     Local sizes of one tensor-parallel rank.
@@ -24,6 +93,10 @@ class LocalShapes:
         Width of the MLP's first product's output, and of the second's input.
     vocab
         This rank's part of the padded vocabulary.
+    context
+        Ranks among which the sequence is split for attention.
+    experts
+        Sizes of the layers with experts; ``None`` for a dense model.
     """
 
     seq_length: int
@@ -36,6 +109,8 @@ class LocalShapes:
     up: int
     down: int
     vocab: int
+    context: int
+    experts: ExpertShapes | None
 
     @classmethod
     def of(cls, model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> "LocalShapes":
@@ -52,6 +127,8 @@ class LocalShapes:
                 f"seq_length must be a multiple of context_parallel_size * sequence shards = {cp} * {shards}, "
                 f"got {training.seq_length}."
             )
+        if cp > 1 and training.attention_kernel != "flash":
+            raise ValueError(f"context_parallel_size={cp} needs attention_kernel flash.")
         down = model.ffn_hidden_size // tp
         return cls(
             seq_length=training.seq_length // cp,
@@ -64,6 +141,8 @@ class LocalShapes:
             up=2 * down if model.gated_linear_unit else down,
             down=down,
             vocab=model.padded_vocab_size(tp) // tp,
+            context=cp,
+            experts=None if model.num_experts is None else ExpertShapes.of(model, config),
         )
 
     @property

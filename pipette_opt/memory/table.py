@@ -27,14 +27,32 @@ class StageTable:
         Bytes per activation and weight, per accumulated gradient, per parameter of optimizer state.
     state_shards
         Ranks among which the optimizer state is split.
+    zero
+        What replicas share, as ZeRO counts it.
+    replicas, expert_replicas
+        Ranks that hold the same parameters, and the same experts.
+    step
+        Bytes per owned parameter that the optimizer step needs meanwhile.
+    fp8
+        1 if matrix products are in fp8.
     layers, chunk_layers
         Transformer layers of the stage, and of one of its chunks.
+    moe_layers, moe_share
+        Layers of the stage with experts, and their share of all its layers.
     in_flight
         Forward passes of a chunk whose activations are held at most at once.
     first, last
         1 on the first, on the last stage.
     layer_parameters, first_parameters, last_parameters
-        On one rank: of one layer, of the embeddings, of final norm and head.
+        On one rank: of one dense layer, of the embeddings, of final norm and head.
+    moe_parameters, expert_parameters
+        On one rank, of one layer with experts: of its experts, and of all else.
+    matrix_parameters, moe_matrix_parameters
+        On one rank, of one layer of either kind: those of matrices in fp8 training.
+    unit_parameters
+        Of the two largest of layers, embeddings and head, which ZeRO gathers.
+    unit_matrices
+        Matrices among the same.
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
     query, key_value, up, down, vocab, heads
@@ -43,8 +61,18 @@ class StageTable:
         Elements of one layer's attention scores, 0 with a kernel that does not store them.
     statistics
         fp32 numbers per token that one norm keeps.
-    selective, full
-        1 if the attention core, if whole layers are recomputed.
+    context
+        Ranks among which attention's sequence is split.
+    num_experts, local_experts, topk, expert_ranks, expert_tensor
+        Of a layer with experts: all, on this rank, of each token, ranks that they are spread over, that share one.
+    expert_up, expert_down, shared_up, shared_down
+        Local widths of routed and shared experts.
+    selective
+        1 if the attention core is recomputed.
+    full
+        Share of the layers of a chunk that are recomputed whole.
+    inputs_kept, brought_back
+        Inputs of layers that a chunk keeps for recomputation, and layers that one recomputation brings back.
     """
 
     tokens: FloatArray
@@ -53,14 +81,27 @@ class StageTable:
     gradient: FloatArray
     state: FloatArray
     state_shards: FloatArray
+    zero: FloatArray
+    replicas: FloatArray
+    expert_replicas: FloatArray
+    step: FloatArray
+    fp8: FloatArray
     layers: FloatArray
     chunk_layers: FloatArray
+    moe_layers: FloatArray
+    moe_share: FloatArray
     in_flight: FloatArray
     first: FloatArray
     last: FloatArray
     layer_parameters: FloatArray
     first_parameters: FloatArray
     last_parameters: FloatArray
+    moe_parameters: FloatArray
+    expert_parameters: FloatArray
+    matrix_parameters: FloatArray
+    moe_matrix_parameters: FloatArray
+    unit_parameters: FloatArray
+    unit_matrices: FloatArray
     largest_table: FloatArray
     hidden: FloatArray
     query: FloatArray
@@ -76,8 +117,20 @@ class StageTable:
     rope: FloatArray
     qk_norm: FloatArray
     tensor: FloatArray
+    context: FloatArray
+    num_experts: FloatArray
+    local_experts: FloatArray
+    topk: FloatArray
+    expert_ranks: FloatArray
+    expert_tensor: FloatArray
+    expert_up: FloatArray
+    expert_down: FloatArray
+    shared_up: FloatArray
+    shared_down: FloatArray
     selective: FloatArray
     full: FloatArray
+    inputs_kept: FloatArray
+    brought_back: FloatArray
     interleaved: FloatArray
 
     @property
@@ -120,22 +173,23 @@ def stage_table(
         stages = np.full(len(configs), stage)
         layers = np.array([config.layers_per_stage[stage] for config in configs], dtype=np.int64)
     pp = pp[config_of_row]
-    tp, dp, cp, mbs = (
-        _column(configs, name)[config_of_row]
-        for name in (
-            "tensor_model_parallel_size",
-            "data_parallel_size",
-            "context_parallel_size",
-            "micro_batch_size",
-        )
-    )
-    chunks = np.array([config.num_chunks for config in configs], dtype=np.int64)[config_of_row]
-    sequence_parallel = _column(configs, "sequence_parallel")[config_of_row]
-    distributed = _column(configs, "use_distributed_optimizer")[config_of_row]
+
+    def column(name: str) -> IntArray:
+        return _column(configs, name)[config_of_row]
+
+    tp, dp, cp = column("tensor_model_parallel_size"), column("data_parallel_size"), column("context_parallel_size")
+    mbs, chunks, zero = column("micro_batch_size"), column("num_chunks"), column("sharding_stage")
+    ep, etp = column("expert_model_parallel_size"), column("expert_tensor_size")
     selective = np.array([config.recompute_granularity == "selective" for config in configs])[config_of_row]
     full = np.array([config.recompute_granularity == "full" for config in configs])[config_of_row]
+    block = np.array([config.recompute_method == "block" for config in configs])[config_of_row]
+    at_once = column("recompute_num_layers")
     microbatches = training.global_batch_size // (dp * mbs) if num_microbatches is None else np.array(num_microbatches)
     first, last = stages == 0, stages == pp - 1
+    chunk_layers = layers // chunks
+    recomputed = full * np.where(block, np.minimum(at_once, chunk_layers), chunk_layers)
+    kept = np.where(block, recomputed, -(-recomputed // at_once))
+    moe_layers = _moe_layers(model, configs, config_of_row, stages)
 
     h = model.hidden_size
     multiple = model.make_vocab_size_divisible_by * tp
@@ -144,29 +198,62 @@ def stage_table(
     own_head = (pp > 1) | model.untie_embeddings_and_output_weights
     heads = model.num_attention_heads // tp
     key_value = np.maximum(model.num_query_groups // tp, 1) * model.kv_channels
+    query = model.query_projection_size // tp
     down = model.ffn_hidden_size // tp
+    gates = 2 if model.gated_linear_unit else 1
+    shared = model.moe_shared_expert_intermediate_size // tp
+    expert_down = model.expert_ffn_size // etp if model.num_experts else 0 * etp
+    num_experts = model.num_experts or 0
+    local = num_experts // ep
+    attention_matrices = h * (2 * query + 2 * key_value)
+    matrices = attention_matrices + h * (gates + 1) * down
+    moe_matrices = attention_matrices + (h * (gates + 1)) * (shared + local * expert_down)
+    dense_size = model.replicated_layer_parameters + model.sharded_layer_parameters / tp
+    moe_size = model.replicated_moe_layer_parameters + model.sharded_moe_layer_parameters / tp
+    expert_size = local * (gates + 1) * h * expert_down
+    embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + own_head * h * vocab)
+    dense_layers = layers - moe_layers
+    units = [
+        *_twice(dense_layers, dense_size, matrices),
+        *_twice(moe_layers, moe_size + expert_size, moe_matrices),
+        (embeddings.astype(np.float64), np.zeros(len(layers))),
+        (head.astype(np.float64), np.zeros(len(layers))),
+    ]
     tokens = training.seq_length // cp * mbs
     unfused = training.attention_kernel != "flash"
     columns = {
         "tokens": tokens,
-        "shards": np.where(sequence_parallel == 1, tp, 1),
+        "shards": np.where(column("sequence_parallel") == 1, tp, 1),
         "element": training.parameter_bytes,
         "gradient": training.gradient_bytes,
         "state": training.optimizer_bytes,
-        "state_shards": np.where(distributed == 1, dp * cp, 1),
+        "state_shards": np.where(zero > 0, dp * cp, 1),
+        "zero": zero,
+        "replicas": dp * cp,
+        "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
+        "step": training.step_bytes,
+        "fp8": training.fp8,
         "layers": layers,
         "chunk_layers": layers / chunks,
+        "moe_layers": moe_layers,
+        "moe_share": moe_layers / np.maximum(layers, 1),
         "in_flight": num_in_flight(pp, stages, chunks, microbatches),
         "first": first,
         "last": last,
-        "layer_parameters": model.replicated_layer_parameters + model.sharded_layer_parameters / tp,
-        "first_parameters": first * h * (vocab + positions),
-        "last_parameters": last * (model.norm_parameters + own_head * h * vocab),
+        "layer_parameters": dense_size,
+        "first_parameters": embeddings,
+        "last_parameters": head,
+        "moe_parameters": moe_size,
+        "expert_parameters": expert_size,
+        "matrix_parameters": matrices,
+        "moe_matrix_parameters": moe_matrices,
+        "unit_parameters": _two_largest(*(size for size, _ in units)),
+        "unit_matrices": _two_largest(*(size for _, size in units)),
         "largest_table": h * np.maximum(vocab, positions),
         "hidden": h,
-        "query": model.query_projection_size // tp,
+        "query": query,
         "key_value": key_value,
-        "up": down * (2 if model.gated_linear_unit else 1),
+        "up": down * gates,
         "down": down,
         "vocab": vocab,
         "heads": heads,
@@ -177,8 +264,20 @@ def stage_table(
         "rope": model.position_embedding_type == "rope",
         "qk_norm": model.qk_layernorm,
         "tensor": tp,
+        "context": cp,
+        "num_experts": num_experts,
+        "local_experts": local,
+        "topk": model.moe_router_topk * (num_experts > 0),
+        "expert_ranks": ep,
+        "expert_tensor": etp,
+        "expert_up": gates * expert_down,
+        "expert_down": expert_down,
+        "shared_up": gates * shared,
+        "shared_down": shared,
         "selective": selective,
-        "full": full,
+        "full": recomputed / np.maximum(chunk_layers, 1),
+        "inputs_kept": kept,
+        "brought_back": np.minimum(np.where(block, 1, at_once), chunk_layers) * full,
         "interleaved": chunks > 1,
     }
     shape = (len(config_of_row),)
@@ -187,3 +286,36 @@ def stage_table(
 
 def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:
     return cast(IntArray, np.array([getattr(config, name) for config in configs], dtype=np.int64))
+
+
+def _moe_layers(
+    model: ModelSpec, configs: Sequence[ParallelConfig], config_of_row: IntArray, stages: IntArray
+) -> IntArray:
+    """Layers with experts of each row's stage; the first layers of all have none."""
+    if model.num_experts is None:
+        return np.zeros(len(stages), dtype=np.int64)
+    counts = []
+    for config in configs:
+        chunks = config.num_chunks
+        of_chunk = np.array(config.layers_per_stage) // chunks
+        starts = np.cumsum(of_chunk) - of_chunk + np.arange(chunks)[:, None] * of_chunk.sum()
+        dense = np.clip(model.num_dense_layers - starts, 0, of_chunk)
+        counts.append((of_chunk - dense).sum(axis=0))
+    return np.array([counts[row][stage] for row, stage in zip(config_of_row, stages, strict=True)], dtype=np.int64)
+
+
+def _twice(
+    count: IntArray, size: FloatArray | float, matrices: FloatArray | IntArray
+) -> list[tuple[FloatArray, FloatArray]]:
+    """The sizes of the first two layers of a kind, 0 where there are none."""
+    sizes = []
+    for n in (0, 1):
+        there = (count > n).astype(np.float64)
+        sizes.append((there * size, there * matrices))
+    return sizes
+
+
+def _two_largest(*sizes: FloatArray) -> FloatArray:
+    """Sum of the two largest in each row."""
+    total: FloatArray = np.sort(np.stack(sizes), axis=0)[-2:].sum(axis=0)
+    return total

@@ -1,20 +1,21 @@
 """Peak memory of one pipeline stage, counted while the real transformer runs on tensors without data."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pipette_opt.memory.allocator import CachingAllocator, Event
 from pipette_opt.memory.layers import DTYPES, Chunk, Embeddings, Head, Layer, hop
 from pipette_opt.memory.schedule import Pass, stage_passes
 from pipette_opt.memory.shapes import LocalShapes
+from pipette_opt.memory.statics import StaticSizes, static_sizes
 from pipette_opt.memory.storage import LiveStorages
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.units import ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +26,17 @@ class StageTrace:
     Parameters
     ----------
     num_parameters
-        Parameters that the rank holds.
+        Parameters that the rank works with.
     weight_bytes, gradient_bytes, optimizer_bytes
-        What is there all the time.
+        What is there all the time: shares of them under ZeRO, with the buffers of what is gathered.
     activation_bytes
         The most that forward and backward passes need on top.
     held_bytes
         What the first forward pass leaves behind for its backward pass, and the stage's output gone.
     step_bytes
         What the optimizer step needs on top.
+    reserved_bytes
+        The most that the caching allocator reserves for all that over two iterations; 0 if it was not replayed.
     """
 
     num_parameters: int
@@ -43,6 +46,7 @@ class StageTrace:
     activation_bytes: int
     held_bytes: int
     step_bytes: int
+    reserved_bytes: int = 0
 
     @property
     def static_bytes(self) -> int:
@@ -63,6 +67,7 @@ def trace_stage(
     num_microbatches: int | None = None,
     *,
     rounding_bytes: int = 512,
+    replay: bool = False,
 ) -> StageTrace:
     """
     Run one stage of the model, forward and backward, and count what it allocates.
@@ -75,66 +80,83 @@ def trace_stage(
         Per replica and iteration; from the batch sizes if ``None``.
     rounding_bytes
         Sizes are rounded up to a multiple of this, as the CUDA allocator does.
+    replay
+        Whether the allocations are also replayed through the model of the caching allocator.
     """
+    passes = passes_of(training, config, stage, num_microbatches)
+    shapes = LocalShapes.of(model, training, config)
+    with torch.device("meta"):
+        chunks = build_stage(model, training, config, shapes, stage)
+        statics = static_sizes(chunks, training, config)
+        with LiveStorages(rounding_bytes, apart=chunks.parameters()) as storages:
+            kept = {kind: [_bytes(size) for size in sizes] for kind, sizes in statics.during_passes().items()}
+            workspace = score_workspace(training, shapes)
+            workspace_bytes = 0 if workspace is None else storages.size_of(workspace)
+            static_bytes, num_static = storages.live_bytes - workspace_bytes, len(storages.events)
+            run = StageRun(chunks, training, shapes, storages)
+            run.go(passes)
+            held, peak = run.held_bytes, storages.peak_bytes
+            del run
+            by_kind = {kind: sum(map(storages.size_of, tensors)) for kind, tensors in kept.items()}
+    reserved = replay_iterations(statics, workspace_bytes, storages.events[num_static:]) if replay else 0
+    return StageTrace(
+        num_parameters=statics.num_parameters,
+        weight_bytes=by_kind["weights"],
+        gradient_bytes=by_kind["gradients"],
+        optimizer_bytes=by_kind["optimizer"],
+        activation_bytes=peak - static_bytes,
+        held_bytes=held,
+        step_bytes=sum(statics.step),
+        reserved_bytes=reserved,
+    )
+
+
+def passes_of(training: TrainingSpec, config: ParallelConfig, stage: int, num_microbatches: int | None) -> list[Pass]:
+    """The passes to run; raises ``ValueError`` for a stage that is not there."""
     if num_microbatches is None:
         num_microbatches = config.num_microbatches(training.global_batch_size)
     if not 0 <= stage < config.pipeline_model_parallel_size:
         raise ValueError(f"stage must be in 0..{config.pipeline_model_parallel_size - 1}, got {stage}.")
-    shapes = LocalShapes.of(model, training, config)
-    with FakeTensorMode(), LiveStorages(rounding_bytes) as storages:
-        chunks = _build_stage(model, training, config, shapes, stage)
-        weight_bytes = storages.live_bytes
-        gradients = [torch.empty(p.numel(), dtype=_gradient_dtype(training)) for p in chunks.parameters()]
-        gradient_bytes = storages.live_bytes - weight_bytes
-        num_parameters = sum(p.numel() for p in chunks.parameters())
-        sharers = config.data_parallel_size * config.context_parallel_size if config.use_distributed_optimizer else 1
-        owned = ceil_div(num_parameters, sharers)
-        state = torch.empty(owned * training.optimizer_bytes, dtype=torch.uint8)
-        static_bytes = storages.live_bytes
-        workspace = _score_workspace(training, shapes)
-        run = _StageRun(chunks, training, shapes, storages)
-        schedule = build_schedule(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
-        run.go(stage_passes(schedule, stage))
-        del gradients, state, workspace
-    return StageTrace(
-        num_parameters=num_parameters,
-        weight_bytes=weight_bytes,
-        gradient_bytes=gradient_bytes,
-        optimizer_bytes=static_bytes - weight_bytes - gradient_bytes,
-        activation_bytes=storages.peak_bytes - static_bytes,
-        held_bytes=run.held_bytes,
-        step_bytes=4 * owned if training.gradient_bytes < 4 else 0,  # gradients copied to fp32 for the update
-    )
+    schedule = build_schedule(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
+    return list(stage_passes(schedule, stage))
 
 
-def _gradient_dtype(training: TrainingSpec) -> torch.dtype:
-    return torch.float32 if training.gradient_bytes == 4 else DTYPES[training.precision]
-
-
-def _build_stage(
+def build_stage(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, shapes: LocalShapes, stage: int
 ) -> nn.ModuleList:
     """The model chunks of a stage; embeddings before the first chunk of all, head after the last."""
-    num_chunks, last_stage = config.num_chunks, config.pipeline_model_parallel_size - 1
+    num_chunks, pp = config.num_chunks, config.pipeline_model_parallel_size
     layers_per_chunk = config.layers_per_stage[stage] // num_chunks
-    selective = config.recompute_granularity == "selective"
     embeddings = Embeddings(model, training, shapes) if stage == 0 else None
     shared = None
-    if embeddings is not None and last_stage == 0 and not model.untie_embeddings_and_output_weights:
+    if embeddings is not None and pp == 1 and not model.untie_embeddings_and_output_weights:
         shared = embeddings.tables[0]
-    head = Head(model, training, shapes, shared) if stage == last_stage else None
-    return nn.ModuleList(
-        Chunk(
-            [Layer(model, training, shapes, selective) for _ in range(layers_per_chunk)],
-            embeddings if chunk == 0 else None,
-            head if chunk == num_chunks - 1 else None,
-            config.recompute_granularity,
-        )
-        for chunk in range(num_chunks)
-    )
+    head = Head(model, training, shapes, shared) if stage == pp - 1 else None
+    selective = config.recompute_granularity == "selective"
+    recomputed = 0
+    if config.recompute_granularity == "full":
+        whole = config.recompute_method == "uniform"
+        recomputed = layers_per_chunk if whole else min(config.recompute_num_layers, layers_per_chunk)
+    chunks = []
+    for chunk in range(num_chunks):
+        first = first_layer(config, stage, chunk)
+        layers = [
+            Layer(model, training, shapes, selective, shapes.experts if first + n >= model.num_dense_layers else None)
+            for n in range(layers_per_chunk)
+        ]
+        is_last = chunk == num_chunks - 1
+        at_once = config.layers_recomputed_at_once()
+        chunks.append(Chunk(layers, embeddings if chunk == 0 else None, head if is_last else None, recomputed, at_once))
+    return nn.ModuleList(chunks)
 
 
-def _score_workspace(training: TrainingSpec, shapes: LocalShapes) -> Tensor | None:
+def first_layer(config: ParallelConfig, stage: int, chunk: int) -> int:
+    """Number of the first layer of a chunk: chunks go round the stages."""
+    of_chunk = [layers // config.num_chunks for layers in config.layers_per_stage]
+    return chunk * sum(of_chunk) + sum(of_chunk[:stage])
+
+
+def score_workspace(training: TrainingSpec, shapes: LocalShapes) -> Tensor | None:
     """The buffer of one score matrix that Megatron-Core's unfused attention keeps (``get_global_memory_buffer``)."""
     if training.attention_kernel == "flash":
         return None
@@ -142,7 +164,45 @@ def _score_workspace(training: TrainingSpec, shapes: LocalShapes) -> Tensor | No
     return torch.empty(scores, dtype=DTYPES[training.precision])
 
 
-class _StageRun:
+def _bytes(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def replay_iterations(statics: StaticSizes, workspace_bytes: int, passes: Sequence[Event]) -> int:
+    """
+    Reserved bytes after two iterations.
+
+    Adam's moments come with the first step, when the activations of the first iteration have left free blocks behind;
+    those of the second iteration find them taken.
+
+    Parameters
+    ----------
+    passes
+        What the passes of one iteration allocate and free.
+    """
+    allocator, keys = CachingAllocator(), count()
+    for size in (*statics.weights, *statics.gradients, *statics.master, workspace_bytes):
+        allocator.allocate(next(keys), size)
+    for iteration in range(2):
+        names: dict[int, int] = {}
+        for event in passes:
+            if event.size >= 0:
+                names[event.key] = next(keys)
+                allocator.allocate(names[event.key], event.size)
+            else:
+                allocator.release(names[event.key])
+        if iteration == 0:
+            for size in statics.moments:
+                allocator.allocate(next(keys), size)
+        temporary = [(next(keys), size) for size in statics.step]
+        for key, size in temporary:
+            allocator.allocate(key, size)
+        for key, _ in temporary:
+            allocator.release(key)
+    return allocator.peaks.reserved_bytes
+
+
+class StageRun:
     """The passes of one stage, and the tensors that wait for their backward pass or for being sent."""
 
     def __init__(

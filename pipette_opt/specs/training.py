@@ -107,6 +107,18 @@ class TrainingSpec:
         return sum(dtype != "fp32" for dtype in kept)
 
     @property
+    def step_bytes(self) -> int:
+        """
+        Bytes per owned parameter that the optimizer step needs meanwhile.
+
+        fp32 copies of 16-bit gradients; with states in less than fp32 an fp32 copy of each of them instead
+        (Transformer Engine's ``FusedAdam``, which takes gradients as they are).
+        """
+        if self.narrow_states:
+            return 4 * self.narrow_states
+        return 4 if self.gradient_bytes < 4 else 0
+
+    @property
     def tokens(self) -> int:
         """Tokens of one iteration."""
         return self.global_batch_size * self.seq_length
