@@ -44,7 +44,7 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
     if rings is None:
         return UNUSABLE_TICKS
     rings = rings.copy()
-    rings[[0, -1]] += _least_embedding(candidate)
+    rings[[0, -1]] += least_embedding(candidate)
     best = 0
     for placed in _path_scenarios(data, candidate):
         if placed is None:
@@ -247,7 +247,7 @@ def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
     return None if ring.max() >= UNUSABLE_TICKS else ring
 
 
-def _least_embedding(candidate: CandidateData) -> int:
+def least_embedding(candidate: CandidateData) -> int:
     """Least all-reduce of tied embeddings: as many pairs of distinct hosts as the grid is wide have one as slow."""
     if not candidate.embedding_ticks.size:
         return candidate.embedding_floor_ticks
