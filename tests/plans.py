@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 import numpy as np
-from specs_for_tests import TINY, cluster, config, instance
+from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator.closed_form import closed_s
@@ -134,3 +134,10 @@ def scrambled_plan() -> Plan:
     gpus = np.random.default_rng(3).permutation(16)
     placement = Placement(order="tp-cp-ep-dp-pp", node=np.array(HOST_ORDER)[gpus // 4], local_rank=gpus % 4)
     return plan_on(given, small_config(), placement)
+
+
+def llama_plan(**options: object) -> Plan:
+    """Llama 3 8B on four hosts of four GPUs: tensor 2, pipeline 2, data 4; ``options`` change the configuration."""
+    given = instance(cluster(4, gpus=4), LLAMA_8B, launcher="torchrun")
+    settings = {"sequence_parallel": True, "use_distributed_optimizer": True, **options}
+    return plan_of(given, config(tp=2, pp=2, dp=4, num_layers=32, **settings), (2, 0, 3, 1))

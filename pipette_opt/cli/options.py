@@ -94,7 +94,7 @@ def read_job(
     from dataclasses import asdict
 
     from pipette_opt.read.cluster import exclude_hosts as without
-    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.cluster import matrix_files, read_cluster
     from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.model import read_model
@@ -145,7 +145,11 @@ def read_job(
         stack=read_stack(calibration) if calibration else read_stack(),
     )
     inputs: dict[str, Any] = {
-        "cluster": {"path": str(cluster_path), "sha256": sha256_of(cluster_path)},
+        "cluster": {
+            "path": str(cluster_path),
+            "sha256": sha256_of(cluster_path),
+            "matrices": {name: sha256_of(cluster_path.parent / name) for name in matrix_files(cluster_path)},
+        },
         "example": example,
         "exclude_hosts": exclude_hosts,
         "profile": None if profile is None else {"path": str(profile), "sha256": sha256_of(profile)},

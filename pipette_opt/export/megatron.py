@@ -4,11 +4,10 @@ Arguments of an unmodified Megatron-LM ``pretrain_gpt.py`` that make it run a pl
 Names and defaults are those of ``megatron/training/arguments.py`` beside megatron-core 0.16.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from pipette_opt.candidates import pipeline_split_options
+from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
 from pipette_opt.errors import InputError
+from pipette_opt.export.checks import check_expert_groups
+from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_async_sends, refuse_unsaid
 from pipette_opt.export.shell import array_lines, comment
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -18,9 +17,41 @@ Option = tuple[str, ...]
 
 TRIAL_ITERATIONS = 20
 
+SAID_OF_TRAINING = (
+    "precision",
+    "accumulate_allreduce_grads_in_fp32",
+    "attention_kernel",
+    "fused_softmax",
+)
+SAID_OF_MODEL = (
+    "gated_linear_unit",
+    "untie_embeddings_and_output_weights",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "normalization",
+    "position_embedding_type",
+    "hidden_dropout",
+    "attention_dropout",
+    "make_vocab_size_divisible_by",
+)
+SAID_OF_CONFIG = (
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "sequence_parallel",
+    "recompute_granularity",
+    "use_distributed_optimizer",
+)
+
 
 def export_megatron(plan: Plan) -> dict[str, str]:
     """One file for bash: the arrays ``MEGATRON_ARGS`` (the plan) and ``TRIAL_ARGS`` (a run on made-up tokens)."""
+    return arguments_file(plan)
+
+
+def arguments_file(plan: Plan) -> dict[str, str]:
+    """The same file, for launchers to put beside theirs."""
     return {"megatron_args.sh": f"#!/bin/bash\n{argument_arrays(plan)}"}
 
 
@@ -42,7 +73,9 @@ def megatron_arguments(plan: Plan) -> list[str]:
 
 def megatron_options(plan: Plan) -> list[Option]:
     """The same, one entry per option: degrees, batch, memory savers, architecture, number formats."""
-    model, training = _recorded(plan, "model", ModelSpec), _recorded(plan, "training", TrainingSpec)
+    model, training = recorded_model(plan), recorded_training(plan)
+    for spec, said in ((model, SAID_OF_MODEL), (training, SAID_OF_TRAINING), (plan.config, SAID_OF_CONFIG)):
+        refuse_unsaid("Megatron-LM", spec, said)
     return [
         *_parallel_options(plan),
         *_batch_options(plan, training),
@@ -57,7 +90,7 @@ def trial_options(plan: Plan) -> list[Option]:
 
     Megatron's ``NullTokenizer`` adds an end-of-document token to ``--vocab-size``.
     """
-    model = _recorded(plan, "model", ModelSpec)
+    model = recorded_model(plan)
     return [
         ("--mock-data",),
         ("--tokenizer-type", "NullTokenizer"),
@@ -70,12 +103,43 @@ def trial_options(plan: Plan) -> list[Option]:
     ]
 
 
+def layout_options(plan: Plan) -> dict[str, str | int]:
+    """
+    Which layers and chunks each stage holds, by megatron-core's names; empty for equal stages of one chunk.
+
+    The first and the last stage have options of their own (``num_layers_in_first_pipeline_stage``); whatever else
+    differs needs ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a layer, ``L``
+    the head (``megatron/core/transformer/pipeline_parallel_layer_layout.py``). Such a string says how many chunks
+    there are.
+    """
+    layers, chunks = plan.config.layers_per_stage, plan.config.num_chunks
+    if not is_megatron_split(sum(layers), layers):
+        held = [f"t*{part // chunks}" if part else "" for part in layers] * chunks
+        return {"pipeline_model_parallel_layout": f"E{'|'.join(held)}L"}
+    first, last = pipeline_split_options(layers)
+    options: dict[str, str | int] = {}
+    if chunks > 1:
+        options["virtual_pipeline_model_parallel_size"] = chunks
+    if first is not None:
+        options["num_layers_in_first_pipeline_stage"] = first
+    if last is not None:
+        options["num_layers_in_last_pipeline_stage"] = last
+    return options
+
+
+LAYOUT_ARGUMENTS = {
+    "pipeline_model_parallel_layout": "--pipeline-model-parallel-layout",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
+    "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
+}
+"""Megatron-LM's arguments for what megatron-core calls otherwise."""
+
+
 def _parallel_options(plan: Plan) -> list[Option]:
     config = plan.config
-    if plan.p2p == "async" and config.pipeline_model_parallel_size > 1:
-        raise InputError(
-            "p2p", "the plan assumes sends that are never waited for; Megatron-LM waits. Solve with --p2p blocking."
-        )
+    refuse_async_sends("Megatron-LM", plan)
+    check_expert_groups(plan)
     options: list[Option] = [
         ("--tensor-model-parallel-size", str(config.tensor_model_parallel_size)),
         ("--pipeline-model-parallel-size", str(config.pipeline_model_parallel_size)),
@@ -83,9 +147,7 @@ def _parallel_options(plan: Plan) -> list[Option]:
     ]
     if config.expert_model_parallel_size > 1:
         options.append(("--expert-model-parallel-size", str(config.expert_model_parallel_size)))
-    if config.virtual_pipeline_model_parallel_size:
-        options.append(("--num-virtual-stages-per-pipeline-rank", str(config.virtual_pipeline_model_parallel_size)))
-    options += _split_options(plan)
+    options += [(LAYOUT_ARGUMENTS[name], str(value)) for name, value in layout_options(plan).items()]
     if plan.placement.order == "tp-cp-ep-pp-dp":
         options.append(("--use-tp-pp-dp-mapping",))
     if config.sequence_parallel:
@@ -100,20 +162,6 @@ def _parallel_options(plan: Plan) -> list[Option]:
         ]
     elif config.recompute_granularity == "selective":
         options.append(("--recompute-granularity", "selective"))
-    return options
-
-
-def _split_options(plan: Plan) -> list[Option]:
-    """Layers of the first and the last stage, where they differ from the others'."""
-    layers = plan.config.layers_per_stage
-    if len(set(layers[1:-1])) > 1:
-        raise InputError("layers_per_stage", f"{layers} differ in the middle; Megatron-LM's options cannot say that.")
-    first, last = pipeline_split_options(layers)
-    options: list[Option] = []
-    if first is not None:
-        options.append(("--decoder-first-pipeline-num-layers", str(first)))
-    if last is not None:
-        options.append(("--decoder-last-pipeline-num-layers", str(last)))
     return options
 
 
@@ -168,15 +216,6 @@ def _precision_options(training: TrainingSpec) -> list[Option]:
             options.append(("--accumulate-allreduce-grads-in-fp32",))
         elif training.precision == "bf16":
             options.append(("--grad-reduce-in-bf16",))
+    if not training.fused_softmax:
+        options.append(("--no-masked-softmax-fusion",))
     return [*options, ("--attention-backend", training.attention_kernel)]
-
-
-def _recorded(plan: Plan, name: str, spec: Any) -> Any:
-    """The model or the training, from the plan's inputs."""
-    fields = plan.inputs.get(name)
-    if not isinstance(fields, Mapping):
-        raise InputError(f"inputs.{name}", "is not in the plan; its fields are needed to write Megatron's arguments.")
-    try:
-        return spec(**fields)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"inputs.{name}", f"cannot be read: {error}") from None

@@ -9,8 +9,12 @@ from pipette_opt.errors import InputError
 MASTER_PORT = 29500
 """Port of the rendezvous, torchrun's own default."""
 
-CUDA_CONNECTIONS = "export CUDA_DEVICE_MAX_CONNECTIONS=1"
-"""Megatron-LM refuses tensor and context parallelism without it before the Blackwell GPUs."""
+CUDA_SETTINGS = "export CUDA_DEVICE_MAX_CONNECTIONS=1 CUDA_DEVICE_ORDER=PCI_BUS_ID"
+"""
+Megatron-LM refuses tensor and context parallelism without the first before the Blackwell GPUs.
+
+The second numbers GPUs as ``nvidia-smi`` does; CUDA's own default puts the fastest first.
+"""
 
 JOB_ARGUMENTS = 'JOB_ARGS=("$@")\nif (( $# == 0 )); then JOB_ARGS=("${TRIAL_ARGS[@]}"); fi'
 """A job's own arguments, or else the trial run's."""
@@ -41,3 +45,11 @@ def comment(text: str) -> str:
 def array_lines(name: str, entries: Sequence[Sequence[object]]) -> list[str]:
     """Definition of a bash array, an entry of several words per line."""
     return [f"{name}=(", *(f"  {quoted(words)}" for words in entries), ")"]
+
+
+def master_lines(host: str) -> list[str]:
+    """Where the ranks meet: the given host, unless the environment says otherwise."""
+    return [
+        f"export MASTER_ADDR=${{MASTER_ADDR:-{quoted([host])}}}",
+        f"export MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}",
+    ]

@@ -2,34 +2,86 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from pipette_opt.errors import InputError
+from pipette_opt.export.checks import check_map
+from pipette_opt.export.deepspeed import export_deepspeed
+from pipette_opt.export.kubernetes import export_jobset, export_pytorchjob
 from pipette_opt.export.megatron import export_megatron
+from pipette_opt.export.mpi import export_mpi
+from pipette_opt.export.nemo import export_nemo
 from pipette_opt.export.rankmap import export_rankmap_csv, export_rankmap_json
 from pipette_opt.export.slurm import export_slurm
 from pipette_opt.export.torchrun import export_torchrun
+from pipette_opt.export.torchtitan import export_torchtitan
 from pipette_opt.plan import Plan
 
-Target = Callable[[Plan], dict[str, str]]
-"""Texts of the files, by name."""
+
+class Target(NamedTuple):
+    """
+    One format.
+
+    Parameters
+    ----------
+    write
+        From a plan, and an image where one is needed, to the texts of the files by name; ``InputError`` for what the
+        target cannot express.
+    maps
+        Which placements it can start.
+    """
+
+    write: Callable[..., dict[str, str]]
+    files: str
+    maps: str
+    needs_image: bool = False
+
+
+ANY = "any"
+PER_HOST = "consecutive ranks on each host, GPUs in any order"
+ELSEWHERE = "any; started by slurm, mpi or torchrun"
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
-        "rankmap-json": export_rankmap_json,
-        "rankmap-csv": export_rankmap_csv,
-        "megatron": export_megatron,
-        "torchrun": export_torchrun,
-        "slurm": export_slurm,
+        "rankmap-json": Target(export_rankmap_json, "rankmap.json", ANY),
+        "rankmap-csv": Target(export_rankmap_csv, "rankmap.csv", ANY),
+        "megatron": Target(export_megatron, "megatron_args.sh", ELSEWHERE),
+        "nemo": Target(export_nemo, "nemo_args.sh, overrides.yaml", ELSEWHERE),
+        "torchrun": Target(export_torchrun, "launch.sh, nodes.txt", PER_HOST),
+        "slurm": Target(export_slurm, "job.sbatch, hostfile.txt, task.sh, megatron_args.sh", ANY),
+        "mpi": Target(export_mpi, "launch.sh, hostfile.txt, rankfile.txt, task.sh, megatron_args.sh", ANY),
+        "deepspeed": Target(
+            export_deepspeed,
+            "launch.sh, hostfile.txt, ds_config.json, deepspeed_env",
+            "consecutive ranks on each host, GPUs ascending",
+        ),
+        "torchtitan": Target(export_torchtitan, "torchtitan.toml, launch.sh, nodes.txt", PER_HOST),
+        "kubernetes": Target(export_jobset, "jobset.yaml", PER_HOST, needs_image=True),
+        "pytorchjob": Target(export_pytorchjob, "pytorchjob.yaml", PER_HOST, needs_image=True),
     }
 )
 
 
-def export(plan: Plan, target: str) -> dict[str, str]:
+def export(plan: Plan, target: str, image: str | None = None) -> dict[str, str]:
     """
     Files that start a plan, by name; all of them belong into one folder.
 
-    Raises ``InputError`` if there is no such target, or if it cannot express the plan.
+    Parameters
+    ----------
+    image
+        Container image, for the targets that run containers.
+
+    Raises ``InputError`` if there is no such target, if the map gives two ranks one GPU, or if the target cannot
+    express the plan.
     """
     if target not in TARGETS:
         raise InputError("format", f"must be one of {', '.join(TARGETS)}, got {target!r}.")
-    return TARGETS[target](plan)
+    chosen = TARGETS[target]
+    check_map(plan)
+    if not chosen.needs_image:
+        if image is not None:
+            raise InputError("image", f"{target} runs no containers; leave it out.")
+        return chosen.write(plan)
+    if not image or not image.isprintable() or " " in image:
+        raise InputError("image", f"{target} needs the name of a container image, got {image!r}.")
+    return chosen.write(plan, image)

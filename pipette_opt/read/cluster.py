@@ -58,6 +58,12 @@ def read_cluster(path: str | Path) -> ClusterSpec:
         raise InputError(str(path), str(error)) from None
 
 
+def matrix_files(path: str | Path) -> list[str]:
+    """Names of the matrix files of a good cluster file, relative to it."""
+    inter = read_yaml(path).get("inter_node") or {}
+    return [str(entry["file"]) for entry in inter.get("matrices") or ()]
+
+
 def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> None:
     """
     Write a cluster file and, beside it, a CSV for each matrix, ``<stem>_links_<flows>.csv``.

@@ -16,7 +16,7 @@ from plans import plan_of, plan_on, scrambled_plan, small_config, small_instance
 
 from pipette_opt.errors import InputError
 from pipette_opt.export.megatron import megatron_arguments, trial_options
-from pipette_opt.export.targets import export
+from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.parallel import Placement
 from pipette_opt.plan import Plan, rank_rows
 
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(BASH is None, reason="there is no bash")
 RECORDER = f"""#!{sys.executable}
 import json, os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_DEVICE_MAX_CONNECTIONS")
+names += ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")
 found = {{name: os.environ.get(name) for name in names}}
 found["host"], found["args"] = os.environ.get("SLURMD_NODENAME"), sys.argv[1:]
 with open(os.environ["RECORD"], "a") as file:
@@ -44,6 +45,22 @@ while read -r host; do
   seen[$host]=$(( ${seen[$host]:-0} + 1 ))
   task=$(( task + 1 ))
 done < "$SLURM_HOSTFILE"
+"""
+
+
+MPIRUN = """#!/bin/bash
+# Stands for mpirun: one process per line of the rank file, one after the other.
+while [[ $1 == -* ]]; do
+  case $1 in
+    --rankfile) rankfile=$2 ;;
+    -np) count=$2 ;;
+  esac
+  shift 2
+done
+while read -r word entry slot; do
+  rank=${entry%%=*} host=${entry#*=}
+  OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=$count PMIX_HOSTNAME=$host "$@" || exit
+done < "$rankfile"
 """
 
 
@@ -87,11 +104,11 @@ def expected_arguments(plan: Plan) -> list[str]:
     return [*megatron_arguments(plan), *(word for option in trial_options(plan) for word in option)]
 
 
-@pytest.mark.parametrize("target", ["megatron", "torchrun", "slurm"])
+@pytest.mark.parametrize("target", ["megatron", "nemo", "torchrun", "slurm", "mpi", "deepspeed"])
 def test_scripts_parse(target: str, tmp_path: Path) -> None:
     """``bash -n`` has no objection."""
     for name in write_files(small_plan("torchrun"), target, tmp_path):
-        if not name.endswith(".txt"):
+        if name.endswith((".sh", ".sbatch")):
             done = run(["bash", "-n", name], tmp_path)
             assert (done.returncode, done.stderr) == (0, ""), name
 
@@ -112,7 +129,64 @@ def test_slurm_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: 
     master = rank_rows(plan)[0].host
     assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found} == {("16", master, "29500")}
     assert {one["CUDA_DEVICE_MAX_CONNECTIONS"] for one in found} == {"1"}
+    assert {one["CUDA_DEVICE_ORDER"] for one in found} == {"PCI_BUS_ID"}
+    assert {one["CUDA_VISIBLE_DEVICES"] for one in found} == {None}
     assert all(one["args"] == ["-u", "pretrain_gpt.py", *expected_arguments(plan)] for one in found)
+
+
+@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+def test_mpi_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Path) -> None:
+    """The same under a stand-in for mpirun that deals processes to the hosts of the rankfile."""
+    plan = make()
+    write_files(plan, "mpi", tmp_path)
+    shim(tmp_path / "bin", "mpirun", MPIRUN)
+    shim(tmp_path / "bin", "python", RECORDER)
+    done = run(["bash", "launch.sh"], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = records(tmp_path)
+    assert [(one["RANK"], one["LOCAL_RANK"]) for one in found] == [
+        (str(row.rank), str(row.local_rank)) for row in rank_rows(plan)
+    ]
+    assert {one["MASTER_ADDR"] for one in found} == {rank_rows(plan)[0].host}
+    assert all(one["args"] == ["-u", "pretrain_gpt.py", *expected_arguments(plan)] for one in found)
+
+
+def test_mpi_files(tmp_path: Path) -> None:
+    """Ranks and hosts, by hand; as many slots as GPUs; every core, since the plan says nothing about cores."""
+    files = write_files(small_plan(), "mpi", tmp_path)
+    assert files["hostfile.txt"].splitlines() == [f"{host} slots=4" for host in ("n3", "n0", "n4", "n1")]
+    lines = files["rankfile.txt"].splitlines()
+    assert lines[0] == "rank 0=n3 slot=*:*"
+    assert lines[4] == "rank 4=n0 slot=*:*"
+    assert len(lines) == 16
+
+
+@pytest.mark.parametrize(("host", "stops"), [("n0", True), ("10.0.0.7", False), ("n3", False)])
+def test_mpi_task_on_the_wrong_host_stops(host: str, stops: bool, tmp_path: Path) -> None:
+    """Rank 0 belongs on n3; a name that the plan does not have says nothing."""
+    write_files(small_plan(), "mpi", tmp_path)
+    done = run(["bash", "task.sh", "echo", "started"], tmp_path, OMPI_COMM_WORLD_RANK="0", PMIX_HOSTNAME=host)
+    assert (done.returncode == 1, done.stdout == "") == (stops, stops)
+
+
+@pytest.mark.parametrize("target", ["torchrun", "slurm", "mpi"])
+def test_another_file_of_arguments(target: str, tmp_path: Path) -> None:
+    """``ARGUMENTS`` puts NeMo's overrides where Megatron's arguments were."""
+    plan = small_plan("torchrun")
+    write_files(plan, "nemo", tmp_path)
+    write_files(plan, target, tmp_path)
+    for name, text in (("srun", SRUN), ("mpirun", MPIRUN), ("python", RECORDER), ("torchrun", RECORDER)):
+        shim(tmp_path / "bin", name, text)
+    script = ["job.sbatch"] if target == "slurm" else ["launch.sh"]
+    arguments = ["0", "train.train_iters=7"] if target == "torchrun" else ["train.train_iters=7"]
+    environment = {"ARGUMENTS": "./nemo_args.sh", "PRETRAIN": "recipe.py", "SHIM_TASKS": "16"}
+    done = run(["bash", *script, *arguments], tmp_path, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = records(tmp_path)[0]["args"]
+    assert isinstance(words, list)
+    start = words.index("recipe.py")
+    assert words[start + 1] == "model.num_layers=8"
+    assert words[-2:] == ["mixed_precision=bf16_mixed", "train.train_iters=7"]
 
 
 def test_local_rank_is_the_plans_not_slurms(tmp_path: Path) -> None:
@@ -142,7 +216,7 @@ def test_slurm_asks_for_the_plans_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("environment", "said"),
-    [({"SLURMD_NODENAME": "n1"}, "belongs on n3"), ({"SLURM_NTASKS": "8"}, "has 8 tasks")],
+    [({"SLURMD_NODENAME": "n1"}, "belongs on n3"), ({"SLURM_NTASKS": "8"}, "has 16 ranks, srun started 8")],
 )
 def test_task_on_the_wrong_host_stops(environment: dict[str, str], said: str, tmp_path: Path) -> None:
     """If Slurm did not follow the host file, nothing starts."""
@@ -182,13 +256,14 @@ def test_nothing_in_a_plan_is_run(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.parametrize("target", ["torchrun", "slurm"])
+@pytest.mark.parametrize("target", ["torchrun", "slurm", "mpi", "deepspeed", "kubernetes", "pytorchjob"])
 def test_strange_host_names_are_refused(target: str) -> None:
     """A launcher would read these as ranges, options or several hosts."""
+    image = "image:1" if TARGETS[target].needs_image else None
     for name in ("n[0-3]", "a b", "-x", "a,b", "a;b", ""):
         plan = replace(small_plan(), hosts=("n0", "n1", "n2", name, "n4"))
         with pytest.raises(InputError, match="no host name"):
-            export(plan, target)
+            export(plan, target, image)
 
 
 @pytest.mark.parametrize("stages_per_host", [1, 2])
@@ -204,7 +279,7 @@ def test_torchrun_launch_lines(stages_per_host: int, tmp_path: Path) -> None:
         fixed = f"--nnodes 4 --nproc-per-node 4 --node-rank {node} --rdzv-backend static"
         rendezvous = "--master-addr n3 --master-port 29500"
         assert one["args"] == [*fixed.split(), *rendezvous.split(), "pretrain_gpt.py", *expected_arguments(plan)]
-        assert one["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+        assert (one["CUDA_DEVICE_MAX_CONNECTIONS"], one["CUDA_VISIBLE_DEVICES"]) == ("1", None)
 
 
 @pytest.mark.parametrize("argument", ["4", "-1", "n0", ""])
@@ -216,22 +291,52 @@ def test_torchrun_wrong_node_rank(argument: str, tmp_path: Path) -> None:
     assert not (tmp_path / "record").exists()
 
 
-def test_torchrun_refuses_what_it_cannot_start() -> None:
-    """Scattered ranks, exchanged GPUs of one host, hosts of unequal size; the first wrong rank is named."""
-    with pytest.raises(InputError, match="rank 0 is GPU"):
-        export(replace(scrambled_plan()), "torchrun")
+def test_order_of_gpus_goes_through_visible_devices(tmp_path: Path) -> None:
+    """The agent gives local rank i the i-th visible GPU; only the host whose order differs has to say so."""
+    write_files(exchanged_plan(), "torchrun", tmp_path)
+    shim(tmp_path / "bin", "torchrun", RECORDER)
+    for node in range(4):
+        assert run(["bash", "launch.sh", str(node)], tmp_path).returncode == 0
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in records(tmp_path)] == [None, "0,2,1,3", None, None]
+    assert {one["CUDA_DEVICE_ORDER"] for one in records(tmp_path)} == {"PCI_BUS_ID"}
+
+
+def exchanged_plan() -> Plan:
+    """Ranks 5 and 6, both on the second host, have exchanged their GPUs."""
     plan = small_plan()
     local_rank = plan.placement.local_rank.copy()
     local_rank[[5, 6]] = local_rank[[6, 5]]
-    exchanged = replace(plan, placement=replace(plan.placement, local_rank=local_rank))
-    with pytest.raises(InputError, match="rank 5 is GPU 2 of n0"):
-        export(exchanged, "torchrun")
-    assert "slurm" not in export(exchanged, "slurm")["hostfile.txt"]
+    return replace(plan, placement=replace(plan.placement, local_rank=local_rank))
+
+
+@pytest.mark.parametrize("target", ["torchrun", "deepspeed", "kubernetes", "pytorchjob"])
+def test_agents_start_consecutive_ranks_only(target: str) -> None:
+    """Scattered ranks and hosts of unequal size; the first wrong rank is named."""
+    image = "image:1" if TARGETS[target].needs_image else None
+    with pytest.raises(InputError, match="rank 1 is on n1"):
+        export(scrambled_plan(), target, image)
+    plan = small_plan()
     node = plan.placement.node.copy()
     node[-1] = 2
     unequal = replace(plan, placement=replace(plan.placement, node=node))
-    with pytest.raises(InputError, match="rank 15 is GPU 3 of n2"):
-        export(unequal, "torchrun")
+    with pytest.raises(InputError, match="rank 15 is on n2"):
+        export(unequal, target, image)
+
+
+def test_two_ranks_on_one_gpu_are_never_exported() -> None:
+    """A map that no launcher could run is refused by every target, also by the bare rank map."""
+    plan = small_plan()
+    local_rank = plan.placement.local_rank.copy()
+    local_rank[7] = 0
+    shared = replace(plan, placement=replace(plan.placement, local_rank=local_rank))
+    local_rank[7] = 4
+    outside = replace(plan, placement=replace(plan.placement, local_rank=local_rank))
+    for target, entry in TARGETS.items():
+        image = "image:1" if entry.needs_image else None
+        with pytest.raises(InputError, match=r"placement\[7\].*GPU 0 of n0, which rank 4 has"):
+            export(shared, target, image)
+        with pytest.raises(InputError, match=r"placement\[7\].local_rank: is 4; host n0 has GPUs 0 to 3"):
+            export(outside, target, image)
 
 
 WORKER = """

@@ -129,11 +129,8 @@ def test_rotary_positions_cover_the_sequence() -> None:
             "biases",
         ),
         (
-            lambda plan: replace(
-                plan,
-                config=replace(plan.config, pipeline_model_parallel_size=4, layers_per_stage=(2, 1, 3, 2)),
-            ),
-            "differ in the middle",
+            lambda plan: with_training(plan, flash_version=1),
+            "flash_version: is 1; Megatron-LM cannot say that",
         ),
     ],
 )
@@ -141,6 +138,28 @@ def test_what_megatron_cannot_say_is_refused(change: object, said: str) -> None:
     """No option is left out in silence."""
     with pytest.raises(InputError, match=said):
         megatron_arguments(change(small_plan()))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("layers", "chunks", "layout"),
+    [
+        ((2, 1, 3, 2), None, "Et*2|t*1|t*3|t*2L"),
+        ((2, 4, 2, 8), 2, "Et*1|t*2|t*1|t*4|t*1|t*2|t*1|t*4L"),
+        ((1, 0, 2, 1), None, "Et*1||t*2|t*1L"),
+    ],
+)
+def test_other_uneven_stages_are_a_layout(layers: tuple[int, ...], chunks: int | None, layout: str) -> None:
+    """What the first- and last-stage options cannot say is written chunk by chunk, which also says how many."""
+    plan = small_plan()
+    chosen = replace(
+        plan.config,
+        pipeline_model_parallel_size=4,
+        layers_per_stage=layers,
+        virtual_pipeline_model_parallel_size=chunks,
+    )
+    found = values(replace(plan, config=chosen))
+    assert found["--pipeline-model-parallel-layout"] == layout
+    assert not {name for name in found if "decoder-" in name or "virtual" in name}
 
 
 def test_async_sends_without_a_pipeline_are_nothing() -> None:

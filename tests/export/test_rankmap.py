@@ -1,13 +1,15 @@
 """Rank maps read back are the placement."""
 
 import csv
+import inspect
 import io
 import json
 
 import numpy as np
 import pytest
-from plans import scrambled_plan, small_plan
+from plans import llama_plan, scrambled_plan, small_plan
 
+from pipette_opt.cli.export import export as command
 from pipette_opt.errors import InputError
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.plan import Plan
@@ -47,7 +49,23 @@ def test_unknown_target() -> None:
 
 def test_every_target_has_files_that_end_in_a_newline() -> None:
     """Whole lines only, so that files can be joined and shown."""
-    for target in TARGETS:
-        files = export(small_plan("torchrun"), target)
-        assert files
+    for target, entry in TARGETS.items():
+        plan = llama_plan() if target == "torchtitan" else small_plan("torchrun")
+        files = export(plan, target, "image:1" if entry.needs_image else None)
+        assert sorted(files) == sorted(entry.files.split(", "))
         assert all(text.endswith("\n") for text in files.values())
+
+
+def test_images_belong_to_containers() -> None:
+    """Needed by the targets that run containers, refused by the others."""
+    with pytest.raises(InputError, match="image: slurm runs no containers"):
+        export(small_plan(), "slurm", "image:1")
+    for image in (None, "", "two words", "line\nbreak"):
+        with pytest.raises(InputError, match="image: kubernetes needs the name"):
+            export(small_plan(), "kubernetes", image)
+
+
+def test_help_names_every_target() -> None:
+    """The command's help is written by hand, since it must not import the targets."""
+    text = " ".join(str(one.help) for one in inspect.signature(command).parameters["target"].annotation.__metadata__)
+    assert all(target in text for target in TARGETS)

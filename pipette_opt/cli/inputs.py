@@ -1,0 +1,82 @@
+"""The files that a plan was made from: where they are now, and whether they are still the same."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipette_opt.errors import InputError
+
+if TYPE_CHECKING:
+    from pipette_opt.plan import Plan
+
+
+def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[str]:
+    """
+    Compare every file that the plan records with its hash.
+
+    Parameters
+    ----------
+    path
+        Where the plan is; its files are also looked for beside it.
+    cluster
+        Where the cluster file is now, if it has moved.
+
+    Returns
+    -------
+    list
+        Files that are nowhere to be found, hence not compared.
+
+    Raises
+    ------
+    InputError
+        If a file is there and is not the one that the plan was made from.
+    """
+    missing = []
+    for name in ("cluster", "profile"):
+        recorded = plan.inputs.get(name)
+        if not isinstance(recorded, Mapping) or not {"path", "sha256"} <= set(recorded):
+            continue
+        given = cluster if name == "cluster" else None
+        found = given or find_input(Path(recorded["path"]), path, plan.inputs.get("example"))
+        if found is None:
+            missing.append(str(recorded["path"]))
+            continue
+        check_file(found, recorded["sha256"], path, name)
+        missing += check_matrices(found, recorded, path)
+    return missing
+
+
+def check_matrices(cluster: Path, recorded: Mapping[str, Any], plan: Path) -> list[str]:
+    """The same for the link matrices that a plan records with its cluster file, which lie beside that file."""
+    missing = []
+    for name, sha256 in dict(recorded.get("matrices") or {}).items():
+        matrix = cluster.parent / name
+        if matrix.is_file():
+            check_file(matrix, sha256, plan, "cluster")
+        else:
+            missing.append(str(matrix))
+    return missing
+
+
+def check_file(found: Path, sha256: str, plan: Path, option: str) -> None:
+    """Raise ``InputError`` if a file is not the one with the hash."""
+    from pipette_opt.read.files import sha256_of
+
+    now = sha256_of(found)
+    if now != sha256:
+        other = f"give the right one with --{option}, or " if option == "cluster" else ""
+        raise InputError(
+            str(found),
+            f"is not the file that {plan} was made from (sha256 {now[:12]}, the plan has {str(sha256)[:12]}); "
+            f"{other}solve again.",
+        )
+
+
+def find_input(recorded: Path, plan: Path, example: object) -> Path | None:
+    """A file where it was, beside the plan, or among the shipped examples."""
+    candidates = [recorded, plan.parent / recorded.name]
+    if example:
+        from pipette_opt.shipped import shipped_path
+
+        candidates.append(shipped_path("data", "clusters", recorded.name))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)

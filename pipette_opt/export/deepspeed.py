@@ -1,0 +1,123 @@
+"""
+DeepSpeed: its launcher's host file, its configuration, and the degrees in Megatron-DeepSpeed's words.
+
+The launcher numbers ranks along the host file, GPUs of a host ascending (``deepspeed/launcher/runner.py`` sorts them),
+and ``PipeModelDataParallelTopology`` has tensor ranks next to each other, then replicas, then stages
+(``deepspeed/runtime/pipe/topology.py``, 0.19). What falls outside of that is refused.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.nodes import NodeShare, node_shares
+from pipette_opt.export.recorded import recorded_training, refuse_async_sends, refuse_second_order, refuse_unsaid
+from pipette_opt.export.shell import array_lines, comment, master_lines, quoted
+from pipette_opt.plan import Plan
+from pipette_opt.specs import TrainingSpec
+
+SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+SAID_OF_CONFIG = ("sequence_parallel", "recompute_granularity", "use_distributed_optimizer")
+
+ENVIRONMENT = "CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_DEVICE_ORDER=PCI_BUS_ID\n"
+"""What the launcher sets on every host; it reads the file that ``DS_ENV_FILE`` names."""
+
+
+def export_deepspeed(plan: Plan) -> dict[str, str]:
+    """Host file, configuration, environment and launch line; ``InputError`` for what DeepSpeed cannot run."""
+    training = recorded_training(plan)
+    _refuse(plan, training)
+    shares = node_shares(plan, "DeepSpeed")
+    for share in shares:
+        if list(share.gpus) != sorted(share.gpus):
+            raise InputError(
+                "format",
+                f"DeepSpeed's launcher sorts the GPUs of a host, but the ranks of {share.host} are on GPUs "
+                f"{share.visible_devices}. Export for torchrun, slurm or mpi.",
+            )
+    return {
+        "hostfile.txt": "".join(f"{share.host} slots={plan.gpus_per_node}\n" for share in shares),
+        "ds_config.json": json.dumps(configuration(plan, training), indent=2) + "\n",
+        "deepspeed_env": ENVIRONMENT,
+        "launch.sh": _launch(plan, shares),
+    }
+
+
+def configuration(plan: Plan, training: TrainingSpec) -> dict[str, Any]:
+    """DeepSpeed's configuration: batch, ZeRO stage, number formats."""
+    config = plan.config
+    content: dict[str, Any] = {
+        "train_batch_size": plan.global_batch_size,
+        "train_micro_batch_size_per_gpu": config.micro_batch_size,
+        "gradient_accumulation_steps": config.num_microbatches(plan.global_batch_size),
+        "zero_optimization": {"stage": int(config.use_distributed_optimizer)},
+    }
+    if training.precision != "fp32":
+        content[training.precision] = {"enabled": True}
+        wide = training.accumulate_allreduce_grads_in_fp32
+        content["data_types"] = {"grad_accum_dtype": "fp32" if wide else training.precision}
+        content["communication_data_type"] = "fp32" if wide else training.precision
+    return content
+
+
+def _refuse(plan: Plan, training: TrainingSpec) -> None:
+    config = plan.config
+    refuse_async_sends("DeepSpeed", plan)
+    refuse_second_order("DeepSpeed", plan)
+    refuse_unsaid("DeepSpeed", training, SAID_OF_TRAINING)
+    refuse_unsaid("DeepSpeed", config, SAID_OF_CONFIG)
+    if len(set(config.layers_per_stage)) > 1:
+        raise InputError(
+            "layers_per_stage",
+            f"{list(config.layers_per_stage)} are not equal; DeepSpeed's PipelineModule splits by a rule of its own.",
+        )
+    if config.recompute_granularity == "selective":
+        raise InputError(
+            "recompute_granularity", "is selective; DeepSpeed's pipeline recomputes whole layers or nothing."
+        )
+
+
+def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
+    config = plan.config
+    degrees: list[list[object]] = [
+        ["--tensor-model-parallel-size", config.tensor_model_parallel_size],
+        ["--pipeline-model-parallel-size", config.pipeline_model_parallel_size],
+        ["--micro-batch-size", config.micro_batch_size],
+        ["--global-batch-size", plan.global_batch_size],
+        ["--zero-stage", int(config.use_distributed_optimizer)],
+    ]
+    if config.sequence_parallel:
+        degrees.append(["--sequence-parallel"])
+    if config.recompute_granularity == "full":
+        degrees += [
+            ["--checkpoint-activations", "--deepspeed-activation-checkpointing"],
+            ["--checkpoint-num-layers", 1],
+        ]
+    whole = all(share.gpus == tuple(range(plan.gpus_per_node)) for share in shares)
+    chosen = "@".join(f"{share.host}:{share.visible_devices}" for share in shares)
+    include = "" if whole else f"--include {quoted([chosen])} "
+    usage = comment(
+        "Run on the first host of hostfile.txt, from the folder that holds these files:\n"
+        "  bash launch.sh SCRIPT [its other arguments]\n"
+        "SCRIPT takes Megatron-DeepSpeed's arguments (its pretrain_gpt.py); architecture, data and schedule are yours\n"
+        f"to give. Stages hold {config.layers_per_stage[0]} layers each: with a PipelineModule of your own, split by\n"
+        f'"type:<your layer>" and num_stages={config.pipeline_model_parallel_size}.\n'
+        f"The plan's times assume NCCL's {plan.nccl_algorithm} algorithm."
+    )
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            usage,
+            "set -euo pipefail",
+            *array_lines("DEGREES", degrees),
+            "SCRIPT=${1:?the training script is missing}",
+            "shift",
+            *master_lines(shares[0].host),
+            "export DS_ENV_FILE=deepspeed_env",
+            f"exec deepspeed --hostfile hostfile.txt {include}\\",
+            '  --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\',
+            '  "$SCRIPT" --deepspeed --deepspeed_config ds_config.json "${DEGREES[@]}" "$@"',
+            "",
+        ]
+    )

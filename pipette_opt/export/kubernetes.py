@@ -1,0 +1,171 @@
+"""
+Kubernetes: torchrun's launch script in a ConfigMap, and one pod per host that runs it with that host's node rank.
+
+Two kinds of job. A JobSet (jobset.x-k8s.io/v1alpha2) has a replicated job for each host, whose node affinity names it.
+A PyTorchJob (kubeflow.org/v1) has one template for the first host and one for all the others, spread by
+anti-affinity; each pod finds its node rank from the name of the node it landed on. Every pod takes all GPUs of its
+host, since a device plug-in that hands out some of them chooses which.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.nodes import NodeShare, node_shares
+from pipette_opt.export.shell import MASTER_PORT, comment, quoted
+from pipette_opt.export.torchrun import megatron_launch
+from pipette_opt.plan import Plan
+
+NAME = "pretrain"
+HOST_LABEL = "kubernetes.io/hostname"
+MAX_LABEL = 63
+"""Characters of a label's value (Kubernetes documentation, "Labels and Selectors")."""
+
+Manifest = dict[str, Any]
+
+
+def export_jobset(plan: Plan, image: str) -> dict[str, str]:
+    """``jobset.yaml``: the ConfigMap, and the JobSet with a pod for each host."""
+    shares = _shares(plan)
+    # JobSet's DNS names: <jobset>-<replicated job>-<job index>-<pod index>.<subdomain>, the jobset's name by default.
+    master = f"{NAME}-{_job_name(0)}-0-0.{NAME}"
+    jobs = [
+        {
+            "name": _job_name(rank),
+            "replicas": 1,
+            "template": {
+                "spec": {
+                    "parallelism": 1,
+                    "completions": 1,
+                    "completionMode": "Indexed",
+                    "backoffLimit": 0,
+                    "template": {"spec": _pod(plan, image, f"NODE_RANK={rank}", master, [share.host])},
+                }
+            },
+        }
+        for rank, share in enumerate(shares)
+    ]
+    job: Manifest = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": NAME},
+        "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": jobs,
+        },
+    }
+    return {"jobset.yaml": _text(plan, "jobset.yaml", [_config_map(plan, shares), job])}
+
+
+def export_pytorchjob(plan: Plan, image: str) -> dict[str, str]:
+    """``pytorchjob.yaml``: the ConfigMap, and the PyTorchJob with a master on the first host and the other hosts."""
+    shares = _shares(plan)
+    hosts = [share.host for share in shares]
+    replicas = {"Master": _replica(plan, image, hosts, hosts[:1])}
+    if len(hosts) > 1:
+        replicas["Worker"] = _replica(plan, image, hosts, hosts[1:])
+    job: Manifest = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": NAME},
+        "spec": {
+            "runPolicy": {"backoffLimit": 0, "cleanPodPolicy": "None"},
+            "pytorchReplicaSpecs": replicas,
+        },
+    }
+    return {"pytorchjob.yaml": _text(plan, "pytorchjob.yaml", [_config_map(plan, shares), job])}
+
+
+def _replica(plan: Plan, image: str, hosts: Sequence[str], among: Sequence[str]) -> Manifest:
+    """Pods that spread over some of the hosts, one on each."""
+    ranks = " ".join(f"[{host}]={rank}" for rank, host in enumerate(hosts))
+    find = f'declare -A RANKS=({ranks}); NODE_RANK="${{RANKS[$NODE_NAME]}}"'
+    pod = _pod(plan, image, find, f"{NAME}-master-0", among)
+    pod["affinity"]["podAntiAffinity"] = {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": NAME}}, "topologyKey": HOST_LABEL}
+        ]
+    }
+    template = {"metadata": {"labels": {"app": NAME}}, "spec": pod}
+    return {"replicas": len(among), "restartPolicy": "Never", "template": template}
+
+
+def _pod(plan: Plan, image: str, node_rank: str, master: str, hosts: Sequence[str]) -> Manifest:
+    """
+    A pod on one of the hosts.
+
+    The rendezvous is set in the command: the PyTorchJob controller appends a ``MASTER_ADDR`` of its own to the
+    environment, in which the last entry of a name counts.
+    """
+    script = f'{node_rank}; MASTER_ADDR={quoted([master])} MASTER_PORT={MASTER_PORT} bash /plan/launch.sh "$NODE_RANK"'
+    gpus = {"nvidia.com/gpu": str(plan.gpus_per_node)}
+    return {
+        "restartPolicy": "Never",
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(hosts)}},
+        "containers": [
+            {
+                "name": "pytorch",
+                "image": image,
+                "command": ["bash", "-c", script],
+                "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+                "ports": [{"name": "rendezvous", "containerPort": MASTER_PORT}],
+                "resources": {"limits": gpus},
+                "volumeMounts": [{"name": "plan", "mountPath": "/plan"}, {"name": "shm", "mountPath": "/dev/shm"}],
+            }
+        ],
+        "volumes": [
+            {"name": "plan", "configMap": {"name": f"{NAME}-plan"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+
+
+def _on(hosts: Sequence[str]) -> Manifest:
+    return {"nodeSelectorTerms": [{"matchExpressions": [{"key": HOST_LABEL, "operator": "In", "values": list(hosts)}]}]}
+
+
+def _config_map(plan: Plan, shares: Sequence[NodeShare]) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"{NAME}-plan"},
+        "data": {"launch.sh": megatron_launch(plan, shares)},
+    }
+
+
+def _shares(plan: Plan) -> list[NodeShare]:
+    shares = node_shares(plan, "torchrun, which runs in every pod,")
+    for share in shares:
+        if len(share.host) > MAX_LABEL:
+            raise InputError("hosts", f"{share.host!r} is longer than the {MAX_LABEL} characters of a node's label.")
+    return shares
+
+
+def _job_name(rank: int) -> str:
+    return f"node-{rank}"
+
+
+def _text(plan: Plan, name: str, manifests: Sequence[Mapping[str, Any]]) -> str:
+    head = comment(
+        f"{plan.config.label()}, global batch {plan.global_batch_size}.  kubectl apply -f {name}\n"
+        f"Hosts are nodes by their label {HOST_LABEL}. A trial run on made-up tokens; for a real one give the\n"
+        "arguments of the training script after the node rank in each command, and set PRETRAIN to its path."
+    )
+    return f"{head}\n{yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=1000)}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Scripts as blocks, and no anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text_node)

@@ -1,0 +1,54 @@
+"""
+Open MPI: one process per rank, dealt to hosts by a rankfile.
+
+A rankfile also binds each rank to processors (mpirun's manual, "Rankfiles"). ``slot=*:*`` is every core of every
+socket: the plan says nothing about cores, and a single slot would put a rank and its data loaders on one core.
+"""
+
+from pipette_opt.export.megatron import arguments_file
+from pipette_opt.export.shell import CUDA_SETTINGS, JOB_ARGUMENTS, comment, launchable, master_lines
+from pipette_opt.export.task import ProcessVariables, task_script
+from pipette_opt.plan import Plan, RankRow, rank_rows
+
+OPEN_MPI = ProcessVariables("mpirun", rank="OMPI_COMM_WORLD_RANK", size="OMPI_COMM_WORLD_SIZE", host="PMIX_HOSTNAME")
+
+
+def export_mpi(plan: Plan) -> dict[str, str]:
+    """Hosts with their slots, host of each rank, the command, and what each process runs."""
+    rows = rank_rows(plan)
+    hosts = launchable(row.host for row in rows)
+    return {
+        "launch.sh": _launch(plan, rows),
+        "hostfile.txt": "".join(f"{host} slots={plan.gpus_per_node}\n" for host in hosts),
+        "rankfile.txt": "".join(f"rank {row.rank}={row.host} slot=*:*\n" for row in rows),
+        "task.sh": task_script(rows, OPEN_MPI, foreign_hosts=True),
+        **arguments_file(plan),
+    }
+
+
+def _launch(plan: Plan, rows: list[RankRow]) -> str:
+    usage = comment(
+        "Run once, from the folder that holds these files, which every host must see under the same path:\n"
+        "  bash launch.sh [arguments of the training script]\n"
+        "Without arguments a trial run on made-up tokens. PRETRAIN, MASTER_ADDR and MASTER_PORT may be set;\n"
+        "ARGUMENTS names another file of arguments, e.g. that of `pipette-opt export --format nemo`.\n"
+        "Open MPI 4; its settings go through OMPI_MCA_... variables. Open MPI 5 says\n"
+        "--map-by rankfile:file=rankfile.txt for --rankfile.\n"
+        f"The plan's times assume NCCL's {plan.nccl_algorithm} algorithm."
+    )
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            usage,
+            "set -euo pipefail",
+            'cd "$(dirname "${BASH_SOURCE[0]}")"',
+            'source "${ARGUMENTS:-./megatron_args.sh}"',
+            JOB_ARGUMENTS,
+            *master_lines(rows[0].host),
+            CUDA_SETTINGS,
+            f'mpirun -np {len(rows)} --hostfile hostfile.txt --rankfile rankfile.txt --wdir "$PWD" \\',
+            "  -x MASTER_ADDR -x MASTER_PORT -x CUDA_DEVICE_MAX_CONNECTIONS -x CUDA_DEVICE_ORDER \\",
+            '  bash ./task.sh python -u "${PRETRAIN:-pretrain_gpt.py}" "${MEGATRON_ARGS[@]}" "${JOB_ARGS[@]}"',
+            "",
+        ]
+    )

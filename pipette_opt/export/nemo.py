@@ -1,0 +1,137 @@
+"""
+Megatron-Bridge (NeMo): overrides of a recipe, for Hydra's command line and as YAML.
+
+Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge/training/config.py``). What a recipe
+may set and the plan does not want is set back. The launchers of other targets start it: ``ARGUMENTS=./nemo_args.sh
+PRETRAIN=my_recipe.py`` before ``sbatch job.sbatch`` or ``bash launch.sh``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.checks import check_expert_groups
+from pipette_opt.export.megatron import (
+    SAID_OF_CONFIG,
+    SAID_OF_MODEL,
+    TRIAL_ITERATIONS,
+    Option,
+    layout_options,
+)
+from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_async_sends, refuse_unsaid
+from pipette_opt.export.shell import array_lines, comment
+from pipette_opt.plan import Plan
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+
+LAYOUT_FIELDS = (
+    "pipeline_model_parallel_layout",
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+)
+RECIPE_PRECISION = {("bf16", True): "bf16_mixed", ("fp16", False): "fp16_mixed", ("fp32", True): None}
+"""Megatron-Bridge's names (``training/mixed_precision.py``) by format and whether gradients are kept in fp32."""
+
+
+def export_nemo(plan: Plan) -> dict[str, str]:
+    """The overrides as a file for bash and as YAML; ``InputError`` for what Megatron-Bridge cannot say."""
+    sections = overrides(plan)
+    head = f"{plan.config.label()}, global batch {plan.global_batch_size}; overrides of a Megatron-Bridge recipe."
+    bash = [
+        "#!/bin/bash",
+        comment(head),
+        comment("Started by the launchers of other formats:  ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py ..."),
+        *array_lines("MEGATRON_ARGS", [[word] for word in hydra_words(sections)]),
+        *array_lines("TRIAL_ARGS", [list(option) for option in _trial_options()]),
+        "",
+    ]
+    text = yaml.safe_dump(sections, sort_keys=False)
+    return {"nemo_args.sh": "\n".join(bash), "overrides.yaml": f"{comment(head)}\n{text}"}
+
+
+def overrides(plan: Plan) -> dict[str, Any]:
+    """Sections of ``ConfigContainer`` and the fields that the plan decides, ``None`` for unset."""
+    model, training, config = recorded_model(plan), recorded_training(plan), plan.config
+    _refuse(plan, model, training)
+    full = config.recompute_granularity == "full"
+    layout = layout_options(plan)
+    return {
+        "model": {
+            "num_layers": model.num_layers,
+            "hidden_size": model.hidden_size,
+            "ffn_hidden_size": model.ffn_hidden_size,
+            "num_attention_heads": model.num_attention_heads,
+            "num_query_groups": model.num_query_groups,
+            "kv_channels": model.kv_channels,
+            "seq_length": training.seq_length,
+            "tensor_model_parallel_size": config.tensor_model_parallel_size,
+            "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
+            "context_parallel_size": config.context_parallel_size,
+            "expert_model_parallel_size": config.expert_model_parallel_size,
+            "sequence_parallel": config.sequence_parallel,
+            **{name: layout.get(name) for name in LAYOUT_FIELDS},
+            "account_for_embedding_in_pipeline_split": False,
+            "account_for_loss_in_pipeline_split": False,
+            "recompute_granularity": config.recompute_granularity,
+            "recompute_method": "uniform" if full else None,
+            "recompute_num_layers": 1 if full else None,
+        },
+        "train": {"micro_batch_size": config.micro_batch_size, "global_batch_size": plan.global_batch_size},
+        "dataset": {"sequence_length": training.seq_length},
+        "dist": {"use_tp_pp_dp_mapping": plan.placement.order == "tp-cp-ep-pp-dp"},
+        "ddp": {"use_distributed_optimizer": config.use_distributed_optimizer},
+        "optimizer": {"use_distributed_optimizer": config.use_distributed_optimizer},
+        "mixed_precision": _mixed_precision(training),
+    }
+
+
+def hydra_words(sections: Mapping[str, Any]) -> list[str]:
+    """``section.field=value`` for each field, as Hydra's override parser reads it."""
+    return list(_words("", sections))
+
+
+def _words(prefix: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _words(f"{prefix}.{name}" if prefix else name, one)
+    else:
+        yield f"{prefix}={_hydra_value(value)}"
+
+
+def _hydra_value(value: object) -> str:
+    """Hydra's spelling; text that is not a plain name is quoted for it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    return text if text.replace("_", "").isalnum() else f"'{text}'"
+
+
+def _trial_options() -> list[Option]:
+    return [(f"train.train_iters={TRIAL_ITERATIONS}",), ("logger.log_interval=1",)]
+
+
+def _mixed_precision(training: TrainingSpec) -> str | None:
+    wide = training.accumulate_allreduce_grads_in_fp32 or training.precision == "fp32"
+    if (training.precision, wide) not in RECIPE_PRECISION:
+        kept = "fp32" if wide else training.precision
+        raise InputError(
+            "accumulate_allreduce_grads_in_fp32",
+            f"Megatron-Bridge has no named precision for {training.precision} with gradients in {kept}.",
+        )
+    return RECIPE_PRECISION[training.precision, wide]
+
+
+def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
+    refuse_async_sends("Megatron-Bridge", plan)
+    check_expert_groups(plan)
+    refuse_unsaid("Megatron-Bridge", model, SAID_OF_MODEL)
+    refuse_unsaid("Megatron-Bridge", training, SAID_OF_TRAINING)
+    refuse_unsaid("Megatron-Bridge", plan.config, SAID_OF_CONFIG)
+    if training.attention_kernel != "flash":
+        raise InputError("attention_kernel", f"is {training.attention_kernel}; recipes choose a fused one.")

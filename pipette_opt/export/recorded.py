@@ -1,0 +1,70 @@
+"""What a plan records of its job, and the refusal of whatever a target cannot say."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from pipette_opt.errors import InputError
+from pipette_opt.plan import Plan
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+
+def recorded_model(plan: Plan) -> ModelSpec:
+    """The model, from the plan's inputs; ``InputError`` if it is not there."""
+    model: ModelSpec = _recorded(plan, "model", ModelSpec)
+    return model
+
+
+def recorded_training(plan: Plan) -> TrainingSpec:
+    """The training, from the plan's inputs; ``InputError`` if it is not there."""
+    training: TrainingSpec = _recorded(plan, "training", TrainingSpec)
+    return training
+
+
+def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
+    """
+    Raise ``InputError`` for a field with another value than its default that a target has no words for.
+
+    Parameters
+    ----------
+    spec
+        A configuration, a model or a training: a dataclass.
+    said
+        Fields that the target expresses, or checks itself.
+    """
+    for field in fields(spec):
+        if field.name in said or field.default is MISSING:
+            continue
+        value = getattr(spec, field.name)
+        if value != field.default:
+            raise InputError(field.name, f"is {value!r}; {target} cannot say that.")
+
+
+def refuse_async_sends(target: str, plan: Plan) -> None:
+    """Raise ``InputError`` if the plan's pipeline counts on sends that nobody waits for."""
+    if plan.p2p == "async" and plan.config.pipeline_model_parallel_size > 1:
+        raise InputError(
+            "p2p", f"the plan assumes sends that are never waited for; {target} waits. Solve with --p2p blocking."
+        )
+
+
+def refuse_second_order(target: str, plan: Plan) -> None:
+    """Raise ``InputError`` if the map only comes out right with pipeline ranks numbered before data ranks."""
+    config = plan.config
+    alike = config.pipeline_model_parallel_size == 1 or config.data_parallel_size == 1
+    if plan.placement.order != "tp-cp-ep-dp-pp" and not alike:
+        raise InputError(
+            "rank_order",
+            f"is {plan.placement.order}; {target} numbers data-parallel ranks before pipeline stages. "
+            "Export for megatron or nemo.",
+        )
+
+
+def _recorded(plan: Plan, name: str, spec: Any) -> Any:
+    entries = plan.inputs.get(name)
+    if not isinstance(entries, Mapping):
+        raise InputError(f"inputs.{name}", "is not in the plan; its fields are needed to write this export.")
+    try:
+        return spec(**entries)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"inputs.{name}", f"cannot be read: {error}") from None

@@ -1,0 +1,63 @@
+"""What each process runs under a launcher that starts one per rank: its place in the plan, then its command."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pipette_opt.export.shell import array_lines, comment, master_lines
+from pipette_opt.plan import RankRow
+
+ENTRIES_PER_LINE = 16
+
+
+class ProcessVariables(NamedTuple):
+    """Environment variables in which a launcher tells a process its number, their count and its host."""
+
+    launcher: str
+    rank: str
+    size: str
+    host: str
+
+
+def task_script(rows: Sequence[RankRow], variables: ProcessVariables, *, foreign_hosts: bool) -> str:
+    """
+    Script that sets a rank's environment and runs the rest of its command line.
+
+    The GPU comes from the plan's own table: a launcher's local rank numbers the processes of a host as they come,
+    whatever the map says. A process on the wrong host stops.
+
+    Parameters
+    ----------
+    foreign_hosts
+        Whether the launcher may know a host by a name that is not in the plan; such a name is not checked.
+    """
+    rank, size, host = variables.rank, variables.size, variables.host
+    wrong = f'"${{{host}:-${{HOSTS[$RANK]}}}}" != "${{HOSTS[$RANK]}}"'
+    if foreign_hosts:
+        wrong += f' && " ${{HOSTS[*]}} " == *" ${host} "*'
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            comment(f"Run by {variables.launcher}, once per rank:  task.sh COMMAND..."),
+            "set -euo pipefail",
+            *array_lines("HOSTS", _chunks([row.host for row in rows])),
+            *array_lines("LOCAL_RANKS", _chunks([row.local_rank for row in rows])),
+            f"export RANK=${rank}",
+            "export LOCAL_RANK=${LOCAL_RANKS[$RANK]}",
+            f"export WORLD_SIZE={len(rows)}",
+            *master_lines(rows[0].host),
+            f'if [[ "${{{size}:-$WORLD_SIZE}}" != "$WORLD_SIZE" ]]; then',
+            f'  echo "the plan has $WORLD_SIZE ranks, {variables.launcher} started ${size}" >&2',
+            "  exit 1",
+            "fi",
+            f"if [[ {wrong} ]]; then",
+            f'  echo "rank $RANK belongs on ${{HOSTS[$RANK]}}, but runs on ${host}" >&2',
+            "  exit 1",
+            "fi",
+            'exec "$@"',
+            "",
+        ]
+    )
+
+
+def _chunks(values: Sequence[object]) -> list[Sequence[object]]:
+    return [values[start : start + ENTRIES_PER_LINE] for start in range(0, len(values), ENTRIES_PER_LINE)]

@@ -1,0 +1,187 @@
+"""
+torchtitan 0.2: a TOML file, and the torchrun lines that place its ranks.
+
+From 0.3 on torchtitan takes Python configurations instead of TOML. Facts below are of 0.2.2: ``config/job_config.py``,
+``distributed/parallel_dims.py`` (rank order), ``distributed/pipeline_parallel.py`` and
+``models/llama3/infra/parallelize.py`` (what can be combined).
+"""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.nodes import node_shares
+from pipette_opt.export.recorded import (
+    recorded_model,
+    recorded_training,
+    refuse_async_sends,
+    refuse_second_order,
+    refuse_unsaid,
+)
+from pipette_opt.export.torchrun import launch_script, nodes_file
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plan import Plan
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+CONFIG_FILE = "torchtitan.toml"
+
+SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+SAID_OF_CONFIG = (
+    "context_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "sequence_parallel",
+    "recompute_granularity",
+    "use_distributed_optimizer",
+)
+
+
+class Shape(NamedTuple):
+    """What tells the flavors of a model apart."""
+
+    num_layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: int
+    num_query_groups: int
+    vocab_size: int
+
+
+LLAMA_3_FLAVORS: Mapping[Shape, str] = MappingProxyType(
+    {
+        Shape(32, 4096, 14336, 32, 8, 128256): "8B",
+        Shape(80, 8192, 28672, 64, 8, 128256): "70B",
+        Shape(126, 16384, 53248, 128, 8, 128256): "405B",
+    }
+)
+"""Flavors of torchtitan's ``llama3`` (``models/llama3/__init__.py``); the MLP's width follows from its multipliers."""
+
+
+def export_torchtitan(plan: Plan) -> dict[str, str]:
+    """Configuration, node order and launch lines; ``InputError`` for what torchtitan cannot run."""
+    sections = configuration(plan)
+    shares = node_shares(plan, "torchrun, which starts torchtitan,")
+    usage = (
+        "Arguments override torchtitan.toml, e.g. --training.dataset c4 --model.hf_assets_path assets/.\n"
+        "MASTER_ADDR and MASTER_PORT may be set."
+    )
+    program = f'-m torchtitan.train --job.config_file {CONFIG_FILE} "$@"'
+    return {
+        CONFIG_FILE: toml_text(plan, sections),
+        "nodes.txt": nodes_file(shares),
+        "launch.sh": launch_script(plan, shares, usage=usage, setup=(), job=":", program=program),
+    }
+
+
+def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
+    """
+    Sections of the TOML file.
+
+    ZeRO's first stage has no counterpart in torchtitan. Fully sharded data parallelism that never gives parameters
+    back moves as much: one all-gather and one reduce-scatter per iteration; and it shards the optimizer alike.
+    """
+    model, training, config = recorded_model(plan), recorded_training(plan), plan.config
+    _refuse(plan, model, training)
+    sharded = config.use_distributed_optimizer
+    pipelined = config.pipeline_model_parallel_size > 1
+    replica_batch = plan.global_batch_size // config.data_parallel_size
+    parallelism: dict[str, Any] = {
+        "data_parallel_replicate_degree": 1 if sharded else config.data_parallel_size,
+        "data_parallel_shard_degree": config.data_parallel_size if sharded else 1,
+        "fsdp_reshard_after_forward": "never",
+        "tensor_parallel_degree": config.tensor_model_parallel_size,
+        "context_parallel_degree": config.context_parallel_size,
+        "pipeline_parallel_degree": config.pipeline_model_parallel_size,
+    }
+    if pipelined:
+        parallelism |= {
+            "pipeline_parallel_schedule": "1F1B" if config.num_chunks == 1 else "Interleaved1F1B",
+            "pipeline_parallel_microbatch_size": config.micro_batch_size,
+            "module_fqns_per_model_part": module_names(config),
+        }
+    return {
+        "model": {"name": "llama3", "flavor": _flavor(model)},
+        "training": {
+            "local_batch_size": replica_batch if pipelined else config.micro_batch_size,
+            "global_batch_size": plan.global_batch_size,
+            "seq_len": training.seq_length,
+            "dtype": "float32",
+            "mixed_precision_param": "bfloat16" if training.precision == "bf16" else "float32",
+            "mixed_precision_reduce": "float32",
+        },
+        "parallelism": parallelism,
+        "activation_checkpoint": {"mode": "full" if config.recompute_granularity == "full" else "none"},
+    }
+
+
+def module_names(config: ParallelConfig) -> list[list[str]]:
+    """Modules of each chunk in model order; left alone, torchtitan gives the first and the last chunk fewer layers."""
+    parts: list[list[str]] = []
+    layer = 0
+    for _ in range(config.num_chunks):
+        for layers in config.layers_per_stage:
+            count = layers // config.num_chunks
+            parts.append([f"layers.{number}" for number in range(layer, layer + count)])
+            layer += count
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return parts
+
+
+def toml_text(plan: Plan, sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """The file. Its values are numbers, names and lists of names, which TOML writes as JSON does."""
+    lines = [f"# {plan.config.label()}, global batch {plan.global_batch_size}; for torchtitan 0.2."]
+    if plan.config.use_distributed_optimizer and plan.config.data_parallel_size > 1:
+        lines.append(
+            "# Fully sharded data parallelism that keeps its parameters, for the plan's distributed optimizer."
+        )
+    for name, entries in sections.items():
+        lines += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in entries.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _flavor(model: ModelSpec) -> str:
+    shape = Shape(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.num_query_groups,
+        vocab_size=model.vocab_size,
+    )
+    if shape not in LLAMA_3_FLAVORS:
+        raise InputError(
+            "model",
+            f"{model.name} is no flavor of torchtitan's llama3 ({', '.join(LLAMA_3_FLAVORS.values())}): {shape}.",
+        )
+    return LLAMA_3_FLAVORS[shape]
+
+
+def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
+    config = plan.config
+    refuse_async_sends("torchtitan", plan)
+    refuse_second_order("torchtitan", plan)
+    refuse_unsaid("torchtitan", training, SAID_OF_TRAINING)
+    refuse_unsaid("torchtitan", config, SAID_OF_CONFIG)
+    tp, dp, pp = config.tensor_model_parallel_size, config.data_parallel_size, config.pipeline_model_parallel_size
+    if tp > 1 and not config.sequence_parallel:
+        raise InputError("sequence_parallel", "is off; torchtitan's tensor parallelism always has it.")
+    if config.recompute_granularity == "selective":
+        raise InputError("recompute_granularity", "is selective; torchtitan's selection is not the attention core.")
+    if training.attention_kernel != "flash":
+        raise InputError("attention_kernel", f"is {training.attention_kernel}; torchtitan uses a fused one.")
+    if training.precision == "fp16":
+        raise InputError("precision", "is fp16; torchtitan trains in bf16 or fp32.")
+    if not training.accumulate_allreduce_grads_in_fp32 and training.precision == "bf16":
+        raise InputError("accumulate_allreduce_grads_in_fp32", "is off; torchtitan reduces gradients in fp32.")
+    sharded = config.use_distributed_optimizer and dp > 1
+    if dp > 1 and not sharded and config.world_size > dp:
+        raise InputError(
+            "use_distributed_optimizer",
+            "is off; torchtitan combines data parallelism with other kinds only if it is sharded.",
+        )
+    if training.precision == "bf16" and not sharded and config.context_parallel_size == 1 and tp * pp > 1:
+        raise InputError(
+            "precision", "is bf16; without sharded data or context parallelism torchtitan trains in fp32 here."
+        )
