@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("estimator", "heuristics", "solver")
+PACKAGES = ("costs", "estimator", "heuristics", "solver")
 """Where the kernels are."""
 
 

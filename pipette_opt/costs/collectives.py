@@ -5,6 +5,7 @@ A group with ``q`` members on each of its hosts opens ``q`` flows between two of
 through different NICs), so its share of a host pair is ``q`` out of all the flows that cross it at once.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.types import FloatArray
+from pipette_opt.types import FloatArray, IntArray
 
 
 class RingTraffic(NamedTuple):
@@ -21,6 +22,14 @@ class RingTraffic(NamedTuple):
     hop_bytes: float
     num_steps: int
     num_calls: int = 1
+
+
+class RingArrays(NamedTuple):
+    """:class:`RingTraffic` of several groups, arrays of one shape."""
+
+    hop_bytes: FloatArray
+    num_steps: FloatArray
+    num_calls: FloatArray
 
 
 def all_reduce_traffic(message_bytes: float, group_size: int) -> RingTraffic:
@@ -42,21 +51,27 @@ def gradient_traffic(
     What one ring of each stage moves per iteration, length ``pp``.
 
     Without the distributed optimizer an all-reduce of the gradients; with it a reduce-scatter of the gradients and
-    later an all-gather of the parameters. What hides behind the backward pass is left out.
+    later an all-gather of the parameters, unless that runs beside the forwards (:func:`parameter_traffic`). What hides
+    behind the backward pass by the stack's constant is left out; with ``overlap_grad_reduce`` nothing is.
     """
-    exposed = 1.0 - stack.gradient_overlap
+    exposed = 1.0 if config.overlap_grad_reduce else 1.0 - stack.gradient_overlap
     size = config.data_parallel_size * config.context_parallel_size
-    traffic = []
-    for parameters in stage_parameters(model, config):
-        if config.use_distributed_optimizer:
-            scatter = gather_traffic(parameters * training.gradient_bytes, size)
-            gather = gather_traffic(parameters * training.parameter_bytes, size)
-            both = scatter.hop_bytes + gather.hop_bytes
-            traffic.append(RingTraffic(exposed * both, scatter.num_steps + gather.num_steps, 2))
-        else:
-            reduce = all_reduce_traffic(parameters * training.gradient_bytes, size)
-            traffic.append(RingTraffic(exposed * reduce.hop_bytes, reduce.num_steps))
-    return traffic
+    scatter, gather = gather_traffic(training.gradient_bytes, size), gather_traffic(training.parameter_bytes, size)
+    if not config.use_distributed_optimizer:
+        one = all_reduce_traffic(training.gradient_bytes, size)
+    elif config.overlap_param_gather:
+        one = scatter
+    else:
+        one = RingTraffic(scatter.hop_bytes + gather.hop_bytes, scatter.num_steps + gather.num_steps, 2)
+    counts = stage_parameters(model, config).tolist()
+    return [RingTraffic(exposed * one.hop_bytes * count, one.num_steps, one.num_calls) for count in counts]
+
+
+def parameter_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> list[RingTraffic]:
+    """All-gather of each stage's parameters, length ``pp``; only what runs beside the forwards."""
+    size = config.data_parallel_size * config.context_parallel_size
+    one = gather_traffic(training.parameter_bytes if config.overlap_param_gather else 0, size)
+    return [RingTraffic(one.hop_bytes * count, one.num_steps) for count in stage_parameters(model, config).tolist()]
 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
@@ -93,8 +108,7 @@ def tensor_traffic(
 
 def intra_node_ring_s(cluster: ClusterSpec, traffic: RingTraffic, stack: StackSpec = DEFAULT_STACK) -> float:
     """A ring that stays inside one host."""
-    start = traffic.num_calls * stack.collective_s + traffic.num_steps * stack.ring_step * cluster.intra_node_latency_s
-    return start + traffic.hop_bytes / (cluster.intra_node_bytes_per_s * stack.intra_node)
+    return float(inside_s(cluster, stacked([traffic]), stack)[0])
 
 
 def inter_node_ring_s(
@@ -118,11 +132,51 @@ def inter_node_ring_s(
     num_hosts
         Hosts of the ring; with many of them it crosses more of the network.
     """
-    share = cluster.pair_bytes_per_s(num_flows) * (group_flows / num_flows)
-    share = share * (stack.inter_node * (2.0 / num_hosts) ** stack.congestion)
-    if group_flows > 1:  # the ring also has hops inside the hosts
-        share = np.minimum(share, cluster.intra_node_bytes_per_s * stack.intra_node)
-    latency = max(cluster.inter_node_latency_s, cluster.intra_node_latency_s if group_flows > 1 else 0.0)
-    start = traffic.num_calls * stack.collective_s + traffic.num_steps * stack.ring_step * latency
-    times: FloatArray = start + traffic.hop_bytes / share
-    return times
+    flow = cluster.pair_bytes_per_s(num_flows) / num_flows
+    return across_s(cluster, stacked([traffic]), flow, np.array(group_flows), np.array(num_hosts), stack)
+
+
+def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
+    """Traffic of several groups."""
+    return RingArrays(*(np.array(values, dtype=np.float64) for values in zip(*traffic, strict=True)))
+
+
+def inside_s(cluster: ClusterSpec, traffic: RingArrays, stack: StackSpec) -> FloatArray:
+    """Rings that stay inside their hosts, seconds, shape of ``traffic``."""
+    rate = cluster.intra_node_bytes_per_s * stack.intra_node
+    time: FloatArray = _start_s(traffic, cluster.intra_node_latency_s, stack) + traffic.hop_bytes / rate
+    return time
+
+
+def across_s(
+    cluster: ClusterSpec,
+    traffic: RingArrays,
+    flow_bytes_per_s: FloatArray,
+    group_flows: IntArray,
+    num_hosts: IntArray,
+    stack: StackSpec,
+) -> FloatArray:
+    """
+    Rings over several hosts, in seconds; all arguments broadcast.
+
+    Parameters
+    ----------
+    flow_bytes_per_s
+        What one flow gets over the slowest hop; NaN if that was not measured.
+    group_flows
+        Flows that the group opens between two hosts.
+    num_hosts
+        Hosts of the ring.
+    """
+    several = group_flows > 1  # then the ring also has hops inside the hosts
+    share = flow_bytes_per_s * group_flows * (stack.inter_node * (2.0 / num_hosts) ** stack.congestion)
+    share = np.where(several, np.minimum(share, cluster.intra_node_bytes_per_s * stack.intra_node), share)
+    latency = np.where(several, cluster.intra_node_latency_s, 0.0)
+    start = _start_s(traffic, np.maximum(latency, cluster.inter_node_latency_s), stack)
+    time: FloatArray = start + traffic.hop_bytes / share
+    return time
+
+
+def _start_s(traffic: RingArrays, latency_s: FloatArray | float, stack: StackSpec) -> FloatArray:
+    start: FloatArray = traffic.num_calls * stack.collective_s + traffic.num_steps * stack.ring_step * latency_s
+    return start

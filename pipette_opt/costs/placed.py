@@ -1,269 +1,329 @@
-"""All costs of a configuration on given GPUs, in seconds."""
+"""
+All costs of configurations on given GPUs, in seconds.
 
-from dataclasses import dataclass
+Placements with equal degrees are costed together, as arrays; one placement is a batch of one. Flows that run at once
+and share a host pair: the messages of one stage boundary in one direction; the gradient rings of all stages; the
+tensor-parallel rings of all stages.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from pipette_opt.costs.collectives import (
+    RingArrays,
     RingTraffic,
+    across_s,
     embedding_traffic,
     gradient_traffic,
     has_tied_stages,
-    inter_node_ring_s,
-    intra_node_ring_s,
+    inside_s,
+    parameter_traffic,
+    stacked,
     tensor_traffic,
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute
-from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
+from pipette_opt.costs.overlap import exposed, num_buckets
+from pipette_opt.costs.times import MissingLink, PlacedBatch, PlacedTimes
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.specs import ClusterSpec, Instance
-from pipette_opt.types import FloatArray, IntArray, read_only
+from pipette_opt.types import FloatArray, IntArray, RankOrder
+
+__all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "placed_times"]
+
+Grid = tuple[int, int, int, int, int, RankOrder, bool, bool, bool]
+"""
+What a batch has in common: tensor, context, data and pipeline size, chunks per stage, rank order; whether gradients,
+parameters and activations are sent beside compute.
+"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlacedTimes:
-    """
-    Times of every stage of every replica, in seconds.
+class _Costs(NamedTuple):
+    """What a configuration costs wherever it is placed."""
 
-    Parameters
-    ----------
-    forward_s, backward_s
-        One micro-batch through one model chunk, tensor communication and recomputation included, shape
-        ``(num_chunks, pp, dp)``; one chunk without interleaving.
-    tensor_forward_s, tensor_backward_s
-        The part of them that is tensor communication, same shape.
-    send_forward_s
-        Transfer of one micro-batch from stage ``s`` to stage ``(s + 1) % pp``, shape ``(pp, dp)``; the last
-        row is used by interleaved schedules only. Zero if ``pp`` is 1.
-    send_backward_s
-        Transfer from stage ``(s + 1) % pp`` to stage ``s``, same shape.
-    reduction_s
-        Gradient reduction of each stage (and the parameter gather of the distributed optimizer), shape ``(pp,)``.
-    optimizer_s
-        Optimizer step.
-    embedding_s
-        All-reduce of the word embedding's gradient between the first and the last stage, where both hold it.
-    weight_s
-        The part of ``backward_s`` that makes gradients of weights, for schedules that split the backward, shape of
-        ``backward_s``; ``None``: half of the backward without tensor communication.
-    reduction_buckets
-        Pieces in which each stage's reduction runs beside its last backwards; 0: after them, as one.
-    gather_s
-        Parameter gather of each stage, shape ``(pp,)``, if it is not a part of ``reduction_s``.
-    gather_buckets
-        Pieces in which the gather runs beside the first forwards; 0: before them, as one.
-    """
-
-    forward_s: FloatArray
-    backward_s: FloatArray
-    tensor_forward_s: FloatArray
-    tensor_backward_s: FloatArray
-    send_forward_s: FloatArray
-    send_backward_s: FloatArray
-    reduction_s: FloatArray
-    optimizer_s: float
-    embedding_s: float = 0.0
-    weight_s: FloatArray | None = None
-    reduction_buckets: int = 0
-    gather_s: FloatArray | None = None
-    gather_buckets: int = 0
-
-    def __post_init__(self) -> None:
-        for name in (
-            "forward_s",
-            "backward_s",
-            "tensor_forward_s",
-            "tensor_backward_s",
-            "send_forward_s",
-            "send_backward_s",
-            "reduction_s",
-        ):
-            object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
-        for name in ("weight_s", "gather_s"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
+    compute: StageCompute
+    message_bytes: float
+    tensor: tuple[RingTraffic, RingTraffic]
+    gradient: list[RingTraffic]
+    parameters: list[RingTraffic]
+    embedding: RingTraffic
+    buckets: IntArray
 
 
 def placed_times(instance: Instance, config: ParallelConfig, placement: Placement) -> PlacedTimes:
     """
     Times of any placement, regular or not.
 
-    Flows that run at once and share a host pair: the messages of one stage boundary in one direction; the
-    gradient rings of all stages; the tensor-parallel rings of all stages. Raises ``MissingLinkError`` if the
-    placement uses a link that was not measured.
+    Raises ``MissingLinkError`` if the placement uses a link that was not measured.
     """
-    ranks = RankGrid.of(config, placement.order).ranks()
-    pp, dp = ranks.shape[:2]
-    hosts = placement.node[ranks].reshape(pp, dp, -1)  # (pp, dp, slot)
-    compute = stage_compute(instance, config)
-    kinds = instance.cluster.kind_of_node[hosts]
-    stage = np.arange(pp)[:, None, None]
-    forward = compute.forward_s[kinds, :, stage].max(axis=2).transpose(2, 0, 1)  # (chunks, pp, dp)
-    backward = compute.backward_s[kinds, :, stage].max(axis=2).transpose(2, 0, 1)
-    tensor_forward, tensor_backward = _tensor_times(instance, config, hosts, compute)
-    send_forward, send_backward = _send_times(instance, config, hosts)
-    return PlacedTimes(
-        forward_s=forward + tensor_forward,
-        backward_s=backward + tensor_backward,
-        tensor_forward_s=tensor_forward,
-        tensor_backward_s=tensor_backward,
-        send_forward_s=send_forward,
-        send_backward_s=send_backward,
-        reduction_s=_reduction_times(instance, config, hosts),
-        optimizer_s=compute.optimizer_s,
-        embedding_s=_embedding_time(instance, config, hosts),
-    )
-
-
-def _embedding_time(instance: Instance, config: ParallelConfig, hosts: IntArray) -> float:
-    """
-    All-reduce of tied word embeddings, the slowest pair of first and last stage.
-
-    A link that was not measured counts as the slowest one that was: these few bytes are no reason to refuse a plan.
-    """
-    if not has_tied_stages(instance.model, config):
-        return 0.0
-    traffic = embedding_traffic(instance.model, instance.training, config)
-    pairs, flows = np.unique(np.stack([hosts[0].ravel(), hosts[-1].ravel()]), axis=1, return_counts=True)
-    slowest = 0.0
-    for (first, last), num_flows in zip(pairs.T, flows, strict=True):
-        if first == last:
-            slowest = max(slowest, intra_node_ring_s(instance.cluster, traffic, instance.stack))
-            continue
-        time = inter_node_ring_s(
-            instance.cluster, traffic, group_flows=1, num_flows=int(num_flows), stack=instance.stack
-        )
-        both = np.array([time[first, last], time[last, first]])
-        slowest = max(slowest, float(np.nanmax(time) if np.isnan(both).any() else both.max()))
-    return slowest
-
-
-def _send_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Transfers of every boundary, forward and backward, the one from the last to the first stage included."""
-    if len(hosts) == 1:
-        nothing = np.zeros((1, hosts.shape[1]))
-        return nothing, nothing
-    size = p2p_bytes(instance.model, instance.training, config)
-    forward, backward = np.zeros(hosts.shape[:2]), np.zeros(hosts.shape[:2])
-    used = len(hosts) if config.num_chunks > 1 else len(hosts) - 1
-    here, there = hosts[:used], np.roll(hosts, -1, axis=0)[:used]
-    forward[:used] = _message_times(instance.cluster, size, here, there)
-    backward[:used] = _message_times(instance.cluster, size, there, here)
-    return forward, backward
-
-
-def _message_times(cluster: ClusterSpec, size: float, here: IntArray, there: IntArray) -> FloatArray:
-    """
-    Messages from ``here`` to ``there``, shape ``(boundaries, dp, slot)``; the slowest of each replica.
-
-    Those of one boundary go at once and share the links.
-    """
-    boundary, num_nodes = np.arange(len(here))[:, None, None], cluster.num_nodes
-    keys, which, flows = np.unique(
-        (boundary * num_nodes + here) * num_nodes + there, return_inverse=True, return_counts=True
-    )
-    source, target = keys // num_nodes % num_nodes, keys % num_nodes
-    times = np.full(len(keys), intra_node_message_s(cluster, size))
-    for num_flows in np.unique(flows[source != target]):
-        these = (flows == num_flows) & (source != target)
-        times[these] = inter_node_message_s(cluster, size, int(num_flows))[source[these], target[these]]
-    for missing in np.flatnonzero(np.isnan(times)):
-        _check_measured(cluster, float(times[missing]), int(source[missing]), int(target[missing]), "the pipeline")
-    slowest: FloatArray = times[which.reshape(here.shape)].max(axis=2)
-    return slowest
-
-
-def _tensor_times(
-    instance: Instance, config: ParallelConfig, hosts: IntArray, compute: StageCompute
-) -> tuple[FloatArray, FloatArray]:
-    """Tensor-parallel communication of every chunk, shape ``(num_chunks, pp, dp)`` each, forward and backward."""
-    pp, dp, _ = hosts.shape
-    layers = np.repeat(np.array(config.layers_per_stage)[None, :] / config.num_chunks, config.num_chunks, axis=0)
-    if config.tensor_model_parallel_size == 1:
-        nothing = np.zeros((*layers.shape, dp))
-        return nothing, nothing
-    groups = hosts.reshape(pp * dp * config.context_parallel_size, config.tensor_model_parallel_size)
-    passes = []
-    idle = (compute.idle_forward_s, compute.idle_backward_s)
-    traffics = tensor_traffic(instance.model, instance.training, config, instance.stack)
-    for traffic, hidden in zip(traffics, idle, strict=True):
-        times = _ring_times(instance, groups, [traffic] * len(groups), "a tensor-parallel group")
-        per_layer = times.reshape(pp, dp, -1).max(axis=2)
-        passes.append(layers[:, :, None] * np.maximum(per_layer - hidden, 0.0)[None])
-    return passes[0], passes[1]
-
-
-def _reduction_times(instance: Instance, config: ParallelConfig, hosts: IntArray) -> FloatArray:
-    """Gradient reduction of each stage: the slowest of its rings, shape ``(pp,)``."""
-    pp, dp, slot = hosts.shape
-    tp = config.tensor_model_parallel_size
-    if dp * config.context_parallel_size == 1:
-        return np.zeros(pp)
-    by_rank = hosts.reshape(pp, dp, slot // tp, tp)
-    groups = by_rank.transpose(0, 3, 1, 2).reshape(pp * tp, -1)
-    moved = gradient_traffic(instance.model, instance.training, config, instance.stack)
-    traffic = [one for one in moved for _ in range(tp)]
-    times = _ring_times(instance, groups, traffic, "a data-parallel group")
-    slowest: FloatArray = times.reshape(pp, tp).max(axis=1)
-    return slowest
-
-
-def _ring_times(instance: Instance, groups: IntArray, traffic: list[RingTraffic], who: str) -> FloatArray:
-    """Rings that run at once, one per row of ``groups`` (hosts of the members in rank order), in seconds."""
-    if (groups == groups[:, :1]).all():  # no hop between hosts, so nothing to share
-        inside = {moved: _ring_time(instance, (), groups.shape[1], moved, {}, who) for moved in set(traffic)}
-        return np.array([inside[moved] for moved in traffic])
-    rings = [_ring_of(row) for row in groups.tolist()]
-    flows: dict[tuple[int, int], int] = {}
-    for hops, members in rings:
-        for hop in hops:
-            flows[hop] = flows.get(hop, 0) + members
-    known: dict[tuple[object, ...], float] = {}
-    times = np.empty(len(rings))
-    for index, ((hops, members), moved) in enumerate(zip(rings, traffic, strict=True)):
-        key = (hops, members, moved)
-        if key not in known:
-            known[key] = _ring_time(instance, hops, members, moved, flows, who)
-        times[index] = known[key]
-    return times
-
-
-def _ring_of(members: list[int]) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Hops between hosts, in order of first appearance, and how many flows the group opens on each."""
-    counts: dict[int, int] = {}
-    for host in members:
-        counts[host] = counts.get(host, 0) + 1
-    order = list(counts)
-    if len(order) == 1:
-        return (), counts[order[0]]
-    return tuple(zip(order, [*order[1:], order[0]], strict=True)), min(counts.values())
-
-
-def _ring_time(
-    instance: Instance,
-    hops: tuple[tuple[int, int], ...],
-    members: int,
-    traffic: RingTraffic,
-    flows: dict[tuple[int, int], int],
-    who: str,
-) -> float:
-    cluster, stack = instance.cluster, instance.stack
-    time = intra_node_ring_s(cluster, traffic, stack) if members > 1 else 0.0
-    for source, target in hops:
-        shared = flows[source, target]
-        hop = inter_node_ring_s(
-            cluster, traffic, group_flows=members, num_flows=shared, num_hosts=len(hops), stack=stack
-        )[source, target]
-        _check_measured(cluster, float(hop), source, target, who)
-        time = max(time, float(hop))
-    return time
-
-
-def _check_measured(cluster: ClusterSpec, time: float, source: int, target: int, who: str) -> None:
-    if np.isnan(time):
+    batch = placed_batch(instance, [(config, placement)])
+    for who, source, target in batch.missing.values():
+        cluster = instance.cluster
         raise MissingLinkError(
             f"cluster {cluster.name}",
             f"{who} uses the link from {cluster.hosts[source]} to {cluster.hosts[target]}, which was not measured; "
             "choose other hosts, or import the links again with a fill value.",
         )
+    return batch.one(0)
+
+
+def placed_batches(
+    instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]
+) -> list[tuple[IntArray, PlacedBatch]]:
+    """Times of many placements, in batches of one grid; with each the places of its members in ``placed``."""
+    grids: dict[Grid, list[int]] = {}
+    for index, (config, placement) in enumerate(placed):
+        grids.setdefault(_grid(config, placement), []).append(index)
+    known: dict[ParallelConfig, _Costs] = {}
+    return [
+        (np.array(members), placed_batch(instance, [placed[index] for index in members], known))
+        for members in grids.values()
+    ]
+
+
+def placed_batch(
+    instance: Instance,
+    placed: Sequence[tuple[ParallelConfig, Placement]],
+    known: dict[ParallelConfig, _Costs] | None = None,
+) -> PlacedBatch:
+    """
+    Times of placements of one grid.
+
+    Parameters
+    ----------
+    known
+        Filled with what each configuration costs wherever it is placed, and read.
+    """
+    known = {} if known is None else known
+    for config, _ in placed:
+        if config not in known:
+            known[config] = _costs(instance, config)
+    first, placement = placed[0]
+    ranks = RankGrid.of(first, placement.order).ranks()
+    nodes = np.stack([placement.node for _, placement in placed])
+    configs = [config for config, _ in placed]
+    return _Batch(instance, configs, [known[config] for config in configs], nodes[:, ranks]).times()
+
+
+def _grid(config: ParallelConfig, placement: Placement) -> Grid:
+    return (
+        config.tensor_model_parallel_size,
+        config.context_parallel_size,
+        config.data_parallel_size,
+        config.pipeline_model_parallel_size,
+        config.num_chunks,
+        placement.order,
+        config.overlap_grad_reduce,
+        config.overlap_param_gather,
+        config.overlap_p2p_communication,
+    )
+
+
+def _costs(instance: Instance, config: ParallelConfig) -> _Costs:
+    model, training, stack = instance.model, instance.training, instance.stack
+    return _Costs(
+        compute=stage_compute(instance, config),
+        message_bytes=p2p_bytes(model, training, config),
+        tensor=tensor_traffic(model, training, config, stack),
+        gradient=gradient_traffic(model, training, config, stack),
+        parameters=parameter_traffic(model, training, config),
+        embedding=embedding_traffic(model, training, config),
+        buckets=num_buckets(model, config),
+    )
+
+
+class _Batch:
+    """
+    Placements of one grid.
+
+    Parameters
+    ----------
+    hosts
+        Host of each rank, shape ``(n, pp, dp, cp, tp)``.
+    """
+
+    def __init__(self, instance: Instance, configs: list[ParallelConfig], costs: list[_Costs], hosts: IntArray) -> None:
+        self.instance, self.configs, self.costs, self.hosts = instance, configs, costs, hosts
+        self.config = configs[0]  # the degrees are those of all
+        self.missing: dict[int, MissingLink] = {}
+
+    def times(self) -> PlacedBatch:
+        """All costs."""
+        forward, backward = self._compute()
+        tensor_forward, tensor_backward = self._tensor()
+        send_forward, send_backward = self._sends()
+        forward, backward = forward + tensor_forward, backward + tensor_backward
+        reduction, gather = self._reductions()
+        beside = None
+        if self.config.overlap_grad_reduce:
+            buckets = np.stack([one.buckets for one in self.costs])
+            slowdown = self.instance.stack.overlap_slowdown
+            beside = exposed(buckets, forward, backward, reduction, gather, slowdown)
+        return PlacedBatch(
+            forward_s=forward,
+            backward_s=backward,
+            tensor_forward_s=tensor_forward,
+            tensor_backward_s=tensor_backward,
+            send_forward_s=send_forward,
+            send_backward_s=send_backward,
+            reduction_s=reduction,
+            gather_s=gather,
+            optimizer_s=np.array([one.compute.optimizer_s for one in self.costs]),
+            embedding_s=self._embeddings(),
+            overlap_p2p=self.config.overlap_p2p_communication,
+            **({} if beside is None else beside._asdict()),
+            missing=self.missing,
+        )
+
+    def _compute(self) -> tuple[FloatArray, FloatArray]:
+        """Work of every chunk, the slowest of its slot's GPUs, shape ``(n, chunks, pp, dp)`` each."""
+        n, pp, dp = self.hosts.shape[:3]
+        works = [np.stack([getattr(one.compute, name) for one in self.costs]) for name in ("forward_s", "backward_s")]
+        kinds = self.instance.cluster.kind_of_node[self.hosts].reshape(n, pp, dp, -1)
+        if works[0].shape[1] == 1:
+            return tuple(np.repeat(work[:, 0, :, :, None], dp, axis=3) for work in works)  # type: ignore[return-value]
+        which, stage = np.arange(n)[:, None, None, None], np.arange(pp)[None, :, None, None]
+        slowest = [work[which, kinds, :, stage].max(axis=3).transpose(0, 3, 1, 2) for work in works]
+        return slowest[0], slowest[1]
+
+    def _tensor(self) -> tuple[FloatArray, FloatArray]:
+        """Tensor-parallel communication of every chunk, shape ``(n, chunks, pp, dp)`` each, forward and backward."""
+        n, pp, dp, cp, tp = self.hosts.shape
+        chunks = self.config.num_chunks
+        if tp == 1:
+            nothing = np.zeros((n, chunks, pp, dp))
+            return nothing, nothing
+        layers = np.array([config.layers_per_stage for config in self.configs])[:, None, :, None] / chunks
+        rings = self._rings(self.hosts.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
+        passes = []
+        for way, idle in enumerate(("idle_forward_s", "idle_backward_s")):
+            hidden = np.array([getattr(one.compute, idle) for one in self.costs])[:, None, None]
+            traffic = stacked([one.tensor[way] for one in self.costs])
+            per_layer = rings.time_s(_spread(traffic, 1)).reshape(n, pp, dp, cp).max(axis=3)
+            passes.append(np.repeat(layers * np.maximum(per_layer - hidden, 0.0)[:, None], chunks, axis=1))
+        return passes[0], passes[1]
+
+    def _sends(self) -> tuple[FloatArray, FloatArray]:
+        """Transfers of every boundary, forward and backward, the one from the last to the first stage included."""
+        n, pp, dp = self.hosts.shape[:3]
+        forward, backward = np.zeros((n, pp, dp)), np.zeros((n, pp, dp))
+        if pp == 1:
+            return forward, backward
+        hosts = self.hosts.reshape(n, pp, dp, -1)
+        used = pp if self.config.num_chunks > 1 else pp - 1
+        here, there = hosts[:, :used], np.roll(hosts, -1, axis=1)[:, :used]
+        size = np.array([one.message_bytes for one in self.costs])
+        forward[:, :used] = self._messages(size, here, there)
+        backward[:, :used] = self._messages(size, there, here)
+        return forward, backward
+
+    def _messages(self, size: FloatArray, here: IntArray, there: IntArray) -> FloatArray:
+        """The slowest message of each replica; those of a boundary, ``(n, boundaries, dp, slot)``, go at once."""
+        from pipette_opt.costs._flows import message_flows
+
+        cluster = self.instance.cluster
+        sets = (len(here) * here.shape[1], -1)
+        flows = message_flows(here.reshape(sets), there.reshape(sets), cluster.num_nodes).reshape(here.shape)
+        rate = _flow_rates(cluster, here, there, np.where(here == there, 0, flows))
+        self._note_missing("the pipeline", rate, here, there)
+        size = size[:, None, None, None]
+        inside = np.array([intra_node_message_s(cluster, float(one)) for one in size.ravel()])[:, None, None, None]
+        times = np.where(here == there, inside, cluster.inter_node_latency_s + size / rate)
+        slowest: FloatArray = times.max(axis=3)
+        return slowest
+
+    def _reductions(self) -> tuple[FloatArray, FloatArray | None]:
+        """Gradient reduction and parameter gather of each stage: the slowest of its rings, shape ``(n, pp)``."""
+        n, pp, dp, cp, tp = self.hosts.shape
+        beside = self.config.overlap_param_gather
+        if dp * cp == 1:
+            return np.zeros((n, pp)), np.zeros((n, pp)) if beside else None
+        groups = self.hosts.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
+        rings = self._rings(groups, "a data-parallel group")
+
+        def slowest(traffic: list[RingTraffic]) -> FloatArray:
+            of_ring = (np.repeat(values.reshape(n, pp), tp, axis=1) for values in stacked(traffic))
+            times: FloatArray = rings.time_s(RingArrays(*of_ring)).reshape(n, pp, tp).max(axis=2)
+            return times
+
+        reduction = slowest([one for costs in self.costs for one in costs.gradient])
+        return reduction, slowest([one for costs in self.costs for one in costs.parameters]) if beside else None
+
+    def _embeddings(self) -> FloatArray:
+        """
+        All-reduce of tied word embeddings, the slowest pair of first and last stage, shape ``(n,)``.
+
+        A link that was not measured counts as the slowest one that was: these few bytes are no reason to refuse a plan.
+        """
+        n = len(self.hosts)
+        if not has_tied_stages(self.instance.model, self.config):
+            return np.zeros(n)
+        from pipette_opt.costs._flows import message_flows
+
+        cluster, stack = self.instance.cluster, self.instance.stack
+        first, last = self.hosts[:, 0].reshape(n, -1), self.hosts[:, -1].reshape(n, -1)
+        flows = message_flows(first, last, cluster.num_nodes)
+        traffic = _spread(stacked([one.embedding for one in self.costs]), 1)
+        one_flow, two_hosts = np.array(1), np.array(2)
+        times = np.broadcast_to(inside_s(cluster, traffic, stack), first.shape)
+        for num_flows in np.unique(flows[first != last]):
+            these = (first != last) & (flows == num_flows)
+            rate = cluster.pair_bytes_per_s(int(num_flows)) / num_flows
+            both = np.minimum(rate, rate.T)
+            rate = np.where(np.isnan(both), np.nanmin(rate, initial=np.inf), both)[first, last]
+            times = np.where(these, across_s(cluster, traffic, rate, one_flow, two_hosts, stack), times)
+        slowest: FloatArray = times.max(axis=1)
+        return slowest
+
+    def _rings(self, groups: IntArray, who: str) -> "_Rings":
+        """Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once."""
+        from pipette_opt.costs._flows import ring_hops
+
+        source, target, shared, num_hosts, members = ring_hops(groups, self.instance.cluster.num_nodes)
+        rate = _flow_rates(self.instance.cluster, source, target, shared)
+        self._note_missing(who, rate, source, target)
+        return _Rings(self.instance, rate.min(axis=2), num_hosts, members)
+
+    def _note_missing(self, who: str, rate: FloatArray, source: IntArray, target: IntArray) -> None:
+        """Remember the first link of each placement that was not measured."""
+        for place in np.argwhere(np.isnan(rate)):
+            at = tuple(place)
+            self.missing.setdefault(int(at[0]), MissingLink(who, int(source[at]), int(target[at])))
+
+
+class _Rings(NamedTuple):
+    """Rings of placements: what a flow gets over the slowest hop, hosts, own flows, shape ``(n, groups)`` each."""
+
+    instance: Instance
+    flow_bytes_per_s: FloatArray
+    num_hosts: IntArray
+    members: IntArray
+
+    def time_s(self, traffic: RingArrays) -> FloatArray:
+        """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
+        cluster, stack = self.instance.cluster, self.instance.stack
+        inside = np.where(self.members > 1, inside_s(cluster, traffic, stack), 0.0)
+        across = across_s(cluster, traffic, self.flow_bytes_per_s, self.members, self.num_hosts, stack)
+        slowest: FloatArray = np.maximum(inside, np.where(self.num_hosts > 1, across, 0.0))
+        return slowest
+
+
+def _spread(traffic: RingArrays, num_axes: int) -> RingArrays:
+    """The same with further axes behind."""
+    return RingArrays(*(values.reshape(values.shape + (1,) * num_axes) for values in traffic))
+
+
+def _flow_rates(cluster: ClusterSpec, source: IntArray, target: IntArray, flows: IntArray) -> FloatArray:
+    """Bytes per second of one of ``flows`` flows from host to host, infinite if there are none; arrays of one shape."""
+    rates = np.full(flows.shape, np.inf)
+    some = np.flatnonzero(flows)
+    if not len(some):
+        return rates
+    counts = flows.ravel()[some]
+    used = np.flatnonzero(np.bincount(counts))
+    table = np.stack([cluster.pair_bytes_per_s(int(one)) / one for one in used])
+    rates.ravel()[some] = table[np.searchsorted(used, counts), source.ravel()[some], target.ravel()[some]]
+    return rates

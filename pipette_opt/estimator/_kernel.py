@@ -8,12 +8,11 @@ schedule only, and is kept), then executed for many replicas at once.
 from typing import Any
 
 import numpy as np
-from numba import prange
 
 from pipette_opt.jit import njit
 
 COMPUTE, POST, WAIT, MEET = 0, 1, 2, 3
-IDEAL, MEGATRON, MEGATRON_INTERLEAVED = 0, 1, 2
+IDEAL, MEGATRON, MEGATRON_INTERLEAVED, MEGATRON_INTERLEAVED_WAITING = 0, 1, 2, 3
 
 BLOCK = 32
 """Replicas that are timed together: their clocks and messages should stay in the cache."""
@@ -28,6 +27,43 @@ def _emit(code: Any, argument: Any, length: Any, stage: int, what: int, value: i
         code[stage, length[stage]] = what
         argument[stage, length[stage]] = value
         length[stage] += 1
+
+
+@njit(cache=True)
+def _emit_waiting(
+    code: Any, argument: Any, length: Any, stage: int, incoming: Any, outgoing: Any, t: int, warm: int
+) -> None:
+    """
+    One operation of the interleaved schedule that waits for all it sends.
+
+    Warm-up and flush: with each send the receive of the next operation. Steady state: a forward and a backward are done
+    one after the other, then both are sent and the inputs of the next two received, together; the last of the warm-up
+    receives the first two, the last of the steady state the first of the flush.
+    """
+    num_ops = incoming.shape[1]
+    steady_end = num_ops - warm
+    if t == 0 or (t == warm and warm == steady_end):
+        _emit(code, argument, length, stage, POST, incoming[stage, t])
+        _emit(code, argument, length, stage, WAIT, incoming[stage, t])
+    _emit(code, argument, length, stage, COMPUTE, t)
+    steady = warm <= t < steady_end
+    if steady and (t - warm) % 2 == 0:
+        return  # sent with the backward that follows
+    first = t - 1 if steady else t
+    last = t + 2 if t == warm - 1 or t + 1 < steady_end else t + 1
+    if not steady and t < warm - 1:
+        last = t + 1
+    if t == warm - 1 and warm == steady_end:
+        last = t  # the first backward is received by itself
+    last = min(last, num_ops - 1)
+    for sent in range(first, t + 1):
+        _emit(code, argument, length, stage, POST, outgoing[stage, sent])
+    for received in range(t + 1, last + 1):
+        _emit(code, argument, length, stage, POST, incoming[stage, received])
+    for sent in range(first, t + 1):
+        _emit(code, argument, length, stage, WAIT, outgoing[stage, sent])
+    for received in range(t + 1, last + 1):
+        _emit(code, argument, length, stage, WAIT, incoming[stage, received])
 
 
 @njit(cache=True)
@@ -63,6 +99,8 @@ def instructions(incoming: Any, outgoing: Any, num_warmup: Any, mode: int) -> An
                 _emit(code, argument, length, stage, POST, following)
                 _emit(code, argument, length, stage, WAIT, out)
                 _emit(code, argument, length, stage, WAIT, following)
+            elif mode == MEGATRON_INTERLEAVED_WAITING:
+                _emit_waiting(code, argument, length, stage, incoming, outgoing, t, warm)
             else:
                 first_backward = warm + 1 if warm < steady_end else warm
                 if t == 0 or (t == first_backward and warm == steady_end):
@@ -148,12 +186,15 @@ def program(code: Any, argument: Any, stages: Any, positions: Any, count: int, n
 def _execute(
     rows: Any,
     piece: Any,
+    launch: Any,
     work_s: Any,
     ready_s: Any,
     hop_s: Any,
     m: int,
+    num_forward_rows: int,
     first: int,
     last: int,
+    launched: Any,
     finish: Any,
     ends: Any,
     arrivals: Any,
@@ -170,16 +211,20 @@ def _execute(
         what, stage, value = rows[index, 0], rows[index, 1], rows[index, 2]
         if what == COMPUTE:
             row = piece[stage, value]  # (kind * num_chunks + chunk)
-            if row < num_chunks:
-                for d in range(width):
-                    clock[stage, d] = max(
-                        clock[stage, d] + work_s[row, stage, first + d], ready_s[row, stage, first + d]
-                    )
-            else:
+            if row < num_forward_rows:
                 chunk = row % num_chunks
                 for d in range(width):
+                    clock[stage, d] = max(
+                        clock[stage, d] + work_s[row, stage, first + d], ready_s[chunk, stage, first + d]
+                    )
+            else:
+                for d in range(width):
                     clock[stage, d] += work_s[row, stage, first + d]
-                    finish[chunk, stage, first + d] = clock[stage, d]
+                    finish[stage, first + d] = clock[stage, d]
+            chunk = launch[stage, value]
+            if chunk >= 0:
+                for d in range(width):
+                    launched[chunk, stage, first + d] = clock[stage, d]
             if record:
                 for d in range(width):
                     ends[stage, value, first + d] = clock[stage, d]
@@ -198,7 +243,17 @@ def _execute(
 
 
 @njit(cache=True)
-def run(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, record: bool) -> Any:
+def run(
+    rows: Any,
+    piece: Any,
+    launch: Any,
+    work_s: Any,
+    ready_s: Any,
+    hop_s: Any,
+    m: int,
+    num_forward_rows: int,
+    record: bool,
+) -> Any:
     """
     Execute a program for all replicas.
 
@@ -208,41 +263,49 @@ def run(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int, re
         From ``program``.
     piece
         Row of ``work_s`` that each operation takes, shape ``(pp, num_ops)``.
+    launch
+        Chunk whose reduction may start when an operation is done, or -1, same shape.
     work_s
-        Seconds by kind and chunk, shape ``(4 * num_chunks, pp, num_replicas)``.
+        Seconds by kind and chunk, shape ``(kinds * num_chunks, pp, num_replicas)``; forwards first.
     ready_s
         No forward of a chunk ends before, shape ``(num_chunks, pp, num_replicas)``.
     hop_s
         Transfer times, shape ``(messages // m, num_replicas)``.
+    num_forward_rows
+        Rows of ``work_s`` that are forwards.
 
     Returns
     -------
     tuple
-        End of the last backward of each chunk, shape ``(num_chunks, pp, num_replicas)``; if ``record``, the end of each
-        operation, shape ``(pp, num_ops, num_replicas)``, and of each message, ``(messages, num_replicas)``.
+        When the reduction of each chunk may start, shape ``(num_chunks, pp, num_replicas)``; end of each stage's last
+        operation; if ``record``, the end of each operation, shape ``(pp, num_ops, num_replicas)``, and of each message,
+        ``(messages, num_replicas)``.
     """
     replicas = work_s.shape[2]
-    finish = np.zeros((ready_s.shape[0], work_s.shape[1], replicas))
+    launched = np.zeros((ready_s.shape[0], work_s.shape[1], replicas))
+    finish = np.zeros((work_s.shape[1], replicas))
     kept = replicas if record else 0
     ends = np.zeros((piece.shape[0] if record else 0, piece.shape[1], kept))
     arrivals = np.zeros((hop_s.shape[0] * m if record else 0, kept))
     for first in range(0, replicas, BLOCK):
         last = min(first + BLOCK, replicas)
-        _execute(rows, piece, work_s, ready_s, hop_s, m, first, last, finish, ends, arrivals)
-    return finish, ends, arrivals
-
-
-@njit(cache=True, parallel=True)
-def run_many(rows: Any, piece: Any, work_s: Any, ready_s: Any, hop_s: Any, m: int) -> Any:
-    """``run`` without records, blocks of replicas side by side."""
-    replicas = work_s.shape[2]
-    finish = np.zeros((ready_s.shape[0], work_s.shape[1], replicas))
-    ends, arrivals = np.zeros((0, 0, 0)), np.zeros((0, 0))
-    for block in prange((replicas + BLOCK - 1) // BLOCK):
-        first = block * BLOCK
-        last = min(first + BLOCK, replicas)
-        _execute(rows, piece, work_s, ready_s, hop_s, m, first, last, finish, ends, arrivals)
-    return finish
+        _execute(
+            rows,
+            piece,
+            launch,
+            work_s,
+            ready_s,
+            hop_s,
+            m,
+            num_forward_rows,
+            first,
+            last,
+            launched,
+            finish,
+            ends,
+            arrivals,
+        )
+    return launched, finish, ends, arrivals
 
 
 @njit(cache=True)

@@ -30,6 +30,12 @@ transfer of 1 s behind stage 0 of 8, stage 0 makes ``m + pp - 1`` exchanges, not
 **Solver's form.** The term of ``k = pp - 1`` alone, which is linear in the times: what ``objective_ticks`` is, and
 ``objective_s`` of a certificate. Blocking transfers count the slower direction everywhere.
 
+**Beside compute.** Where the reduction runs beside the last backward in ``K`` buckets, ``max(R / K, R - (1 - 1 / K)
+b)`` of ``R`` is left after it, exactly (``estimate.reduction_ends``), so it takes the reduction's place in all forms. A
+first forward that waits for its parameters, or compute that collectives slow down, delays everything behind by no more:
+the upper form adds all of it, the lower form what is on its path. The solver's form knows each stage's reduction only;
+it adds the waits as ``shown_s`` says, which is all of them if stages are equal.
+
 **Lower form.** A stage starts after the first forward has passed the stages before, does all its work (and, blocking,
 its waiting; asynchronous: goes round the cycle of an earlier stage and itself where that is longer), and its last
 backward passes the stages before. Interleaved: see ``interleaved.py``.
@@ -39,8 +45,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipette_opt.costs.placed import PlacedTimes
-from pipette_opt.estimator.critical_path import ready_times
+from pipette_opt.costs.times import PlacedTimes
+from pipette_opt.estimator.critical_path import Walked
 from pipette_opt.estimator.estimate import stages_done
 from pipette_opt.estimator.interleaved import interleaved_lower_s
 from pipette_opt.types import FloatArray, P2PMode
@@ -70,22 +76,45 @@ def closed_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
     if p2p == "blocking":
         up = down = np.maximum(up, down)
     total = cost.sum(axis=0) + (up + down).sum(axis=0) + (num_microbatches - 1) * period_s(times, p2p)
-    return _iteration_s(times, total - _before(backward, down))
+    done = (total - _before(backward, down) + shown_s(times)).max(axis=1)
+    done[[0, -1]] += times.embedding_s
+    return float(done.max()) + times.optimizer_s
+
+
+def shown_s(times: PlacedTimes) -> FloatArray:
+    """
+    What gradients and parameters add to the schedule in the solver's form, if stage ``s`` is last, ``(pp, dp)``.
+
+    What the last backward leaves of the stage's own reduction, and what the first forwards wait for parameters: as if
+    the later stages, which all wait one after the other, gathered as long as this one.
+    """
+    buckets, whole = np.ones((len(times.reduction_s), 1)), times.reduction_s[:, None]
+    if times.reduction_buckets is not None:
+        buckets = np.maximum(times.reduction_buckets, 1)[:, None]
+    shown: FloatArray = np.maximum(
+        whole / buckets, whole - (1.0 - 1.0 / buckets) * (times.backward_s + _last(times))[0]
+    )
+    shown = shown + _last(times)[0]
+    if times.gather_s is not None:
+        shown = shown + (len(times.reduction_s) - 1) * times.gather_s[:, None]
+        shown[0] += _first(times)[0, 0]
+    return shown
 
 
 def upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
     """Iteration time, at the most; 1F1B without interleaving."""
     _refuse_interleaving(times)
-    finish = finish_upper_s(times, num_microbatches, p2p)
-    # Waiting for parameters that are gathered beside the first forwards delays everything by the last of them at most.
-    return _done_s(times, finish) + float(ready_times(times).max())
+    return _done_s(times, finish_upper_s(times, num_microbatches, p2p))
 
 
 def lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
     """Iteration time, at the least; also of interleaved schedules."""
     finish = finish_lower_s(times, num_microbatches, p2p)
-    pieces = max(times.reduction_buckets * len(times.forward_s), 1)  # the last bucket follows the last backward
-    return _done_s(replace(times, reduction_s=times.reduction_s / pieces), finish)
+    chunks = len(times.forward_s)
+    if chunks > 1 and times.reduction_buckets is not None:  # one chunk's reduction follows the last backward
+        parts = np.where(times.reduction_buckets > 0, chunks, 1)
+        times = replace(times, reduction_s=times.reduction_s / parts, reduction_buckets=None)
+    return _done_s(times, finish)
 
 
 def finish_upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
@@ -105,7 +134,9 @@ def finish_upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> F
         round_trip[1:] += np.cumsum(up + down, axis=0)
     ahead = np.minimum(np.arange(len(forward))[::-1], num_microbatches - 1)[:, None]
     total = (round_trip + ahead * only + (num_microbatches - 1 - ahead) * period).max(axis=0)
-    finish: FloatArray = total - _before(backward, down)
+    # A longer operation delays everything behind it by no more; the last backwards of the stages before are behind.
+    total = total + _first(times)[0].sum(axis=0) + _ready(times)
+    finish: FloatArray = total - _before(backward, down) + np.cumsum(_last(times)[0][::-1], axis=0)[::-1]
     return finish
 
 
@@ -120,24 +151,36 @@ def finish_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> F
         work = work + _exchanges(up, down, num_microbatches)
     else:
         work = work + _zigzags(cost, up + down, num_microbatches)
-    finish: FloatArray = _before(times.forward_s[0], up) + work
+    first, last = _first(times)[0], _last(times)[0]
+    finish: FloatArray = _before(times.forward_s[0] + first, up) + work + first + last
     for stage in range(len(finish) - 2, -1, -1):
-        behind = finish[stage + 1] + down[stage] + times.backward_s[0, stage]
+        behind = finish[stage + 1] + down[stage] + (times.backward_s[0] + last)[stage]
         finish[stage] = np.maximum(finish[stage], behind)
     return finish
 
 
-def _iteration_s(times: PlacedTimes, finish: FloatArray) -> float:
-    """The stage that is finished last, its reduction and tied embeddings included, then the optimizer."""
-    done = finish.max(axis=1) + times.reduction_s
-    done[[0, -1]] += times.embedding_s
-    return float(done.max()) + times.optimizer_s
-
-
 def _done_s(times: PlacedTimes, finish: FloatArray) -> float:
-    """The same with tied embeddings and a parameter gather of its own, as the judge has them."""
-    one_after_another = replace(times, reduction_buckets=0)
-    return float(stages_done(one_after_another, finish[None]).max()) + times.optimizer_s
+    """The stage that is finished last, its reduction and tied embeddings included, then the optimizer."""
+    walked = Walked(np.repeat(finish[None], len(times.forward_s), axis=0), finish)
+    return float(stages_done(times, walked).max()) + times.optimizer_s
+
+
+def _first(times: PlacedTimes) -> FloatArray:
+    """What first forwards take longer than the others, shape of ``forward_s``."""
+    return np.zeros_like(times.forward_s) if times.first_extra_s is None else times.first_extra_s
+
+
+def _last(times: PlacedTimes) -> FloatArray:
+    """What last backwards take longer than the others, shape of ``forward_s``."""
+    return np.zeros_like(times.forward_s) if times.last_extra_s is None else times.last_extra_s
+
+
+def _ready(times: PlacedTimes) -> FloatArray:
+    """The most that waiting for parameters can delay a replica beside longer operations, shape ``(dp,)``."""
+    if times.ready_s is None:
+        return np.zeros(times.forward_s.shape[2])
+    latest: FloatArray = times.ready_s.max(axis=(0, 1))
+    return latest
 
 
 def _refuse_interleaving(times: PlacedTimes) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from pipette_opt.costs.placed import PlacedTimes, placed_times
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.errors import InputError
-from pipette_opt.estimator.critical_path import chunk_finish, critical_path, work_table
+from pipette_opt.estimator.critical_path import Walked, critical_path, walk, weight_part
 from pipette_opt.estimator.schedule import WEIGHT, Schedule
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plan import IterationTime
@@ -49,10 +51,9 @@ def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedul
     after the last backward (data_parallel). Each part is non-negative, as a stage does all its work before it is
     finished, and as no operation of the schedule starts later when a transfer gets shorter: starts are maxima of sums.
     """
-    by_chunk = chunk_finish(times, num_microbatches, p2p, schedule)
-    finish = by_chunk.max(axis=0)
-    split = schedule is not None and bool((schedule.kind == WEIGHT).any())
-    done = stages_done(times, by_chunk, split_backward=split)
+    walked = walk(times, num_microbatches, p2p, schedule)
+    finish, split = walked.finish_s, is_split(schedule)
+    done = stages_done(times, walked, split_backward=split)
     stage = int(done.argmax())
     replica = int(finish[stage].argmax())
     free = critical_path(_transfers_free(times, replica), num_microbatches, p2p, schedule)
@@ -79,58 +80,75 @@ def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedul
     )
 
 
-def stages_done(times: PlacedTimes, chunk_finish_s: FloatArray, *, split_backward: bool = False) -> FloatArray:
+def is_split(schedule: Schedule | None) -> bool:
+    """Whether a schedule splits its backwards."""
+    return schedule is not None and bool((schedule.kind == WEIGHT).any())
+
+
+def stages_done(times: PlacedTimes, walked: Walked, *, split_backward: bool = False) -> FloatArray:
+    """:func:`batch_done` of one placement, shape ``(pp,)``."""
+    one = Walked(walked.launch_s[None], walked.finish_s[None])
+    done: FloatArray = batch_done(PlacedBatch.of([times]), one, split_backward=split_backward)[0]
+    return done
+
+
+def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
     """
-    When each stage has its gradients reduced, and its parameters gathered again where that follows the optimizer.
+    When each stage has its gradients reduced, seconds without the optimizer, shape ``(n, pp)``.
 
     The first and the last stage then reduce the gradient of tied word embeddings between them, as Megatron-Core does
     (``finalize_model_grads``).
 
     Parameters
     ----------
-    chunk_finish_s
-        End of each chunk's last backward, shape ``(num_chunks, pp, dp)``.
+    walked
+        The critical path, with the placements as first axis.
     split_backward
-        Whether that is a weight half.
-
-    Returns
-    -------
-    FloatArray
-        Seconds without the optimizer, shape ``(pp,)``.
+        Whether the last backward is a weight half.
     """
-    done = reductions_end(times, chunk_finish_s, split_backward=split_backward)
-    if times.embedding_s:
-        done[[0, -1]] = max(done[0], done[-1]) + times.embedding_s
-    if times.gather_s is not None and times.gather_buckets < 1:
-        done = done + times.gather_s
+    done: FloatArray = reduction_ends(times, walked, split_backward=split_backward)[-1].copy()
+    tied = times.embedding_s > 0
+    if tied.any():
+        later = np.maximum(done[:, 0], done[:, -1]) + times.embedding_s
+        done[tied, 0] = done[tied, -1] = later[tied]
     return done
 
 
-def reductions_end(times: PlacedTimes, chunk_finish_s: FloatArray, *, split_backward: bool = False) -> FloatArray:
-    """End of each stage's gradient reduction, shape ``(pp,)``."""
-    end: FloatArray = reduction_pieces(times, chunk_finish_s, split_backward=split_backward)[-1]
-    return end.copy()
-
-
-def reduction_pieces(times: PlacedTimes, chunk_finish_s: FloatArray, *, split_backward: bool = False) -> FloatArray:
+def reduction_ends(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
     """
-    Ends of the pieces of each stage's gradient reduction, each an equal part of it, shape ``(num_pieces, pp)``.
+    Ends of the equal parts of each stage's gradient reduction, one for each chunk, shape ``(num_chunks, n, pp)``.
 
-    One piece after the last backward; or buckets: the gradients of a chunk come evenly during its last backward, equal
-    buckets of all chunks are reduced one after the other, and none starts before its slowest replica has it.
+    After the last backward, as one (all parts end together); or beside the last backwards:
+
+    - With one chunk, in buckets: its gradients come evenly during its last backward, equal buckets are reduced one
+      after the other, and none starts before its slowest replica has it. Of ``K`` buckets the k-th waits for ``finish -
+      (1 - k / K) backward``, and ``K - k + 1`` are left; this is linear in k, so the first or the last decides.
+    - With several chunks, each as one part when it may start.
     """
-    if times.reduction_buckets < 1:
-        whole: FloatArray = (chunk_finish_s.max(axis=(0, 2)) + times.reduction_s)[None]
-        return whole
-    chunks, buckets = len(chunk_finish_s), times.reduction_buckets
-    last_s = work_table(times)[-chunks:] if split_backward else times.backward_s
-    shares = np.arange(buckets)[::-1, None, None, None] / buckets
-    ready = (chunk_finish_s - shares * last_s).max(axis=3).reshape(chunks * buckets, -1)
-    ends = np.sort(ready, axis=0)
-    ends[0] += times.reduction_s / len(ends)
-    for index in range(1, len(ends)):
-        ends[index] = np.maximum(ends[index - 1], ends[index]) + times.reduction_s / len(ends)
-    return ends
+    chunks, whole = times.forward_s.shape[1], times.reduction_s
+    together: FloatArray = walked.finish_s.max(axis=2) + whole
+    if times.reduction_buckets is None:
+        return np.repeat(together[None], chunks, axis=0)
+    beside = times.reduction_buckets > 0
+    if chunks == 1:
+        buckets = np.maximum(times.reduction_buckets, 1)[..., None]
+        work = last_backward(times, split_backward=split_backward)[:, 0]
+        shown = np.maximum(whole[..., None] / buckets, whole[..., None] - (1.0 - 1.0 / buckets) * work)
+        ends: FloatArray = np.where(beside, (walked.finish_s + shown).max(axis=2), together)[None]
+        return ends
+    starts = np.sort(walked.launch_s.max(axis=3), axis=1)
+    ends = np.empty((chunks, *together.shape))
+    for part in range(chunks):
+        begin = starts[:, part] if part == 0 else np.maximum(starts[:, part], ends[part - 1])
+        ends[part] = begin + whole / chunks
+    of_chunks: FloatArray = np.where(beside, ends, together)
+    return of_chunks
+
+
+def last_backward(times: PlacedBatch, *, split_backward: bool) -> FloatArray:
+    """What makes the gradients of each chunk's weights for the last micro-batch, shape ``(n, num_chunks, pp, dp)``."""
+    work = weight_part(times) if split_backward else times.backward_s
+    return work if times.last_extra_s is None else work + times.last_extra_s
 
 
 def estimate(
@@ -167,16 +185,13 @@ def _transfers_free(times: PlacedTimes, replica: int) -> PlacedTimes:
     """One replica with all its transfers between stages taking no time."""
     one = slice(replica, replica + 1)
     free = np.zeros_like(times.send_forward_s[:, one])
-    return replace(
-        times,
-        forward_s=times.forward_s[:, :, one],
-        backward_s=times.backward_s[:, :, one],
-        tensor_forward_s=times.tensor_forward_s[:, :, one],
-        tensor_backward_s=times.tensor_backward_s[:, :, one],
-        send_forward_s=free,
-        send_backward_s=free,
-        weight_s=None if times.weight_s is None else times.weight_s[:, :, one],
-    )
+    names = ("forward_s", "backward_s", "tensor_forward_s", "tensor_backward_s", "ready_s", "weight_s")
+    of_replica: dict[str, Any] = {
+        name: array[:, :, one]
+        for name in (*names, "first_extra_s", "last_extra_s")
+        if (array := getattr(times, name)) is not None
+    }
+    return replace(times, send_forward_s=free, send_backward_s=free, **of_replica)
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:

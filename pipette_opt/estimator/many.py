@@ -1,24 +1,27 @@
 """
 Iteration times of thousands of placed configurations.
 
-Replicas do not mix before the reduction, so the replicas of all placements that run the same schedule are stacked,
-equal ones timed once, and blocks of them timed side by side on all cores.
+Replicas do not mix before the reduction, so the replicas of all placements that run the same schedule are stacked, and
+equal ones timed once.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from pipette_opt.costs.placed import PlacedTimes, placed_times
-from pipette_opt.errors import MissingLinkError
-from pipette_opt.estimator.critical_path import distinct_columns, link_table, megatron_program, ready_times, work_table
-from pipette_opt.estimator.estimate import microbatches_of, stages_done
+from pipette_opt.costs.placed import placed_batches
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.estimator.critical_path import megatron_program, walk_batches
+from pipette_opt.estimator.estimate import batch_done, microbatches_of
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.specs import Instance
-from pipette_opt.types import FloatArray, P2PMode
+from pipette_opt.types import FloatArray, IntArray, P2PMode
 
-_Shape = tuple[int, int, int]
-"""Stages, micro-batches, chunks: what a schedule depends on."""
+_Shape = tuple[int, int, int, bool]
+"""Stages, micro-batches, chunks, sends beside compute: what a schedule depends on."""
+
+_Members = tuple[IntArray, PlacedBatch]
+"""Placements, by their place in the answer."""
 
 
 def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]) -> FloatArray:
@@ -28,50 +31,42 @@ def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Pla
     The same times as :func:`~pipette_opt.estimator.estimate.estimate` gives one by one; infinite where a placement uses
     a link that was not measured. ``InputError`` if the batch does not divide.
     """
+    microbatches = np.array([microbatches_of(instance, config) for config, _ in placed], dtype=np.int64)
+    by_shape: dict[_Shape, list[_Members]] = {}
+    for members, batch in placed_batches(instance, placed):
+        _, chunks, pp, _ = batch.forward_s.shape
+        linked = np.ones(batch.size, dtype=np.bool_)
+        linked[list(batch.missing)] = False
+        for m in np.unique(microbatches[members]).tolist():
+            rows = np.flatnonzero(linked & (microbatches[members] == m))
+            if len(rows):
+                by_shape.setdefault((pp, m, chunks, batch.overlap_p2p), []).append((members[rows], batch.some(rows)))
     result = np.full(len(placed), np.inf)
-    times: dict[int, PlacedTimes] = {}
-    for index, (config, placement) in enumerate(placed):
-        try:
-            times[index] = placed_times(instance, config, placement)
-        except MissingLinkError:
-            continue
-    microbatches = [microbatches_of(instance, placed[index][0]) for index in times]
-    result[list(times)] = judge_many(list(times.values()), microbatches, instance.p2p)
+    for shape, parts in by_shape.items():
+        _judge_into(result, shape, parts, instance.p2p)
     return result
 
 
 def judge_many(times: Sequence[PlacedTimes], num_microbatches: Sequence[int], p2p: P2PMode) -> FloatArray:
     """Iteration times in 1F1B, in seconds, shape ``(len(times),)``; ``num_microbatches`` of each."""
     result = np.empty(len(times))
-    by_shape: dict[_Shape, list[int]] = {}
+    alike: dict[tuple[_Shape, int], list[int]] = {}
     for index, (one, m) in enumerate(zip(times, num_microbatches, strict=True)):
-        chunks, pp, _ = one.forward_s.shape
-        by_shape.setdefault((pp, m, chunks), []).append(index)
-    for shape, members in by_shape.items():
-        finish = _finish_many([times[index] for index in members], shape, p2p)
-        for index, ends in zip(members, finish, strict=True):
-            result[index] = float(stages_done(times[index], ends).max()) + times[index].optimizer_s
+        chunks, pp, dp = one.forward_s.shape
+        alike.setdefault(((pp, m, chunks, one.overlap_p2p), dp), []).append(index)
+    by_shape: dict[_Shape, list[_Members]] = {}
+    for (shape, _), members in alike.items():
+        batch = PlacedBatch.of([times[index] for index in members])
+        by_shape.setdefault(shape, []).append((np.array(members), batch))
+    for shape, parts in by_shape.items():
+        _judge_into(result, shape, parts, p2p)
     return result
 
 
-def _finish_many(times: Sequence[PlacedTimes], shape: _Shape, p2p: P2PMode) -> list[FloatArray]:
-    """Ends of each chunk's last backward, one array ``(num_chunks, pp, dp)`` per element."""
-    from pipette_opt.estimator import _kernel
-
-    pp, m, chunks = shape
-    program = megatron_program(pp, m, chunks, p2p)
-    # A gather beside the forwards holds back one placement only, so its times go along with each of its replicas.
-    ready = np.concatenate([np.repeat(ready_times(one)[..., None], one.forward_s.shape[2], axis=2) for one in times], 2)
-    work = np.concatenate([work_table(one) for one in times], axis=2)
-    links = np.concatenate([link_table(one) for one in times], axis=1)
-    replicas, column = distinct_columns(work.reshape(-1, work.shape[2]), links, ready.reshape(-1, ready.shape[2]))
-    finish = _kernel.run_many(
-        program.rows,
-        program.piece,
-        np.ascontiguousarray(work[:, :, replicas]),
-        np.ascontiguousarray(ready[:, :, replicas]),
-        np.ascontiguousarray(links[program.hop_link][:, replicas]),
-        m,
-    )
-    last = np.cumsum([one.forward_s.shape[2] for one in times])
-    return [finish[:, :, column[end - one.forward_s.shape[2] : end]] for end, one in zip(last, times, strict=True)]
+def _judge_into(result: FloatArray, shape: _Shape, parts: Sequence[_Members], p2p: P2PMode) -> None:
+    """Fill in the times of placements that run one schedule."""
+    pp, m, chunks, overlap_p2p = shape
+    program = megatron_program(pp, m, chunks, p2p, overlap_p2p)
+    walked = walk_batches(program, [batch for _, batch in parts], m)
+    for (members, batch), one in zip(parts, walked, strict=True):
+        result[members] = batch_done(batch, one).max(axis=1) + batch.optimizer_s

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipette_opt.costs.placed import PlacedTimes, placed_times
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.errors import InputError
-from pipette_opt.estimator.critical_path import chunk_finish, events
-from pipette_opt.estimator.estimate import judge_times, microbatches_of, reduction_pieces
-from pipette_opt.estimator.schedule import LETTERS, WEIGHT, Schedule, build_schedule
+from pipette_opt.estimator.critical_path import Walked, events, walk
+from pipette_opt.estimator.estimate import is_split, judge_times, last_backward, microbatches_of, reduction_ends
+from pipette_opt.estimator.schedule import FORWARD, LETTERS, Schedule, build_schedule
 from pipette_opt.files import write_atomically
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.specs import Instance
@@ -63,8 +64,8 @@ def trace_events(
     found = list(_computation(order, durations, ends))
     for direction, table in (("send", program.outgoing), ("receive", program.incoming)):
         found += _in_rows(_transfers(order, direction, table, arrivals - hop_s, arrivals), direction)
-    finish = chunk_finish(times, num_microbatches, p2p, schedule)
-    found += _gradients(times, finish, split_backward=bool((order.kind == WEIGHT).any()))
+    found += _gathers(times, order, ends - durations, ends)
+    found += _gradients(times, walk(times, num_microbatches, p2p, schedule), split_backward=is_split(schedule))
     return found
 
 
@@ -72,7 +73,7 @@ def as_json(found: Iterable[Event]) -> dict[str, Any]:
     """Events in the Trace Event Format."""
     listed = sorted(found, key=lambda event: (event.stage, event.row, event.start_s))
     rows = sorted({(event.stage, event.row) for event in listed})
-    names = {COMPUTE: "computation", GRADIENTS: "gradients and optimizer"}
+    names = {COMPUTE: "computation", GRADIENTS: "gradients, parameters, optimizer"}
     meta = [_named("process_name", stage, 0, f"stage {stage}") for stage in sorted({stage for stage, _ in rows})]
     meta += [_named("thread_name", stage, row, names.get(row, _transfer_row(row))) for stage, row in rows]
     return {"displayTimeUnit": "ms", "traceEvents": meta + [_complete(event) for event in listed]}
@@ -124,29 +125,62 @@ def _in_rows(transfers: Iterable[Event], direction: str) -> Iterator[Event]:
         yield event._replace(row=TRANSFERS + 2 * lane + (direction == "receive"))
 
 
-def _gradients(times: PlacedTimes, finish: FloatArray, *, split_backward: bool) -> Iterator[Event]:
-    """Reduction, tied embeddings, optimizer, and the parameter gather."""
-    pieces = reduction_pieces(times, finish, split_backward=split_backward)
-    share = times.reduction_s / len(pieces)
-    done = pieces[-1].copy()
-    for stage, end in enumerate(pieces.T):
-        for index, at in enumerate(end):
-            name = f"reduction {index}" if len(pieces) > 1 else "reduction"
-            if share[stage]:
-                yield Event(stage, GRADIENTS, name, "reduction", float(at - share[stage]), float(at))
+def _gathers(times: PlacedTimes, order: Schedule, starts: FloatArray, ends: FloatArray) -> Iterator[Event]:
+    """
+    Parameter gathers beside the first forwards.
+
+    With one chunk the first forward waits for each bucket, and asks for the next one then; with several chunks they are
+    gathered from the start.
+    """
+    if times.gather_s is None or times.reduction_buckets is None:
+        return
+    chunks = len(times.forward_s)
+    for stage, whole in enumerate(times.gather_s.tolist()):
+        pieces = int(times.reduction_buckets[stage]) if chunks == 1 else chunks
+        first = int((order.kind[stage] == FORWARD).argmax())
+        start = float(starts[stage, first]) if chunks == 1 else 0.0
+        wait = (float(ends[stage, first]) - start - whole / pieces) / max(pieces - 1, 1) if chunks == 1 else 0.0
+        for piece in range(pieces if whole else 0):
+            name = f"gather {piece}" if pieces > 1 else "gather"
+            yield Event(stage, GRADIENTS, name, "gather", start, start + whole / pieces)
+            start += whole / pieces if chunks > 1 else max(whole / pieces, wait)
+
+
+def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> Iterator[Event]:
+    """Reduction, tied embeddings, optimizer, and the parameter gather beside the next forwards."""
+    done = np.zeros(len(times.reduction_s))
+    for stage in range(len(done)):
+        ends = _piece_ends(times, walked, stage, split_backward=split_backward)
+        share = float(times.reduction_s[stage]) / len(ends)
+        done[stage] = ends[-1]
+        for index, at in enumerate(ends):
+            name = f"reduction {index}" if len(ends) > 1 else "reduction"
+            if share:
+                yield Event(stage, GRADIENTS, name, "reduction", at - share, at)
     if times.embedding_s:
         start = float(max(done[0], done[-1]))
         done[[0, -1]] = start + times.embedding_s
         for stage in sorted({0, len(done) - 1}):
             yield Event(stage, GRADIENTS, "embedding", "reduction", start, start + times.embedding_s)
-    for stage, start in enumerate(done):
-        end = float(start) + times.optimizer_s
-        yield Event(stage, GRADIENTS, "optimizer", "optimizer", float(start), end)
-        if times.gather_s is not None and times.gather_s[stage]:
-            if times.gather_buckets:
-                yield Event(stage, GRADIENTS, "parameter gather", "gather", 0.0, float(times.gather_s[stage]))
-            else:
-                yield Event(stage, GRADIENTS, "parameter gather", "gather", end, end + float(times.gather_s[stage]))
+    for stage, start in enumerate(done.tolist()):
+        yield Event(stage, GRADIENTS, "optimizer", "optimizer", start, start + times.optimizer_s)
+
+
+def _piece_ends(times: PlacedTimes, walked: Walked, stage: int, *, split_backward: bool) -> list[float]:
+    """Ends of the equal pieces of a stage's reduction: buckets, or one for each chunk."""
+    batch, one = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
+    ends = reduction_ends(batch, one, split_backward=split_backward)[:, 0, stage].tolist()
+    buckets = 0 if times.reduction_buckets is None else int(times.reduction_buckets[stage])
+    if buckets < 1:
+        return [float(ends[-1])]
+    if len(times.forward_s) > 1:
+        return [float(end) for end in ends]
+    work = last_backward(batch, split_backward=split_backward)[0, 0, stage]
+    share, end, pieces = float(times.reduction_s[stage]) / buckets, 0.0, []
+    for left in range(buckets - 1, -1, -1):
+        end = max(end, float((walked.finish_s[stage] - left / buckets * work).max())) + share
+        pieces.append(end)
+    return pieces
 
 
 def _transfer_row(row: int) -> str:

@@ -28,6 +28,13 @@ class ParallelConfig:
     zero_stage
         What replicas share: nothing (0), optimizer states (1), gradients too (2), parameters too (3). ``None``: what
         ``use_distributed_optimizer`` says, 1 or 0.
+    overlap_grad_reduce, overlap_param_gather
+        Gradients are reduced beside the last backward, parameters gathered beside the next forward; the latter needs
+        the former and the distributed optimizer.
+    ddp_bucket_size
+        Parameters of one bucket of gradients; ``None`` for Megatron-Core's own size.
+    overlap_p2p_communication
+        Whether the interleaved schedule goes on while it sends; without interleaving it plays no role.
     """
 
     tensor_model_parallel_size: int
@@ -45,6 +52,10 @@ class ParallelConfig:
     recompute_num_layers: int = 1
     expert_tensor_parallel_size: int | None = None
     zero_stage: int | None = None
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    ddp_bucket_size: int | None = None
+    overlap_p2p_communication: bool = True
 
     def __post_init__(self) -> None:
         for field in (
@@ -76,6 +87,10 @@ class ParallelConfig:
                     f"zero_stage={self.zero_stage} contradicts "
                     f"use_distributed_optimizer={self.use_distributed_optimizer}."
                 )
+        if self.overlap_param_gather and not (self.overlap_grad_reduce and self.use_distributed_optimizer):
+            raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
+        if self.ddp_bucket_size is not None and self.ddp_bucket_size < 1:
+            raise ValueError(f"ddp_bucket_size must be None or >= 1, got {self.ddp_bucket_size}.")
         vpp = self.virtual_pipeline_model_parallel_size
         if vpp is not None:
             if vpp < 2:
@@ -154,6 +169,10 @@ class ParallelConfig:
             parts.append(f"etp{self.expert_tensor_parallel_size}")
         if self.use_distributed_optimizer:
             parts.append("dopt" if self.sharding_stage == 1 else f"zero{self.sharding_stage}")
+        if self.overlap_grad_reduce:
+            parts.append("overlap+gather" if self.overlap_param_gather else "overlap")
+        if self.virtual_pipeline_model_parallel_size and not self.overlap_p2p_communication:
+            parts.append("no-overlap-p2p")
         if len(set(self.layers_per_stage)) > 1:
             runs = [(layers, len(list(run))) for layers, run in groupby(self.layers_per_stage)]
             parts.append(

@@ -53,7 +53,10 @@ class StackSpec:
     tensor_overlap
         Share of the backward tensor communication that hides behind weight gradients.
     gradient_overlap
-        Share of the gradient reduction that hides behind the last backward pass.
+        Share of the gradient reduction that hides behind the last backward pass; a fitted number for runs that do not
+        say whether they overlap. With ``overlap_grad_reduce`` the schedule itself is walked, and this is not used.
+    overlap_slowdown
+        Extra time of compute beside collectives, a share.
     straggling
         Extra time for each doubling of the hosts: the slowest of many decides.
     assumed_node_bytes_per_s
@@ -91,6 +94,7 @@ class StackSpec:
     congestion: float = 0.0
     tensor_overlap: float = 0.0
     gradient_overlap: float = 0.0
+    overlap_slowdown: float = 0.125
     straggling: float = 0.0
     assumed_node_bytes_per_s: float = 100e9
     assumed_latency_s: float = 12e-6
@@ -121,6 +125,7 @@ class StackSpec:
             "micro_batch_s",
             "iteration_s",
             "straggling",
+            "overlap_slowdown",
         ):
             if not 0 <= getattr(self, field) < float("inf"):
                 raise ValueError(f"{field} must be >= 0, got {getattr(self, field)}.")

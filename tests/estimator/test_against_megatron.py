@@ -9,6 +9,7 @@ import importlib
 import threading
 import warnings
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,8 @@ import numpy as np
 import pytest
 from pipelines import random_pipeline
 
-from pipette_opt.costs.placed import PlacedTimes
-from pipette_opt.estimator import critical_path
+from pipette_opt.costs.times import PlacedTimes
+from pipette_opt.estimator.critical_path import walk
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ class Stage:
     def __init__(self, rank: int, times: PlacedTimes, wires: "Wires") -> None:
         self.rank, self.times, self.wires = rank, times, wires
         self.clock = self.finish = 0.0
+        self.launched: dict[int, float] = {}
         self.counts: dict[tuple[str, int, str], int] = defaultdict(int)
 
     def post(self, direction: str, border: int, side: str) -> "Handle":
@@ -153,6 +155,13 @@ class Communicator:
         """Blocking."""
         self._wait(self._communicate(None, None if is_first_stage else gradient, recv_prev=not is_first_stage))
 
+    def send_forward_backward_recv_forward_backward(
+        self, output_tensor: Any, input_tensor_grad: Any, recv_prev: bool, recv_next: bool, tensor_shape: Any
+    ) -> tuple[None, None]:
+        """Blocking."""
+        self._wait(self._communicate(output_tensor, input_tensor_grad, recv_prev=recv_prev, recv_next=recv_next))
+        return None, None
+
     def send_forward_recv_forward(
         self, output_tensor: Any, recv_prev: bool, tensor_shape: Any, overlap_p2p_comm: bool = False
     ) -> Any:
@@ -188,18 +197,28 @@ def _backward_step(_input: Any, output: tuple[int, int], *_: Any) -> tuple[int, 
     return output
 
 
-def _config(pp: int, num_chunks: int | None) -> Any:
-    """The settings the schedules read, at the values Megatron-LM gives them by default."""
+def _grad_syncs(num_chunks: int) -> Any:
+    """What Megatron-LM sets with ``--overlap-grad-reduce``: one call for each chunk, when it may be reduced."""
+
+    def sync(chunk: int) -> Any:
+        return lambda _: LOCAL.stage.launched.setdefault(chunk, LOCAL.stage.clock)
+
+    syncs = [sync(chunk) for chunk in range(num_chunks)]
+    return syncs if num_chunks > 1 else syncs[0]
+
+
+def _config(pp: int, num_chunks: int | None, overlap_p2p: bool) -> Any:
+    """The settings the schedules read, at the values Megatron-LM gives them."""
     return SimpleNamespace(
-        overlap_p2p_comm=num_chunks is not None,
-        batch_p2p_comm=num_chunks is None,
+        overlap_p2p_comm=num_chunks is not None and overlap_p2p,
+        batch_p2p_comm=num_chunks is None or not overlap_p2p,
         overlap_p2p_comm_warmup_flush=False,
         microbatch_group_size_per_vp_stage=pp,
         virtual_pipeline_model_parallel_size=num_chunks,
         finalize_model_grads_func=None,
         timers=None,
         no_sync_func=None,
-        grad_sync_func=None,
+        grad_sync_func=_grad_syncs(num_chunks or 1),
         param_sync_func=None,
         num_microbatches_with_partial_activation_checkpoints=None,
         deallocate_pipeline_outputs=False,
@@ -212,13 +231,13 @@ def _config(pp: int, num_chunks: int | None) -> Any:
     )
 
 
-def megatron_finish(
+def megatron_stages(
     schedules: Any, monkeypatch: pytest.MonkeyPatch, times: PlacedTimes, num_microbatches: int
-) -> list[float]:
-    """End of each stage's last backward when Megatron's code drives the virtual clocks."""
+) -> list[Stage]:
+    """Stages whose virtual clocks Megatron's code has driven through one iteration."""
     chunks, pp, _ = times.forward_s.shape
     num_chunks = chunks if chunks > 1 else None
-    config = _config(pp, num_chunks)
+    config = _config(pp, num_chunks, times.overlap_p2p)
     torch = schedules.torch
     monkeypatch.setattr(schedules, "forward_step", _forward_step)
     monkeypatch.setattr(schedules, "backward_step", _backward_step)
@@ -264,7 +283,23 @@ def megatron_finish(
     for thread in threads:
         thread.join(timeout=30)
     assert not errors, errors[0]
-    return [stage.finish for stage in stages]
+    return stages
+
+
+def check_like_megatron(
+    schedules: Any, monkeypatch: pytest.MonkeyPatch, times: PlacedTimes, num_microbatches: int
+) -> None:
+    """Last backwards end, and reductions may start, when they do with Megatron-Core's code."""
+    stages = megatron_stages(schedules, monkeypatch, times, num_microbatches)
+    found = walk(times, num_microbatches, "blocking")
+    np.testing.assert_allclose(found.finish_s[:, 0], [stage.finish for stage in stages], rtol=1e-12)
+    for chunk, launch_s in enumerate(found.launch_s[:, :, 0]):
+        # The last chunk may be reduced when its last backward is done; later stages still wait for their last send.
+        expected = np.array([stage.finish if chunk == 0 else stage.launched[chunk] for stage in stages])
+        np.testing.assert_allclose(launch_s, expected, rtol=1e-12)
+        assert all(
+            stage.launched.get(chunk, stage.finish) >= at - 1e-9 for stage, at in zip(stages, launch_s, strict=True)
+        )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -273,9 +308,7 @@ def test_1f1b_blocking_is_megatrons(seed: int, schedules: Any, monkeypatch: pyte
     rng = np.random.default_rng(seed)
     times = random_pipeline(rng, ["near", "uneven", "wild", "binary"][seed % 4], int(rng.integers(2, 7)))
     num_microbatches = int(rng.integers(1, 12))
-    expected = megatron_finish(schedules, monkeypatch, times, num_microbatches)
-    found = critical_path(times, num_microbatches, "blocking")[:, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    check_like_megatron(schedules, monkeypatch, times, num_microbatches)
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -286,6 +319,18 @@ def test_interleaved_is_megatrons(seed: int, schedules: Any, monkeypatch: pytest
     kind = ["near", "uneven", "wild", "binary"][seed % 4]
     times = random_pipeline(rng, kind, pp, num_chunks=int(rng.integers(2, 5)))
     num_microbatches = pp * int(rng.integers(1, 5))
-    expected = megatron_finish(schedules, monkeypatch, times, num_microbatches)
-    found = critical_path(times, num_microbatches, "blocking")[:, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    check_like_megatron(schedules, monkeypatch, times, num_microbatches)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_interleaved_without_overlap_is_megatrons(seed: int, schedules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with ``--no-overlap-p2p-communication``, where every send is waited for; never faster."""
+    rng = np.random.default_rng(100 + seed)
+    pp = int(rng.integers(2, 6))
+    kind = ["near", "uneven", "wild", "binary"][seed % 4]
+    beside = random_pipeline(rng, kind, pp, num_chunks=int(rng.integers(2, 5)))
+    times = replace(beside, overlap_p2p=False)
+    num_microbatches = pp * int(rng.integers(1, 5))
+    check_like_megatron(schedules, monkeypatch, times, num_microbatches)
+    waiting, hidden = (walk(one, num_microbatches, "blocking").finish_s for one in (times, beside))
+    assert (waiting >= hidden - 1e-9).all()

@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 from pipelines import pipeline, random_pipeline
 
+from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.estimator import estimate, judge_times, lower_s, upper_s
+from pipette_opt.estimator.closed_form import closed_s
+from pipette_opt.estimator.critical_path import walk
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
 
 GPU = GpuSpec(name="a", memory_bytes=80 * 10**9, peak_flops={"bf16": 300e12}, memory_bytes_per_s=2e12)
+
+
+def bucketed(times: PlacedTimes, *buckets: int) -> PlacedTimes:
+    """The same with reductions in so many pieces beside the last backwards of the stages."""
+    return replace(times, reduction_buckets=np.array(buckets))
 
 
 def test_buckets_overlap_the_last_backward() -> None:
@@ -23,31 +32,51 @@ def test_buckets_overlap_the_last_backward() -> None:
     """
     times = pipeline([1.0], [2.0], reduction=[3.0])
     assert judge_times(times, 2, "async").iteration_time_s == 9.0
-    assert judge_times(replace(times, reduction_buckets=1), 2, "async").iteration_time_s == 9.0
-    assert judge_times(replace(times, reduction_buckets=2), 2, "async").iteration_time_s == 8.0
-    assert judge_times(replace(times, reduction_buckets=3000), 2, "async").iteration_time_s == pytest.approx(
-        7, abs=1e-3
-    )
+    assert judge_times(bucketed(times, 1), 2, "async").iteration_time_s == 9.0
+    assert judge_times(bucketed(times, 2), 2, "async").iteration_time_s == 8.0
+    assert judge_times(bucketed(times, 3000), 2, "async").iteration_time_s == pytest.approx(7, abs=1e-3)
 
 
 def test_a_short_reduction_leaves_its_last_bucket() -> None:
     """A reduction that hides behind the backward shows its last bucket only."""
-    times = replace(pipeline([1.0], [2.0], reduction=[0.4]), reduction_buckets=4)
+    times = bucketed(pipeline([1.0], [2.0], reduction=[0.4]), 4)
     assert judge_times(times, 2, "async").iteration_time_s == pytest.approx(6 + 0.1)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_buckets_one_by_one(seed: int) -> None:
+    """The closed form of the last bucket's end is what a simulation of all buckets gives."""
+    rng = np.random.default_rng(seed)
+    backward, whole, buckets = rng.uniform(1, 3, 3), float(rng.uniform(0, 6)), int(rng.integers(1, 9))
+    times = bucketed(pipeline(np.ones((1, 1, 3)), backward[None, None], reduction=[whole]), buckets)
+    finish = 2 * (1 + backward)
+    end = 0.0
+    for bucket in range(1, buckets + 1):
+        ready = (finish - (1 - bucket / buckets) * backward).max()
+        end = max(end, ready) + whole / buckets
+    assert judge_times(times, 2, "async").iteration_time_s == pytest.approx(end)
+
+
 def test_chunks_are_reduced_when_they_are_done() -> None:
-    """Two stages of two chunks: the second chunk's gradients are reduced while the first chunk still works."""
+    """
+    Two stages of two chunks, all operations 1 s: 4 micro-batches end with B2.1 B3.1 B2.0 B3.0 on both stages.
+
+    Stage 0 reduces chunk 1 (1 s) beside B2.0; stage 1 one backward later; only chunk 0's second is left.
+    """
     chunk = np.ones((2, 2, 1))
     times = pipeline(chunk, chunk, reduction=[2.0, 2.0])
-    one, two = (judge_times(replace(times, reduction_buckets=k), 4, "async").iteration_time_s for k in (0, 1))
-    assert one == two + 1.0
+    after, beside = (judge_times(one, 4, "async").iteration_time_s for one in (times, bucketed(times, 1, 1)))
+    assert after == beside + 1.0
+    walked = walk(times, 4, "async")
+    # B3.1 of stage 0 is followed by B2.0 and B3.0; stage 1 waits for one backward more.
+    assert walked.finish_s[0, 0] - walked.launch_s[1, 0, 0] == 2.0
+    assert walked.launch_s[1, 1, 0] == walked.finish_s[1, 0] - 1.0
 
 
 def test_the_slowest_replica_holds_each_bucket() -> None:
     """A bucket is reduced when its slowest replica has it."""
     forward = np.array([[[1.0, 5.0]]])
-    times = replace(pipeline(forward, forward, reduction=[2.0]), reduction_buckets=2)
+    times = bucketed(pipeline(forward, forward, reduction=[2.0]), 2)
     # The second replica's only backward runs from 5 to 10: buckets at 7.5 and 10.
     assert judge_times(times, 1, "async").iteration_time_s == 11.0
 
@@ -62,23 +91,54 @@ def test_embedding_joins_the_first_and_the_last_stage() -> None:
     assert judge_times(middle, 4, "async").iteration_time_s == (4 + 2) * 3 - 2 + 90
 
 
-def test_gather_before_or_beside_the_forwards() -> None:
+def overlapped(times: PlacedTimes, buckets: list[int], gather: list[float], slowdown: float = 0.0) -> PlacedTimes:
+    """The same with gradients and parameters sent beside compute, as ``costs/overlap.py`` does it."""
+    one = PlacedBatch.of([replace(times, gather_s=np.array(gather))])
+    found = exposed(np.array([buckets]), one.forward_s, one.backward_s, one.reduction_s, one.gather_s, slowdown)
+    return replace(one, **found._asdict()).one(0)
+
+
+def test_the_first_stage_works_on_the_parameters_it_has() -> None:
     """
-    A gather of 2 s: before the forwards it adds 2; in four pieces it holds the first forward back.
+    A gather of 2 s in four buckets, forward 1 s: each bucket takes longer than a quarter of the forward.
 
-    Its last piece is there at 2, and a quarter of the first forward (0.25) follows it: 1.25 late.
+    The last bucket is there at 2, and a quarter of the forward follows: 1.25 late. A gather of 0.5 s shows its first
+    bucket only.
     """
-    times = replace(pipeline([1.0], [2.0]), gather_s=np.array([2.0]))
-    assert judge_times(times, 4, "async").iteration_time_s == 14.0
-    assert judge_times(replace(times, gather_buckets=4), 4, "async").iteration_time_s == 13.25
-    small = replace(times, gather_s=np.array([0.5]), gather_buckets=4)
-    assert judge_times(small, 4, "async").iteration_time_s == 12.0
+    times = pipeline([1.0], [2.0])
+    assert judge_times(overlapped(times, [4], [2.0]), 4, "async").iteration_time_s == 13.25
+    assert judge_times(overlapped(times, [4], [0.5]), 4, "async").iteration_time_s == 12.125
 
 
-def test_late_stages_gather_while_they_wait() -> None:
-    """A gather beside the forwards costs a later stage nothing if it ends before its first input is there."""
-    times = replace(pipeline([1.0] * 3, [2.0] * 3), gather_s=np.array([0.0, 0.0, 2.0]), gather_buckets=2)
-    assert judge_times(times, 4, "async").iteration_time_s == 18.0
+def test_later_stages_wait_for_all_parameters_one_after_the_other() -> None:
+    """Three equal stages gather 0.5 s each: later ones ask when their first input is there, so all waits add up."""
+    times = pipeline([1.0] * 3, [2.0] * 3)
+    assert judge_times(overlapped(times, [1, 1, 1], [0.5] * 3), 4, "async").iteration_time_s == 18.0 + 1.5
+
+
+def test_chunks_are_gathered_from_the_start() -> None:
+    """
+    Two stages of two chunks, forwards 1 s: a gather of 4 s brings chunk 0 at 2 and chunk 1 at 4.
+
+    The first forward ends at 3 instead of 1; chunk 1's first one starts at 4, when the delay is in already.
+    """
+    chunk = np.ones((2, 2, 1))
+    times = overlapped(pipeline(chunk, chunk), [1, 1], [4.0, 4.0])
+    plain = judge_times(pipeline(chunk, chunk), 4, "async").iteration_time_s
+    assert judge_times(times, 4, "async").iteration_time_s == plain + 2.0
+    late = overlapped(pipeline(chunk, chunk), [1, 1], [1.0, 8.0])  # stage 1 has chunk 0 at 4, chunk 1 at 8
+    assert judge_times(late, 4, "async").iteration_time_s > plain + 2.0
+
+
+def test_compute_beside_collectives_is_slower() -> None:
+    """
+    One stage, f = 1, b = 2, four buckets of a reduction of 1 s and a gather of 1 s, slowdown of a tenth.
+
+    Three quarters of both run beside compute: 0.075 s each; the first bucket of the gather and the last of the
+    reduction are left.
+    """
+    times = overlapped(pipeline([1.0], [2.0], reduction=[1.0]), [4], [1.0], slowdown=0.1)
+    assert judge_times(times, 4, "async").iteration_time_s == pytest.approx(12 + 0.25 + 0.075 + 0.075 + 0.25)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -87,20 +147,48 @@ def test_forms_enclose_the_judge(seed: int) -> None:
     rng = np.random.default_rng(seed)
     pp, m = int(rng.integers(1, 6)), int(rng.integers(1, 12))
     kind = ["near", "uneven", "wild", "binary"][seed % 4]
-    times = replace(
+    plain = replace(
         random_pipeline(rng, kind, pp, 3),
         reduction_s=rng.uniform(0, 5, pp),
-        reduction_buckets=int(rng.integers(0, 4)),
-        gather_s=rng.uniform(0, 3, pp),
-        gather_buckets=int(rng.integers(0, 4)),
         embedding_s=float(rng.uniform(0, 2)) if pp > 1 else 0.0,
         optimizer_s=0.5,
     )
+    buckets = [int(rng.integers(1, 5)), *[1] * (pp - 1)]
+    times = overlapped(plain, buckets, rng.uniform(0, 3, pp).tolist(), float(rng.uniform(0, 1)))
+    if seed % 3 == 0:
+        times = bucketed(plain, *rng.integers(0, 4, pp))
     for p2p in ("blocking", "async"):
         judged = judge_times(times, m, p2p)
         assert lower_s(times, m, p2p) - 1e-9 <= judged.iteration_time_s <= upper_s(times, m, p2p) + 1e-9
         assert sum(judged.breakdown.values()) == pytest.approx(judged.iteration_time_s)
         assert min(judged.breakdown.values()) >= -1e-9
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lower_form_of_interleaved_schedules(seed: int) -> None:
+    """The lower form holds for interleaved schedules that overlap, whether sends are waited for or not."""
+    rng = np.random.default_rng(seed)
+    pp, chunks = int(rng.integers(2, 5)), int(rng.integers(2, 4))
+    m = pp * int(rng.integers(1, 4))
+    plain = replace(
+        random_pipeline(rng, ["near", "uneven", "wild", "binary"][seed % 4], pp, 2, chunks),
+        reduction_s=rng.uniform(0, 5, pp),
+    )
+    times = overlapped(plain, [int(rng.integers(1, 5)), *[1] * (pp - 1)], rng.uniform(0, 3, pp).tolist(), 0.5)
+    for one in (times, replace(times, overlap_p2p=False)):
+        for p2p in ("blocking", "async"):
+            assert lower_s(one, m, p2p) - 1e-9 <= judge_times(one, m, p2p).iteration_time_s
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_solvers_form_is_the_judges_with_equal_stages(seed: int) -> None:
+    """With equal stages and no transfers the solver's form is exact, overlap included."""
+    rng = np.random.default_rng(seed)
+    pp, m = int(rng.integers(1, 5)), int(rng.integers(4, 9))
+    reduction, gather = (float(rng.uniform(0, 4)) for _ in range(2))
+    plain = replace(pipeline([1.0] * pp, [2.0] * pp, reduction=[reduction] * pp))
+    times = overlapped(plain, [4, *[1] * (pp - 1)], [gather] * pp, float(rng.uniform(0, 1)))
+    assert closed_s(times, m, "async") == pytest.approx(judge_times(times, m, "async").iteration_time_s)
 
 
 @pytest.fixture

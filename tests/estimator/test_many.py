@@ -63,9 +63,10 @@ def test_many_gathers_and_buckets() -> None:
             replace(
                 plain,
                 reduction_s=rng.uniform(0, 4, 4),
-                reduction_buckets=index % 3,
-                gather_s=rng.uniform(0, 9, 4) if index % 2 else None,
-                gather_buckets=index % 4,
+                reduction_buckets=None if index % 3 == 0 else np.full(4, index % 3),
+                ready_s=rng.uniform(0, 9, (1, 4, 3)) if index % 2 else None,
+                first_extra_s=rng.uniform(0, 9, (1, 4, 3)) if index % 4 else None,
+                last_extra_s=rng.uniform(0, 9, (1, 4, 3)) if index % 5 else None,
                 embedding_s=float(index % 5),
                 optimizer_s=0.5,
             )

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pipelines import random_pipeline
+from test_gradients import overlapped
 
 from pipette_opt.costs.placed import PlacedTimes
 from pipette_opt.errors import InputError
@@ -37,8 +38,8 @@ def gradients(name: str, times: PlacedTimes) -> PlacedTimes:
     ones = np.ones(times.forward_s.shape[1])
     return {
         "after": replace(times, reduction_s=ones, optimizer_s=0.5, embedding_s=0.25),
-        "buckets": replace(times, reduction_s=4 * ones, reduction_buckets=3, optimizer_s=0.5, gather_s=ones),
-        "overlapped": replace(times, reduction_s=ones, gather_s=2 * ones, gather_buckets=2, optimizer_s=0.5),
+        "buckets": replace(times, reduction_s=4 * ones, reduction_buckets=np.full(len(ones), 3), optimizer_s=0.5),
+        "overlapped": overlapped(replace(times, reduction_s=ones, optimizer_s=0.5), [2] * len(ones), 0.5 * ones, 0.1),
     }[name]
 
 

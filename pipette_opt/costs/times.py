@@ -1,0 +1,193 @@
+"""What a placed configuration costs, in seconds: of one placement, or of many with equal degrees."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipette_opt.types import FloatArray, IntArray, read_only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedTimes:
+    """
+    Times of every stage of every replica, in seconds.
+
+    Parameters
+    ----------
+    forward_s, backward_s
+        One micro-batch through one model chunk, tensor communication and recomputation included, shape
+        ``(num_chunks, pp, dp)``; one chunk without interleaving.
+    tensor_forward_s, tensor_backward_s
+        The part of them that is tensor communication, same shape.
+    send_forward_s
+        Transfer of one micro-batch from stage ``s`` to stage ``(s + 1) % pp``, shape ``(pp, dp)``; the last
+        row is used by interleaved schedules only. Zero if ``pp`` is 1.
+    send_backward_s
+        Transfer from stage ``(s + 1) % pp`` to stage ``s``, same shape.
+    reduction_s
+        Gradient reduction of each stage, shape ``(pp,)``; with the parameter gather of the distributed optimizer unless
+        that runs beside the forwards.
+    optimizer_s
+        Optimizer step.
+    embedding_s
+        All-reduce of the word embedding's gradient between the first and the last stage, where both hold it.
+    weight_s
+        The part of ``backward_s`` that makes gradients of weights, for schedules that split the backward, shape of
+        ``backward_s``; ``None``: half of the backward without tensor communication.
+    reduction_buckets
+        How each stage's reduction runs beside its last backwards, shape ``(pp,)``: 0 after them, as one. With one chunk
+        in so many equal pieces, as the gradients come; with several chunks one piece for each.
+    gather_s
+        Parameter gather of each stage, shape ``(pp,)``, if it runs beside the first forwards.
+    ready_s
+        No forward of a chunk can end before, as its parameters are not there, shape of ``forward_s``.
+    first_extra_s, last_extra_s
+        What the first forward, and the last backward, of each chunk take longer than the others, shape of
+        ``forward_s``: waiting for parameters, and compute that collectives slow down.
+    overlap_p2p
+        Whether an interleaved schedule with blocking sends goes on while it sends in its steady state.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    tensor_forward_s: FloatArray
+    tensor_backward_s: FloatArray
+    send_forward_s: FloatArray
+    send_backward_s: FloatArray
+    reduction_s: FloatArray
+    optimizer_s: float
+    embedding_s: float = 0.0
+    weight_s: FloatArray | None = None
+    reduction_buckets: IntArray | None = None
+    gather_s: FloatArray | None = None
+    ready_s: FloatArray | None = None
+    first_extra_s: FloatArray | None = None
+    last_extra_s: FloatArray | None = None
+    overlap_p2p: bool = True
+
+    def __post_init__(self) -> None:
+        for name in (*ARRAYS, *OPTIONAL):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
+        if self.reduction_buckets is not None:
+            object.__setattr__(self, "reduction_buckets", read_only(self.reduction_buckets, np.int64))
+
+
+ARRAYS = (
+    "forward_s",
+    "backward_s",
+    "tensor_forward_s",
+    "tensor_backward_s",
+    "send_forward_s",
+    "send_backward_s",
+    "reduction_s",
+)
+"""The arrays that every placement has."""
+
+OPTIONAL = ("weight_s", "gather_s", "ready_s", "first_extra_s", "last_extra_s")
+"""The arrays that some have."""
+
+
+class MissingLink(NamedTuple):
+    """A link that a placement uses and nobody measured."""
+
+    who: str
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedBatch:
+    """
+    :class:`PlacedTimes` of placements with equal degrees: every field has one more axis in front, their number.
+
+    Parameters
+    ----------
+    missing
+        The placements that use a link which was not measured, and one such link; their times hold NaN.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    tensor_forward_s: FloatArray
+    tensor_backward_s: FloatArray
+    send_forward_s: FloatArray
+    send_backward_s: FloatArray
+    reduction_s: FloatArray
+    optimizer_s: FloatArray
+    embedding_s: FloatArray
+    weight_s: FloatArray | None = None
+    reduction_buckets: IntArray | None = None
+    gather_s: FloatArray | None = None
+    ready_s: FloatArray | None = None
+    first_extra_s: FloatArray | None = None
+    last_extra_s: FloatArray | None = None
+    overlap_p2p: bool = True
+    missing: Mapping[int, MissingLink] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, times: Sequence[PlacedTimes]) -> "PlacedBatch":
+        """A batch of times with equal shapes and ways to send; an optional array that one lacks is filled in."""
+        stacked: dict[str, Any] = {
+            name: np.stack([getattr(one, name) for one in times]) for name in (*ARRAYS, "optimizer_s", "embedding_s")
+        }
+        for name in OPTIONAL:
+            stacked[name] = _stacked_or_none(times, name)
+        if any(one.reduction_buckets is not None for one in times):
+            none = np.zeros(len(times[0].reduction_s), dtype=np.int64)
+            stacked["reduction_buckets"] = np.stack(
+                [none if one.reduction_buckets is None else one.reduction_buckets for one in times]
+            )
+        return cls(**stacked, overlap_p2p=times[0].overlap_p2p)
+
+    @property
+    def size(self) -> int:
+        """Placements."""
+        return len(self.optimizer_s)
+
+    def one(self, index: int) -> PlacedTimes:
+        """Times of one of the placements."""
+        return PlacedTimes(
+            forward_s=self.forward_s[index],
+            backward_s=self.backward_s[index],
+            tensor_forward_s=self.tensor_forward_s[index],
+            tensor_backward_s=self.tensor_backward_s[index],
+            send_forward_s=self.send_forward_s[index],
+            send_backward_s=self.send_backward_s[index],
+            reduction_s=self.reduction_s[index],
+            optimizer_s=float(self.optimizer_s[index]),
+            embedding_s=float(self.embedding_s[index]),
+            reduction_buckets=None if self.reduction_buckets is None else self.reduction_buckets[index],
+            overlap_p2p=self.overlap_p2p,
+            **{name: None if (all_ := getattr(self, name)) is None else all_[index] for name in OPTIONAL},
+        )
+
+    def some(self, rows: IntArray) -> "PlacedBatch":
+        """Some of the placements."""
+        names = (*ARRAYS, *OPTIONAL, "optimizer_s", "embedding_s", "reduction_buckets")
+        kept: dict[str, Any] = {name: None if (all_ := getattr(self, name)) is None else all_[rows] for name in names}
+        back = {int(row): index for index, row in enumerate(rows)}
+        return PlacedBatch(
+            **kept,
+            overlap_p2p=self.overlap_p2p,
+            missing={back[row]: link for row, link in self.missing.items() if row in back},
+        )
+
+
+def _stacked_or_none(times: Sequence[PlacedTimes], name: str) -> FloatArray | None:
+    """One optional array of all, ``None`` if nobody has it."""
+    if all(getattr(one, name) is None for one in times):
+        return None
+    return np.stack([_or_default(one, name) for one in times])
+
+
+def _or_default(times: PlacedTimes, name: str) -> FloatArray:
+    """An optional array, or what its absence stands for."""
+    array: FloatArray | None = getattr(times, name)
+    if array is not None:
+        return array
+    if name == "weight_s":
+        return (times.backward_s - times.tensor_backward_s) / 2
+    return np.zeros_like(times.reduction_s if name == "gather_s" else times.forward_s)
