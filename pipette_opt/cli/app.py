@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipette_opt.cli import backtest, benchmark, calibrate, candidates, estimate, export, import_, solve, verify
+from pipette_opt.cli import backtest, benchmark, calibrate, candidates, estimate, export, import_, replan, solve, verify
 from pipette_opt.cli.memory import app as memory
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.command("estimate")(estimate.estimate)
 app.command("verify")(verify.verify)
 app.command("calibrate")(calibrate.calibrate)
 app.command("backtest")(backtest.backtest)
+app.command("replan")(replan.replan)
 app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
 app.add_typer(benchmark.app, name="benchmark")

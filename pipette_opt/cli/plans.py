@@ -1,14 +1,14 @@
 """Plans read back from files, with the instance they were made for."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.cli.current import Current
     from pipette_opt.plan import Plan
-    from pipette_opt.specs import ComputeProfile, Instance
+    from pipette_opt.specs import ClusterSpec, ComputeProfile, Instance
 
 
 def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance]":
@@ -21,38 +21,67 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.report.plan_file import read_plan
-    from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
 
     plan = read_plan(path)
-    try:
-        recorded, model, training = plan.inputs["cluster"], plan.inputs["model"], plan.inputs["training"]
-        cluster_path = cluster or _found(Path(recorded["path"]), path, plan.inputs.get("example"))
-        if sha256_of(cluster_path) != recorded["sha256"]:
-            raise InputError(
-                str(cluster_path),
-                f"is not the file that {path} was made from (sha256 {sha256_of(cluster_path)[:12]}, "
-                f"the plan has {recorded['sha256'][:12]}); give the right one with --cluster, or solve again.",
-            )
-        spec = read_cluster(cluster_path)
-        excluded = plan.inputs.get("exclude_hosts")
-        if excluded:
-            spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
-        instance = Instance(
-            model=ModelSpec(**model),
-            cluster=spec,
-            training=TrainingSpec(**training),
-            p2p=plan.p2p,
-            launcher=plan.launcher,
-            profile=_profile(plan),
-            stack=StackSpec(**plan.inputs.get("stack", {})),
+    recorded = _recorded(plan, path)
+    cluster_path = cluster or _found(Path(recorded["path"]), path, plan.inputs.get("example"))
+    if sha256_of(cluster_path) != recorded["sha256"]:
+        raise InputError(
+            str(cluster_path),
+            f"is not the file that {path} was made from (sha256 {sha256_of(cluster_path)[:12]}, "
+            f"the plan has {recorded['sha256'][:12]}); give the right one with --cluster, or solve again.",
         )
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}, inputs", f"cannot be read back: {error}.") from None
+    spec = read_cluster(cluster_path)
+    excluded = plan.inputs.get("exclude_hosts")
+    if excluded:
+        spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
     if spec.hosts != plan.hosts:
         raise InputError(str(path), f"hosts differ from those of {cluster_path}.")
-    return plan, instance
+    return plan, _instance_of(plan, spec, path)
+
+
+def plan_on_changed_hosts(
+    path: Path, cluster: Path | None, lost: str | None, joined: str | None
+) -> "tuple[Plan, Instance, dict[str, Any]]":
+    """
+    A plan, its job on the hosts that there are now, and the inputs of a plan for them.
+
+    ``cluster`` may be another file than the one that the plan was made from: newer, with the joined hosts.
+    """
+    from dataclasses import replace
+
+    from pipette_opt.read.cluster import exclude_hosts, read_cluster
+    from pipette_opt.read.files import sha256_of
+    from pipette_opt.read.hosts import compress_hosts, expand_hosts
+    from pipette_opt.replan import check_hosts
+    from pipette_opt.report.plan_file import read_plan
+
+    old = read_plan(path)
+    if cluster is None:
+        cluster = _found(Path(_recorded(old, path)["path"]), path, old.inputs.get("example"))
+        if sha256_of(cluster) != _recorded(old, path)["sha256"]:
+            raise InputError(
+                str(cluster),
+                f"is not the file that {path} was made from; if it is a newer state of the cluster, say so with "
+                "--cluster.",
+            )
+    spec = read_cluster(cluster)
+    hosts = check_hosts(
+        spec.hosts,
+        old.hosts,
+        expand_hosts(lost, "--lost") if lost else (),
+        expand_hosts(joined, "--joined") if joined else (),
+    )
+    excluded = tuple(host for host in spec.hosts if host not in hosts)
+    if not hosts:
+        raise InputError("--lost", "leaves no host.")
+    instance = _instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
+    inputs = {
+        **old.inputs,
+        "cluster": {"path": str(cluster), "sha256": sha256_of(cluster)},
+        "exclude_hosts": compress_hosts(excluded) if excluded else None,
+    }
+    return replace(old, inputs=inputs), instance, inputs
 
 
 def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":
@@ -72,6 +101,34 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
     )
+
+
+def _recorded(plan: "Plan", path: Path) -> dict[str, str]:
+    """Path and hash of the cluster file that a plan was made from."""
+    recorded = plan.inputs.get("cluster")
+    if not isinstance(recorded, dict) or not all(isinstance(recorded.get(key), str) for key in ("path", "sha256")):
+        raise InputError(f"{path}, inputs", "does not name the cluster file by path and sha256.")
+    return recorded
+
+
+def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
+    """The job of a plan on a cluster."""
+    from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
+
+    try:
+        return Instance(
+            model=ModelSpec(**plan.inputs["model"]),
+            cluster=cluster,
+            training=TrainingSpec(**plan.inputs["training"]),
+            p2p=plan.p2p,
+            launcher=plan.launcher,
+            profile=_profile(plan),
+            stack=StackSpec(**plan.inputs.get("stack", {})),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}, inputs", f"cannot be read back: {error}.") from None
 
 
 def _found(recorded: Path, plan: Path, example: object) -> Path:

@@ -1,17 +1,12 @@
 """``pipette-opt solve``."""
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipette_opt.cli import options as opt
-
-STOPPED_EARLY = 4
+from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
 
 def solve(
@@ -111,7 +106,7 @@ def solve(
         except MissingLinkError as error:
             say(f"your current launch cannot be compared: {error}")
     watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
-    with _stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         plan = optimize(job.instance, space, params, watcher, {**job.inputs, "max_oom_risk": max_oom_risk})
     write_plan(plan, out)
     if trace is not None:
@@ -128,22 +123,3 @@ def solve(
     if watcher.stop.is_set():
         say("stopped early: this is the best plan so far, its certificate holds")
         raise typer.Exit(STOPPED_EARLY)
-
-
-@contextmanager
-def _stop_on_interrupt(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks the run to finish with what it has; a second one ends it."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask(number: int, frame: object) -> None:
-        stop.set()
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

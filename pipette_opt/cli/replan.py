@@ -1,0 +1,85 @@
+"""``pipette-opt replan``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+
+
+def replan(
+    plan: Annotated[Path, typer.Argument(help="The plan that runs now.")],
+    lost: Annotated[str | None, typer.Option(help="Hosts that are gone, e.g. gpu07 or gpu[07-08].")] = None,
+    joined: Annotated[str | None, typer.Option(help="Hosts that may be used now.")] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="The cluster with the joined hosts, if the plan's file lacks them.")
+    ] = None,
+    max_moves: Annotated[
+        int | None, typer.Option(help="How many hosts may have to load other parameters.", min=0)
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="Without --max-moves: take the fewest moves among plans that are slower than the fastest by at most "
+            "this share.",
+            min=0.0,
+        ),
+    ] = 0.005,
+    num_gpus: Annotated[int | None, typer.Option(help="GPUs to use; as many as now by default.", min=1)] = None,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    time_limit: opt.TimeLimit = 10.0,
+    workers: opt.Workers = None,
+    seed: opt.Seed = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the new plan goes.")] = Path("replan.json"),
+    moves_out: Annotated[
+        Path | None, typer.Option("--moves", help="Write what each rank must load there, as CSV.")
+    ] = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    Go on when hosts are lost or join: a new optimum, what must be reloaded, and what fewer moves cost.
+
+    Example: [bold]pipette-opt replan plan.json --lost gpu07 --joined gpu21 -o new.json[/]
+    """
+    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.cli.plans import plan_on_changed_hosts
+    from pipette_opt.files import write_atomically
+    from pipette_opt.optimize import OptimizeParams, Watcher
+    from pipette_opt.replan import replan as replan_
+    from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
+    from pipette_opt.report.plan_file import write_plan
+
+    old, instance, inputs = plan_on_changed_hosts(plan, cluster, lost, joined)
+    params = opt.checked(
+        OptimizeParams,
+        time_limit_s=time_limit,
+        workers=opt.cores() if workers is None else workers,
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
+    watcher = Watcher()
+    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+        found = replan_(
+            instance,
+            old,
+            num_gpus=num_gpus,
+            max_loads=max_moves,
+            tolerance=tolerance,
+            params=params,
+            watcher=watcher,
+            inputs={**inputs, "max_oom_risk": max_oom_risk},
+        )
+    write_plan(found.chosen.plan, out)
+    if moves_out is not None:
+        write_atomically(moves_out, moves_csv(found.chosen.moves))
+    if json:
+        show_json(moves_to_dict(found.chosen, found.options))
+    else:
+        show(*replan_tables(old, found.chosen, found.options))
+        say(f"plan written to {out}")
+        if moves_out is not None:
+            say(f"what each rank must load written to {moves_out}")
+    if watcher.stop.is_set():
+        raise typer.Exit(STOPPED_EARLY)

@@ -1,0 +1,203 @@
+"""
+What each GPU holds, and what it has to load when a running job changes to another plan.
+
+A GPU that survives keeps its parameters; the new plan may want others on it. Counted are the bytes that it must read
+from a checkpoint or a peer: layers of another stage, another slice of the tensor-parallel group, another shard of the
+optimizer's state.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.specs import ModelSpec
+
+PARAMETER_BYTES = 2
+"""bf16 or fp16."""
+
+OPTIMIZER_BYTES = 12
+"""Of each parameter: the fp32 copy and Adam's two moments."""
+
+Gpu = tuple[str, int]
+"""A host and the number of a GPU of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """
+    The part of the model that a rank holds.
+
+    Parameters
+    ----------
+    layers
+        Transformer layers, counted from 0.
+    slice_of_layers
+        Which slice of each: the tensor and expert coordinates and sizes.
+    embedding, head
+        Whether the embedding and the output layer are among it.
+    optimizer
+        Which share of the optimizer's state of it: replica and number of replicas; (0, 1) if replicas share nothing.
+    """
+
+    layers: frozenset[int]
+    slice_of_layers: tuple[int, int, int, int]
+    embedding: bool
+    head: bool
+    optimizer: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """
+    What one rank of the new plan must load.
+
+    Parameters
+    ----------
+    was
+        The rank of the old plan on the same GPU; ``None`` if there was none.
+    layers
+        Layers whose parameters it lacks.
+    parameter_bytes, optimizer_bytes
+        What is read for it.
+    """
+
+    rank: int
+    host: str
+    local_rank: int
+    stage: int
+    was: int | None
+    layers: tuple[int, ...]
+    parameter_bytes: int
+    optimizer_bytes: int
+
+
+def layers_of_stages(config: ParallelConfig) -> list[tuple[int, ...]]:
+    """
+    The transformer layers of each stage, counted from 0.
+
+    With interleaving the stages are gone through once for each chunk (Narayanan et al., arXiv 2104.04473, section 2.2).
+    """
+    found: list[list[int]] = [[] for _ in config.layers_per_stage]
+    first = 0
+    for _ in range(config.num_chunks):
+        for stage, layers in enumerate(config.layers_per_stage):
+            of_chunk = layers // config.num_chunks
+            found[stage] += range(first, first + of_chunk)
+            first += of_chunk
+    return [tuple(layers) for layers in found]
+
+
+def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list[Shard]:
+    """The shard of each rank; ``coordinates`` are its (pp, dp, cp, tp)."""
+    layers = [frozenset(one) for one in layers_of_stages(config)]
+    last = config.pipeline_model_parallel_size - 1
+    replicas = config.data_parallel_size * config.context_parallel_size
+    found = []
+    for pp, dp, cp, tp in coordinates:
+        replica = dp * config.context_parallel_size + cp
+        expert = replica % config.expert_model_parallel_size
+        found.append(
+            Shard(
+                layers=layers[pp],
+                slice_of_layers=(tp, config.tensor_model_parallel_size, expert, config.expert_model_parallel_size),
+                embedding=pp == 0,
+                head=pp == last,
+                optimizer=(replica, replicas) if config.sharding_stage else (0, 1),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """A configuration on hosts; ``hosts`` are the names that ``placement.node`` indexes."""
+
+    config: ParallelConfig
+    placement: Placement
+    hosts: Sequence[str]
+
+    def held(self) -> dict[Gpu, tuple[int, int, Shard]]:
+        """Rank, stage and shard of each GPU in use."""
+        coordinates = RankGrid.of(self.config, self.placement.order).coordinates().tolist()
+        places = zip(self.placement.node.tolist(), self.placement.local_rank.tolist(), strict=True)
+        all_shards = shards(self.config, coordinates)
+        return {
+            (self.hosts[node], local_rank): (rank, coordinates[rank][0], all_shards[rank])
+            for rank, (node, local_rank) in enumerate(places)
+        }
+
+
+def moves(old: Layout, new: Layout, model: ModelSpec) -> tuple[Move, ...]:
+    """What each rank of the new layout must load, in rank order; ranks that have everything are left out."""
+    before, found = old.held(), []
+    weigh = cache(partial(to_load, model=model))
+    for (host, local_rank), (rank, stage, wanted) in new.held().items():
+        was, _, had = before.get((host, local_rank), (None, None, None))
+        lacking, parameters, states = weigh(had, wanted)
+        if parameters or states:
+            found.append(
+                Move(
+                    rank=rank,
+                    host=host,
+                    local_rank=local_rank,
+                    stage=stage,
+                    was=was,
+                    layers=lacking,
+                    parameter_bytes=PARAMETER_BYTES * parameters,
+                    optimizer_bytes=OPTIMIZER_BYTES * states,
+                )
+            )
+    return tuple(found)
+
+
+def to_load(had: Shard | None, wanted: Shard, model: ModelSpec) -> tuple[tuple[int, ...], int, int]:
+    """
+    Layers, parameters and parameters' optimizer states that a GPU lacks.
+
+    Another slice of the tensor-parallel group is loaded whole. A share of the optimizer's state follows the parameters
+    in one buffer for each stage (Megatron-Core's ``DistributedOptimizer``): if the stage's content or the share is
+    another, the whole share is loaded.
+    """
+    known = had is not None and had.slice_of_layers == wanted.slice_of_layers
+    lacking = tuple(sorted(wanted.layers - (had.layers if had is not None and known else frozenset())))
+    embedding = wanted.embedding and not (had is not None and known and had.embedding)
+    head = wanted.head and not (had is not None and known and had.head)
+    parameters = _parameters(lacking, embedding, head, wanted, model)
+    if wanted.optimizer[1] == 1:
+        same_kind = had is not None and had.optimizer[1] == 1
+        states = parameters if same_kind else _all_parameters(wanted, model)
+    elif had is not None and not parameters and had.layers == wanted.layers and had.optimizer == wanted.optimizer:
+        states = 0
+    else:
+        states = -(-_all_parameters(wanted, model) // wanted.optimizer[1])
+    return lacking, parameters, states
+
+
+def hosts_that_load(found: Sequence[Move]) -> Mapping[str, list[Move]]:
+    """Moves by host, only of hosts that lack parameters."""
+    by_host: dict[str, list[Move]] = {}
+    for move in found:
+        if move.parameter_bytes:
+            by_host.setdefault(move.host, []).append(move)
+    return by_host
+
+
+def _all_parameters(shard: Shard, model: ModelSpec) -> int:
+    return _parameters(tuple(shard.layers), shard.embedding, shard.head, shard, model)
+
+
+def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard, model: ModelSpec) -> int:
+    """Parameters of some layers of a shard, its slice of each."""
+    _, tensor, _, experts = shard.slice_of_layers
+    dense = sum(1 for layer in layers if layer < model.num_layers - model.num_moe_layers)
+    count = dense * (-(-model.sharded_layer_parameters // tensor) + model.replicated_layer_parameters)
+    with_experts = -(-model.sharded_moe_layer_parameters // tensor) + model.replicated_moe_layer_parameters
+    count += (len(layers) - dense) * (with_experts + -(-model.expert_layer_parameters // (tensor * experts)))
+    table = model.padded_vocab_size(tensor) // tensor * model.hidden_size
+    if embedding:
+        learned = model.position_embedding_type == "learned_absolute"
+        count += table + (model.max_position_embeddings * model.hidden_size if learned else 0)
+    if head:
+        count += table + model.norm_parameters
+    return count

@@ -1,0 +1,372 @@
+"""
+A running job whose hosts change: a new optimum from where it stands, what moves, and what fewer moves cost.
+
+Varuna calls it morphing (Athlur et al., EuroSys 2022): a job goes on with other replicas or other degrees. Here hosts
+that survive count as holding their parameters; the trade-off lists the fastest plan found for every number of hosts
+that must load others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.candidates import SearchSpace, choose_num_gpus
+from pipette_opt.errors import InfeasibleError, InputError
+from pipette_opt.heuristics.keeping import Kept, anneal_keeping
+from pipette_opt.judge import (
+    JudgedSolution,
+    judge_solution,
+    make_plan,
+    placement_dependent_s,
+    stage_memory,
+)
+from pipette_opt.moves import Layout, Move, hosts_that_load, moves
+from pipette_opt.optimistic import optimistic_ticks
+from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+from pipette_opt.parallel import ParallelConfig, RankGrid
+from pipette_opt.plan import Plan
+from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.solution import Solution
+from pipette_opt.specs import Instance
+from pipette_opt.types import IntArray
+from pipette_opt.verify import verify
+
+KEEPING_SHARE, SEARCH_SHARE = 0.3, 0.8
+"""Parts of the time that is left: for placements that keep what hosts hold, then for the unrestricted optimum."""
+
+MOST_KEPT = 4
+"""Candidates that are placed so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Option:
+    """One way to go on: a plan, and what its ranks must load."""
+
+    plan: Plan
+    moves: tuple[Move, ...]
+
+    @property
+    def num_loads(self) -> int:
+        """Hosts that must load parameters which they do not hold, those that join among them."""
+        return len(hosts_that_load(self.moves))
+
+    @property
+    def bytes_to_load(self) -> int:
+        """Parameters and optimizer states, over all ranks."""
+        return sum(move.parameter_bytes + move.optimizer_bytes for move in self.moves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replanned:
+    """
+    The answer.
+
+    Parameters
+    ----------
+    chosen
+        The plan to go on with.
+    options
+        The trade-off: fewest loads first, each faster than those before.
+    """
+
+    chosen: Option
+    options: tuple[Option, ...]
+
+
+def replan(
+    instance: Instance,
+    old: Plan,
+    *,
+    num_gpus: int | None = None,
+    max_loads: int | None = None,
+    tolerance: float = 0.005,
+    params: OptimizeParams | None = None,
+    watcher: Watcher | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> Replanned:
+    """
+    A plan for the hosts that there are now.
+
+    Parameters
+    ----------
+    instance
+        The job on the cluster without the lost and with the joined hosts, which are known by their names.
+    num_gpus
+        World size; by default the old one if there are hosts enough, else what serves best of the rest.
+    max_loads
+        How many hosts may have to load parameters; the fastest such plan is chosen. Without it, the one with fewest
+        loads that is at most ``tolerance`` (a share) slower than the fastest.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits, or if every plan needs more loads.
+    """
+    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    options: list[Option] = []
+    sizes = world_sizes(instance, old, num_gpus)
+    for number, size in enumerate(sizes):
+        ends = params.time_limit_s / len(sizes) * (number + 1)
+        try:
+            options += _options(instance, old, size, replace(params, time_limit_s=ends), watcher, inputs)
+        except InfeasibleError:
+            if number + 1 == len(sizes) and not options:
+                raise
+    chosen = _choose(front := _front(options), max_loads, tolerance)
+    verify(instance, chosen.plan)
+    return Replanned(chosen=chosen, options=tuple(front))
+
+
+def _options(
+    instance: Instance,
+    old: Plan,
+    num_gpus: int,
+    params: OptimizeParams,
+    watcher: Watcher,
+    inputs: Mapping[str, Any] | None,
+) -> list[Option]:
+    """The optimum for a world size, and the plans that keep what hosts hold; the time limit counts from the start."""
+    before = _layout(old)
+    prepared = prepare(
+        instance,
+        SearchSpace(num_gpus=num_gpus),
+        params.max_oom_risk,
+        lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
+    )
+    watcher.report("keeping what the hosts hold")
+    kept = keep(prepared, old, KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s), params.seed)
+    judged = [_judged(prepared, before, index, one) for index, one in kept]
+    search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
+    fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop)
+    known = best_known(prepared, kept)
+    free = optimize(instance, SearchSpace(num_gpus=num_gpus), search, fresh, inputs, prepared=prepared, known=known)
+    options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
+    for one, loads in _fastest(judged):
+        if (
+            one.estimate.iteration_time_s < free.estimate.iteration_time_s
+            or len(hosts_that_load(loads)) < options[0].num_loads
+        ):
+            options.append(Option(plan=_plan(prepared, one, free, params, inputs), moves=loads))
+    return options
+
+
+def _judged(prepared: Prepared, before: Layout, index: int, kept: Kept) -> tuple[JudgedSolution, tuple[Move, ...]]:
+    """A kept placement, timed, and what it makes ranks load."""
+    judged = judge_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
+    after = Layout(config=judged.candidate.config, placement=judged.placement, hosts=prepared.instance.cluster.hosts)
+    return judged, moves(before, after, prepared.instance.model)
+
+
+def _fastest(
+    judged: Sequence[tuple[JudgedSolution, tuple[Move, ...]]],
+) -> list[tuple[JudgedSolution, tuple[Move, ...]]]:
+    """Of the placements that make hosts load, those that are faster than all with fewer loads."""
+    ranked = sorted(judged, key=lambda one: (len(hosts_that_load(one[1])), one[0].estimate.iteration_time_s))
+    found: list[tuple[JudgedSolution, tuple[Move, ...]]] = []
+    for one in ranked:
+        if not found or one[0].estimate.iteration_time_s < found[-1][0].estimate.iteration_time_s:
+            found.append(one)
+    return found
+
+
+def _choose(front: Sequence[Option], max_loads: int | None, tolerance: float) -> Option:
+    if max_loads is None:
+        fastest = front[-1].plan.estimate.iteration_time_s
+        return next(one for one in front if one.plan.estimate.iteration_time_s <= (1 + tolerance) * fastest)
+    allowed = [one for one in front if one.num_loads <= max_loads]
+    if not allowed:
+        raise InfeasibleError(
+            f"every plan found needs at least {front[0].num_loads} hosts to load parameters; --max-moves allows "
+            f"{max_loads}."
+        )
+    return allowed[-1]
+
+
+def _layout(plan: Plan) -> Layout:
+    return Layout(config=plan.config, placement=plan.placement, hosts=plan.hosts)
+
+
+def world_sizes(instance: Instance, old: Plan, num_gpus: int | None) -> list[int]:
+    """
+    World sizes to look at.
+
+    The old one while there are hosts enough. Else what the search would choose for a new job, and the most replicas of
+    the old pipeline that the batch can be divided into, which lets every surviving host keep what it holds.
+    """
+    if num_gpus is not None:
+        return [num_gpus]
+    cluster, config = instance.cluster, old.config
+    available = cluster.num_nodes * cluster.gpus_per_node
+    if config.world_size <= available:
+        return [config.world_size]
+    sizes = [choose_num_gpus(instance, SearchSpace())]
+    replica = config.world_size // config.data_parallel_size
+    batch = instance.training.global_batch_size
+    for replicas in range(available // replica, 0, -1):
+        size = replicas * replica
+        if batch % (replicas * config.micro_batch_size) == 0 and size % cluster.gpus_per_node == 0:
+            return list(dict.fromkeys([*sizes, size]))
+    return sizes
+
+
+def keep(prepared: Prepared, old: Plan, seconds: float, seed: int = 0) -> list[tuple[int, Kept]]:
+    """
+    For the candidates that hosts hold parts of: placements by number of loads, with the candidate's index.
+
+    Interleaved schedules are placed by their lower form; the judge times them. Of the packings and memory savers those
+    count that most hosts can go on with, then those that could be fastest, at most ``MOST_KEPT``.
+    """
+    data, found = prepared.problem, []
+    holds = {
+        index: held_cells(prepared.instance, candidate, old)
+        for index, candidate in enumerate(data.candidates)
+        if same_stages(candidate.config, old.config)
+    }
+    ranked = sorted(
+        holds, key=lambda index: (-int((holds[index] >= 0).sum()), optimistic_ticks(data, data.candidates[index]))
+    )[:MOST_KEPT]
+    for index in ranked:
+        start = start_from(data, data.candidates[index], holds[index])
+        if start is not None:
+            kept = anneal_keeping(data, index, start, holds[index], seconds=seconds / len(ranked), seed=seed)
+            found += [(index, one) for one in kept]
+    return found
+
+
+def best_known(prepared: Prepared, kept: Sequence[tuple[int, Kept]]) -> list[Solution]:
+    """The fastest placement of each candidate that has a closed form, as a solution of ``prepared.exact``."""
+    exact_index = {id(candidate): index for index, candidate in enumerate(prepared.exact.candidates)}
+    best: dict[int, Solution] = {}
+    for index, one in kept:
+        exact = exact_index.get(id(prepared.problem.candidates[index]))
+        if exact is None:
+            continue
+        if exact not in best or one.solution.objective_ticks < best[exact].objective_ticks:
+            best[exact] = replace(one.solution, candidate=exact)
+    return list(best.values())
+
+
+def same_stages(config: ParallelConfig, old: ParallelConfig) -> bool:
+    """Whether the model is split into the same parts, in however many replicas."""
+    names = (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "virtual_pipeline_model_parallel_size",
+        "layers_per_stage",
+    )
+    return all(getattr(config, name) == getattr(old, name) for name in names)
+
+
+def held_cells(instance: Instance, candidate: CandidateData, old: Plan) -> IntArray:
+    """
+    For each host of the instance the grid row and part of the tensor group that it holds, -1 if no whole one.
+
+    ``row * K + part`` as in :func:`~pipette_opt.heuristics.keeping.anneal_keeping`; shape ``(num_nodes,)``.
+    """
+    coordinates = RankGrid.of(old.config, old.placement.order).coordinates()
+    stages, parts = candidate.block.stages, candidate.block.nodes_per_slot
+    slot = old.config.tensor_model_parallel_size * old.config.context_parallel_size
+    holds = np.full(instance.cluster.num_nodes, -1, dtype=np.int64)
+    for node, host in enumerate(old.hosts):
+        ranks = np.flatnonzero(old.placement.node == node)
+        if host not in instance.cluster.hosts or not len(ranks):
+            continue
+        rows = set((coordinates[ranks, 0] // stages).tolist())
+        within = coordinates[ranks, 2] * old.config.tensor_model_parallel_size + coordinates[ranks, 3]
+        tensor_parts = set((within // (slot // parts)).tolist()) if parts > 1 else {0}
+        whole = len(set(coordinates[ranks, 0].tolist())) == stages
+        if len(rows) == 1 and len(tensor_parts) == 1 and whole:
+            holds[instance.cluster.hosts.index(host)] = rows.pop() * parts + tensor_parts.pop()
+    return holds
+
+
+def start_from(data: ProblemData, candidate: CandidateData, holds: IntArray) -> IntArray | None:
+    """A placement in which as many hosts as possible keep what they hold; ``None`` if memory forbids it."""
+    rows, columns, parts = candidate.grid
+    allowed = data.allowed(candidate)
+    nodes = np.full(candidate.grid, -1, dtype=np.int64)
+    free = set(range(data.num_nodes))
+    for row in range(rows):
+        for part in range(parts):
+            stay = [node for node in np.flatnonzero(holds == row * parts + part).tolist() if allowed[row, node]]
+            for column, node in enumerate(stay[:columns]):
+                nodes[row, column, part] = node
+                free.discard(node)
+    idle = sorted(free, key=lambda node: holds[node] >= 0)
+    for cell in np.argwhere(nodes < 0):
+        row = int(cell[0])
+        fitting = [node for node in idle if allowed[row, node]]
+        if not fitting:
+            return None
+        nodes[tuple(cell)] = fitting[0]
+        idle.remove(fitting[0])
+    return nodes
+
+
+def _plan(
+    prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams, inputs: Mapping[str, Any] | None
+) -> Plan:
+    """A plan of a kept placement; what is proven of all plans holds for it too."""
+    objective = judged.objective_s if judged.objective_s is not None else judged.estimate.iteration_time_s
+    same_scope = (free.config.virtual_pipeline_model_parallel_size is None) == (judged.objective_s is not None)
+    bound = free.certificate.lower_bound_s if same_scope else free.certificate.judge_lower_bound_s
+    bound = min(bound, objective)
+    dependent = placement_dependent_s(prepared.instance, prepared.problem, judged)
+    certificate = replace(
+        free.certificate,
+        status="OPTIMAL" if free.certificate.status == "OPTIMAL" and bound >= objective else "FEASIBLE",
+        objective_s=objective,
+        lower_bound_s=bound,
+        gap=(objective - bound) / objective,
+        placement_dependent_s=dependent,
+        placement_gap=(objective - bound) / dependent if dependent > 0 else 0.0,
+        judge_lower_bound_s=min(free.certificate.judge_lower_bound_s, judged.estimate.iteration_time_s),
+    )
+    memory = stage_memory(
+        prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk
+    )
+    return make_plan(
+        prepared.instance, prepared.problem, [judged], certificate, memory, seed=params.seed, inputs=inputs
+    )
+
+
+def _front(options: Sequence[Option]) -> list[Option]:
+    """Fewest loads first; of equally many the fastest, and only what is faster than everything with fewer."""
+    ranked = sorted(options, key=lambda one: (one.num_loads, one.plan.estimate.iteration_time_s, one.bytes_to_load))
+    front: list[Option] = []
+    for one in ranked:
+        if not front or one.plan.estimate.iteration_time_s < front[-1].plan.estimate.iteration_time_s:
+            front.append(one)
+    return front
+
+
+def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], joined: Sequence[str]) -> list[str]:
+    """
+    The hosts that there are now, in the order of ``known``, the cluster's.
+
+    Raises ``InputError`` for a lost host that the plan did not have, a joined one that it had, or one that the cluster
+    does not list.
+    """
+    for host in lost:
+        if host not in old:
+            raise InputError("--lost", f"host {host!r} is not among the hosts of the plan: {', '.join(old)}.")
+        if host in joined:
+            raise InputError("--lost", f"host {host!r} is also given with --joined.")
+    for host in joined:
+        if host in old:
+            raise InputError("--joined", f"host {host!r} was among the hosts of the plan already.")
+        if host not in known:
+            raise InputError(
+                "--joined",
+                f"host {host!r} is not in the cluster file, so its links are unknown; give a cluster file that has it "
+                "with --cluster.",
+            )
+    gone = [host for host in old if host not in known and host not in lost]
+    if gone:
+        raise InputError("--cluster", f"lacks host {gone[0]!r} of the plan; give it with --lost if it is gone.")
+    return [host for host in known if (host in old and host not in lost) or host in joined]

@@ -1,0 +1,173 @@
+"""What a changed plan makes hosts load: tables, CSV and JSON."""
+
+import csv
+import io
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Protocol
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pipette_opt.moves import Move
+from pipette_opt.plan import Plan
+from pipette_opt.units import GB
+
+MOST_HOSTS = 24
+"""Hosts shown; the CSV has all."""
+
+
+class OptionLike(Protocol):
+    """One way to go on."""
+
+    @property
+    def plan(self) -> Plan:
+        """The new plan."""
+        ...
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """What ranks must load."""
+        ...
+
+    @property
+    def num_loads(self) -> int:
+        """Hosts that must load parameters."""
+        ...
+
+    @property
+    def bytes_to_load(self) -> int:
+        """Over all ranks."""
+        ...
+
+
+def replan_tables(old: Plan, chosen: OptionLike, options: Sequence[OptionLike]) -> list[RenderableType]:
+    """The trade-off, and what the chosen plan moves."""
+    return [_headline(old, chosen.plan), _trade_off(chosen, options), *_moves_tables(chosen.moves)]
+
+
+def moves_csv(moves: Sequence[Move]) -> str:
+    """One line for each rank that must load something."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["rank", "host", "local_rank", "stage", "was_rank", "layers", "parameter_gb", "optimizer_gb"])
+    for move in moves:
+        was = "" if move.was is None else move.was
+        writer.writerow(
+            [
+                move.rank,
+                move.host,
+                move.local_rank,
+                move.stage,
+                was,
+                runs(move.layers),
+                f"{move.parameter_bytes / GB:.3f}",
+                f"{move.optimizer_bytes / GB:.3f}",
+            ]
+        )
+    return out.getvalue()
+
+
+def moves_to_dict(chosen: OptionLike, options: Sequence[OptionLike]) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "iteration_time_s": chosen.plan.estimate.iteration_time_s,
+        "num_hosts_to_load": chosen.num_loads,
+        "bytes_to_load": chosen.bytes_to_load,
+        "moves": [
+            {
+                "rank": move.rank,
+                "host": move.host,
+                "local_rank": move.local_rank,
+                "stage": move.stage,
+                "was_rank": move.was,
+                "layers": list(move.layers),
+                "parameter_bytes": move.parameter_bytes,
+                "optimizer_bytes": move.optimizer_bytes,
+            }
+            for move in chosen.moves
+        ],
+        "options": [
+            {
+                "parallel": one.plan.config.label(),
+                "num_hosts_to_load": one.num_loads,
+                "bytes_to_load": one.bytes_to_load,
+                "iteration_time_s": one.plan.estimate.iteration_time_s,
+            }
+            for one in options
+        ],
+    }
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Numbers as ranges, e.g. ``0-4 8 10-11``."""
+    parts = []
+    for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return " ".join(parts)
+
+
+def _headline(old: Plan, new: Plan) -> Text:
+    before, after = old.estimate, new.estimate
+    change = after.tokens_per_s / before.tokens_per_s - 1
+    text = Text()
+    text.append(f"\n{new.config.label()}", style="bold")
+    text.append(f"  on {len(new.placement.nodes_used)} of {len(new.hosts)} hosts, {new.config.world_size} GPUs\n")
+    text.append(f"{after.iteration_time_s:.4g} s per iteration, {after.tokens_per_s:,.0f} tokens/s ({change:+.1%}); ")
+    text.append(f"before {before.iteration_time_s:.4g} s with {old.config.label()} on {old.config.world_size} GPUs")
+    return text
+
+
+def _trade_off(chosen: OptionLike, options: Sequence[OptionLike]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="speed against moves", title_justify="left", title_style="bold")
+    for name in ("hosts that load", "to load, GB", "iteration, s", "slower than the fastest"):
+        table.add_column(name, justify="right")
+    table.add_column("plan")
+    fastest = min(one.plan.estimate.iteration_time_s for one in options)
+    for one in options:
+        slower = one.plan.estimate.iteration_time_s / fastest - 1
+        table.add_row(
+            str(one.num_loads),
+            f"{one.bytes_to_load / GB:,.1f}",
+            f"{one.plan.estimate.iteration_time_s:.5g}",
+            f"{slower:.2%}",
+            Text(one.plan.config.label() + ("  <- this plan" if one is chosen else "")),
+            style="bold" if one is chosen else "",
+        )
+    return table
+
+
+def _moves_tables(moves: Sequence[Move]) -> list[RenderableType]:
+    by_host = {host: list(group) for host, group in groupby(_by_host(moves), key=lambda move: move.host)}
+    if not by_host:
+        return [Text("Nothing has to be loaded.")]
+    table = Table(box=box.SIMPLE_HEAD, title="what hosts load", title_justify="left", title_style="bold")
+    for name in ("host", "ranks", "were", "stage", "layers"):
+        table.add_column(name)
+    for name in ("parameters, GB", "optimizer, GB"):
+        table.add_column(name, justify="right")
+    for host, of_host in list(by_host.items())[:MOST_HOSTS]:
+        were = runs([move.was for move in of_host if move.was is not None])
+        table.add_row(
+            Text(host),
+            runs([move.rank for move in of_host]),
+            were or "-",
+            runs(sorted({move.stage for move in of_host})),
+            runs(sorted({layer for move in of_host for layer in move.layers})) or "-",
+            f"{sum(move.parameter_bytes for move in of_host) / GB:,.1f}",
+            f"{sum(move.optimizer_bytes for move in of_host) / GB:,.1f}",
+        )
+    parts: list[RenderableType] = [table]
+    if len(by_host) > MOST_HOSTS:
+        parts.append(Text(f"and {len(by_host) - MOST_HOSTS} more hosts; --moves FILE writes all.", style="dim"))
+    return parts
+
+
+def _by_host(moves: Sequence[Move]) -> list[Move]:
+    first_rank: dict[str, int] = {}
+    for move in moves:
+        first_rank.setdefault(move.host, move.rank)
+    return sorted(moves, key=lambda move: (first_rank[move.host], move.rank))
