@@ -1,4 +1,4 @@
-"""Hugging Face ``config.json`` of dense decoder-only transformers."""
+"""Hugging Face ``config.json`` of decoder-only transformers, dense or with experts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +22,11 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     if not isinstance(model_type, str):
         raise InputError(where, f"model_type is missing; it says how to read the rest, one of {', '.join(_READERS)}.")
     experts = [key for key in _EXPERT_KEYS if isinstance(config.get(key), int) and config[key] > 1]
-    if experts or "moe" in model_type or model_type in ("mixtral", "dbrx"):
-        raise InputError(where, f"model_type {model_type!r} is a mixture of experts, which is not supported.")
+    if model_type not in _WITH_EXPERTS and (experts or "moe" in model_type or model_type in _OTHER_EXPERTS):
+        supported = ", ".join(_WITH_EXPERTS)
+        raise InputError(
+            where, f"model_type {model_type!r} is a mixture of experts that is not supported; supported: {supported}."
+        )
     reader = _READERS.get(model_type)
     if reader is None:
         raise InputError(where, f"model_type {model_type!r} is not supported; supported: {', '.join(_READERS)}.")
@@ -77,6 +80,51 @@ def _qwen3(fields: Fields) -> dict[str, Any]:
     }
 
 
+def _mixtral(fields: Fields) -> dict[str, Any]:
+    # MixtralConfig: 8 experts, 2 of them for each token, each as wide as intermediate_size.
+    return _mistral(fields) | {
+        "num_experts": fields.whole("num_local_experts", 8),
+        "moe_router_topk": fields.whole("num_experts_per_tok", 2),
+    }
+
+
+def _qwen3_moe(fields: Fields) -> dict[str, Any]:
+    # Qwen3MoeConfig: every layer has experts unless told otherwise.
+    if fields.data.get("mlp_only_layers") or fields.whole("decoder_sparse_step", 1) != 1:
+        problem = "mlp_only_layers must be empty and decoder_sparse_step 1: dense layers between others"
+        raise InputError(fields.where, f"{problem} are not supported.")
+    heads = fields.whole("num_attention_heads")
+    return _llama_like(fields) | {
+        "num_query_groups": fields.whole("num_key_value_heads", 4),
+        "kv_channels": fields.whole("head_dim", _per_head(fields, fields.whole("hidden_size"), heads)),
+        "qk_layernorm": True,
+        "num_experts": fields.whole("num_experts", 128),
+        "moe_router_topk": fields.whole("num_experts_per_tok", 8),
+        "moe_ffn_hidden_size": fields.whole("moe_intermediate_size", 768),
+    }
+
+
+def _deepseek(fields: Fields) -> dict[str, Any]:
+    # DeepSeek-MoE (the first, with ordinary attention): shared experts, and dense layers before the others.
+    if fields.has("kv_lora_rank"):
+        raise InputError(fields.where, "kv_lora_rank: multi-head latent attention is not supported.")
+    if fields.whole("moe_layer_freq", 1) != 1:
+        raise InputError(fields.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
+    width = fields.whole("moe_intermediate_size")
+    return _llama_like(fields) | {
+        "num_experts": fields.whole("n_routed_experts"),
+        "moe_router_topk": fields.whole("num_experts_per_tok"),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": width * _count(fields, "n_shared_experts"),
+        "num_dense_layers": _count(fields, "first_k_dense_replace"),
+    }
+
+
+def _count(fields: Fields, name: str) -> int:
+    """A whole number, 0 if absent or 0."""
+    return fields.whole(name) if fields.data.get(name) else 0
+
+
 def _gpt2(fields: Fields) -> dict[str, Any]:
     hidden, heads = fields.whole("n_embd"), fields.whole("n_head")
     return {
@@ -127,4 +175,9 @@ _READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "qwen3": _qwen3,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
+    "mixtral": _mixtral,
+    "qwen3_moe": _qwen3_moe,
+    "deepseek": _deepseek,
 }
+_WITH_EXPERTS = ("mixtral", "qwen3_moe", "deepseek")
+_OTHER_EXPERTS = ("dbrx", "jamba")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec
-from pipette_opt.types import Precision, RankOrder, RecomputeGranularity
+from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 
 _WHOLE = (
     "num_layers",
@@ -35,9 +35,13 @@ _WHOLE = (
     "decoder_last_pipeline_num_layers",
     "recompute_num_layers",
     "num_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "expert_tensor_parallel_size",
 )
 _NUMBERS = ("hidden_dropout", "attention_dropout")
-_WORDS = ("normalization", "position_embedding_type", "recompute_granularity", "recompute_method")
+_WORDS = ("normalization", "position_embedding_type", "recompute_granularity", "recompute_method", "moe_layer_freq")
 _FLAGS = (
     "group_query_attention",
     "swiglu",
@@ -57,6 +61,7 @@ _FLAGS = (
     "bf16",
     "fp16",
 )
+_DENSE_FIRST = re.compile(r"\[0\]\*(\d+)\+\[1\]\*(\d+)")
 _KNOWN = (*_WHOLE, *_NUMBERS, *_WORDS, *_FLAGS)
 
 
@@ -96,6 +101,9 @@ class MegatronArgs:
     sequence_parallel: bool = False
     use_distributed_optimizer: bool = False
     recompute_granularity: RecomputeGranularity | None = None
+    recompute_method: RecomputeMethod = "uniform"
+    recompute_num_layers: int = 1
+    expert_tensor_parallel_size: int | None = None
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
 
     def parallel_config(self, num_layers: int, num_gpus: int) -> ParallelConfig:
@@ -121,6 +129,9 @@ class MegatronArgs:
                 virtual_pipeline_model_parallel_size=self._num_chunks(num_layers),
                 sequence_parallel=self.sequence_parallel and self.tensor_model_parallel_size > 1,
                 recompute_granularity=self.recompute_granularity,
+                recompute_method=self.recompute_method,
+                recompute_num_layers=self.recompute_num_layers,
+                expert_tensor_parallel_size=self.expert_tensor_parallel_size,
                 use_distributed_optimizer=self.use_distributed_optimizer,
             )
         except ValueError as error:
@@ -185,13 +196,15 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     simple = {
         field: given[field]
         for field in MegatronArgs.__dataclass_fields__
-        if field in given and field not in ("recompute_granularity",)
+        if field in given and field not in ("recompute_granularity", "recompute_method", "recompute_num_layers")
     }
     return MegatronArgs(
         where=where,
         model=model,
         precision="bf16" if given.get("bf16") else "fp16" if given.get("fp16") else None,
         recompute_granularity=_granularity(given, where),
+        recompute_method=_method(given, where),
+        recompute_num_layers=given.get("recompute_num_layers", 1),
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
@@ -208,6 +221,13 @@ def _granularity(given: Mapping[str, Any], where: str) -> RecomputeGranularity |
     if word is None:
         return None
     raise InputError(where, f"--recompute-granularity must be selective or full, got {word!r}.")
+
+
+def _method(given: Mapping[str, Any], where: str) -> RecomputeMethod:
+    word = given.get("recompute_method", "uniform")
+    if word not in ("uniform", "block"):
+        raise InputError(where, f"--recompute-method must be uniform or block, got {word!r}.")
+    return "block" if word == "block" else "uniform"
 
 
 def _collect(text: str, where: str) -> dict[str, Any]:
@@ -263,8 +283,6 @@ def _refuse_misspelt(option: str, field: str, where: str) -> None:
 
 def _model(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
     """The model, with the defaults of ``megatron/training/arguments.py``."""
-    if given.get("num_experts"):
-        raise InputError(where, "--num-experts: mixtures of experts are not supported.")
     if given.get("multi_latent_attention"):
         raise InputError(where, "--multi-latent-attention is not supported.")
     hidden, heads = _required(given, "hidden_size", where), _required(given, "num_attention_heads", where)
@@ -299,11 +317,40 @@ def _model(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
             hidden_dropout=given.get("hidden_dropout", 0.1),
             attention_dropout=given.get("attention_dropout", 0.1),
             make_vocab_size_divisible_by=1 if padded else given.get("make_vocab_size_divisible_by", 128),
+            **_experts(given, where),
         )
     except InputError:
         raise
     except ValueError as error:
         raise InputError(where, str(error)) from None
+
+
+def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Fields of a mixture of experts; none for a dense model, whose other options of experts say nothing."""
+    if not given.get("num_experts"):
+        return {}
+    return {
+        "num_experts": given["num_experts"],
+        "moe_router_topk": given.get("moe_router_topk", 2),
+        "moe_ffn_hidden_size": given.get("moe_ffn_hidden_size"),
+        "moe_shared_expert_intermediate_size": given.get("moe_shared_expert_intermediate_size", 0),
+        "num_dense_layers": _dense_layers(given, where),
+    }
+
+
+def _dense_layers(given: Mapping[str, Any], where: str) -> int:
+    """Dense layers before all others, out of ``--moe-layer-freq``: 1, or a list as ``([0]*1+[1]*27)``."""
+    word = str(given.get("moe_layer_freq", "1")).replace(" ", "")
+    if word == "1":
+        return 0
+    found = _DENSE_FIRST.fullmatch(word)
+    if found is None or int(found[1]) + int(found[2]) != given["num_layers"]:
+        raise InputError(
+            where,
+            f"--moe-layer-freq must be 1, or dense layers first as in ([0]*1+[1]*{given['num_layers'] - 1}), "
+            f"together {given['num_layers']}; got {given['moe_layer_freq']!r}.",
+        )
+    return int(found[1])
 
 
 def _required(given: Mapping[str, Any], field: str, where: str) -> int:

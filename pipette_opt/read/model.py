@@ -33,7 +33,9 @@ _WORDS = {
     "normalization": get_args(ModelSpec.__annotations__["normalization"]),
     "position_embedding_type": get_args(ModelSpec.__annotations__["position_embedding_type"]),
 }
-_OTHER = ("hidden_dropout", "attention_dropout", "make_vocab_size_divisible_by", "source")
+_EXPERTS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
+_EXPERT_COUNTS = ("moe_shared_expert_intermediate_size", "num_dense_layers")
+_OTHER = (*_EXPERTS, *_EXPERT_COUNTS, "hidden_dropout", "attention_dropout", "make_vocab_size_divisible_by", "source")
 
 
 def list_models() -> tuple[str, ...]:
@@ -73,6 +75,8 @@ def read_architecture(path: str | Path) -> ModelSpec:
     values |= {name: fields.choice(name, words, _default(name)) for name, words in _WORDS.items()}
     values |= {name: fields.not_negative(name, 0.0) for name in ("hidden_dropout", "attention_dropout")}
     values["make_vocab_size_divisible_by"] = fields.whole("make_vocab_size_divisible_by", 128)
+    values |= {name: fields.whole(name) for name in _EXPERTS if fields.has(name)}
+    values |= {name: fields.whole(name) for name in _EXPERT_COUNTS if fields.data.get(name)}
     return _checked(str(path), {"name": fields.text("name", path.stem), **values})
 
 

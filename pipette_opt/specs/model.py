@@ -99,8 +99,10 @@ class ModelSpec:
             if self.moe_ffn_hidden_size is not None:
                 raise ValueError(f"moe_ffn_hidden_size={self.moe_ffn_hidden_size} needs num_experts.")
             return
-        for field in ("num_experts", "moe_router_topk", "expert_ffn_size"):
+        for field in ("num_experts", "moe_router_topk", "moe_ffn_hidden_size"):
             value = getattr(self, field)
+            if value is None:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
         if self.moe_router_topk > self.num_experts:

@@ -1,0 +1,170 @@
+"""Models with experts: Hugging Face files, Megatron arguments, presets; and who refuses them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs_for_tests import LLAMA_8B, cluster, config, instance
+
+from pipette_opt.costs.compute import stage_compute
+from pipette_opt.errors import InputError
+from pipette_opt.read.hugging_face import model_from_hugging_face
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.model import read_architecture, read_model
+from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+
+MIXTRAL = {
+    "model_type": "mixtral",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}
+DEEPSEEK = {
+    "model_type": "deepseek",
+    "num_hidden_layers": 28,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 102400,
+    "max_position_embeddings": 4096,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "tie_word_embeddings": False,
+}
+QWEN = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "preset"), [(MIXTRAL, "mixtral-8x7b"), (DEEPSEEK, "deepseek-moe-16b"), (QWEN, "qwen3-30b-a3b")]
+)
+def test_hugging_face_gives_the_preset(text: dict[str, Any], preset: str) -> None:
+    """Our presets are what the files say."""
+    assert model_from_hugging_face(text, "config.json", preset) == read_model(preset)
+
+
+@pytest.mark.parametrize(
+    ("preset", "total", "active"),
+    [("mixtral-8x7b", 46.7e9, 12.9e9), ("deepseek-moe-16b", 16.4e9, 2.8e9), ("qwen3-30b-a3b", 30.5e9, 3.3e9)],
+)
+def test_parameters_as_published(preset: str, total: float, active: float) -> None:
+    """All parameters, and those that one token passes, the embedding look-up among them."""
+    model = read_model(preset)
+    assert model.num_parameters == pytest.approx(total, rel=0.01)
+    passed = model.flops_per_token(1) / 6 + model.vocab_size * model.hidden_size
+    assert passed == pytest.approx(active, rel=0.02)
+
+
+def test_megatron_arguments_of_a_mixture() -> None:
+    """Experts, their width, dense layers first, shared experts, and who shares an expert."""
+    text = (
+        "--num-layers 28 --hidden-size 2048 --ffn-hidden-size 10944 --num-attention-heads 16 --vocab-size 102400 "
+        "--max-position-embeddings 4096 --swiglu --disable-bias-linear --untie-embeddings-and-output-weights "
+        "--normalization RMSNorm --position-embedding-type rope --make-vocab-size-divisible-by 128 "
+        "--hidden-dropout 0 --attention-dropout 0 --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 "
+        "--moe-shared-expert-intermediate-size 2816 --moe-layer-freq '([0]*1+[1]*27)' --tensor-model-parallel-size 2 "
+        "--expert-model-parallel-size 8 --expert-tensor-parallel-size 1 --sequence-parallel "
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 3"
+    )
+    args = parse_megatron_args(text, name="deepseek-moe-16b")
+    assert args.model == read_model("deepseek-moe-16b")
+    plan = args.parallel_config(28, 16)
+    assert (plan.expert_model_parallel_size, plan.expert_tensor_size) == (8, 1)
+    assert (plan.recompute_method, plan.recompute_num_layers) == ("block", 3)
+
+
+@pytest.mark.parametrize("freq", ["2", "([1]*27+[0]*1)", "([0]*1+[1]*26)"])
+def test_other_orders_of_layers_are_refused(freq: str) -> None:
+    """Only dense layers before all others, and as many as the model has."""
+    text = "--num-layers 28 --hidden-size 8 --num-attention-heads 2 --vocab-size 9 --seq-length 8 --num-experts 4"
+    with pytest.raises(InputError, match=r"must be 1, or dense layers first as in \(\[0\]\*1\+\[1\]\*27\)"):
+        parse_megatron_args(f"{text} --moe-layer-freq {freq}")
+
+
+def test_architecture_file_with_experts(tmp_path: Path) -> None:
+    """Fields of experts may stand in our YAML, and are checked."""
+    text = (
+        "num_layers: 4\nhidden_size: 64\nffn_hidden_size: 128\nnum_attention_heads: 4\nnum_query_groups: 4\n"
+        "kv_channels: 16\nvocab_size: 100\nmax_position_embeddings: 32\n"
+    )
+    path = tmp_path / "few.yaml"
+    path.write_text(text + "num_experts: 4\nmoe_router_topk: 1\nnum_dense_layers: 1\n")
+    model = read_architecture(path)
+    assert (model.num_experts, model.moe_router_topk, model.num_moe_layers) == (4, 1, 3)
+    path.write_text(text + "num_dense_layers: 1\n")
+    with pytest.raises(InputError, match="num_dense_layers=1 needs num_experts"):
+        read_architecture(path)
+
+
+def test_whoever_tells_times_refuses_experts_and_fp8() -> None:
+    """One clear message where an instance is made, before anything is timed."""
+    mixture = replace(LLAMA_8B, num_experts=8)
+    with pytest.raises(InputError, match="has 8 experts; times of mixtures of experts are not known"):
+        instance(cluster(2), mixture)
+    with pytest.raises(InputError, match="times of fp8 training are not known"):
+        Instance(
+            model=LLAMA_8B, cluster=cluster(2), training=TrainingSpec(global_batch_size=8, seq_length=1024, fp8=True)
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"zero_stage": 2, "use_distributed_optimizer": True}, "ZeRO stage 2"),
+        ({"recompute_granularity": "full", "recompute_method": "block"}, "block recomputation"),
+    ],
+)
+def test_whoever_tells_times_refuses_other_savers(changes: dict[str, Any], message: str) -> None:
+    """Configurations whose memory is known and whose times are not."""
+    with pytest.raises(InputError, match=message):
+        stage_compute(instance(cluster(2)), config(1, 1, 8, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_experts": 0},
+        {"num_experts": 4, "moe_router_topk": 5},
+        {"num_experts": 4, "moe_ffn_hidden_size": 0},
+        {"num_experts": 4, "num_dense_layers": 32},
+        {"num_experts": 4, "num_dense_layers": -1},
+        {"moe_ffn_hidden_size": 64},
+        {"moe_shared_expert_intermediate_size": 64},
+    ],
+)
+def test_absurd_experts(changes: dict[str, Any]) -> None:
+    """Refused with the field's name."""
+    with pytest.raises(ValueError, match=r"num_experts|moe_|num_dense"):
+        replace(LLAMA_8B, **changes)
+
+
+def test_a_dense_model_is_unchanged() -> None:
+    """Without experts the counts are the old ones: attention, MLP, norms."""
+    model: ModelSpec = LLAMA_8B
+    layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
+    assert model.num_parameters == 32 * layer + 2 * 128256 * 4096 + 4096
