@@ -34,6 +34,7 @@ _WHOLE = (
     "decoder_first_pipeline_num_layers",
     "decoder_last_pipeline_num_layers",
     "recompute_num_layers",
+    "ddp_bucket_size",
     "num_experts",
     "moe_router_topk",
     "moe_ffn_hidden_size",
@@ -54,6 +55,9 @@ _FLAGS = (
     "multi_latent_attention",
     "sequence_parallel",
     "use_distributed_optimizer",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "no_overlap_p2p_communication",
     "recompute_activations",
     "use_tp_pp_dp_mapping",
     "account_for_embedding_in_pipeline_split",
@@ -100,6 +104,10 @@ class MegatronArgs:
     precision: Precision | None = None
     sequence_parallel: bool = False
     use_distributed_optimizer: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    no_overlap_p2p_communication: bool = False
+    ddp_bucket_size: int | None = None
     recompute_granularity: RecomputeGranularity | None = None
     recompute_method: RecomputeMethod = "uniform"
     recompute_num_layers: int = 1
@@ -133,6 +141,10 @@ class MegatronArgs:
                 recompute_num_layers=self.recompute_num_layers,
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
                 use_distributed_optimizer=self.use_distributed_optimizer,
+                overlap_grad_reduce=self.overlap_grad_reduce,
+                overlap_param_gather=self.overlap_param_gather,
+                ddp_bucket_size=self.ddp_bucket_size,
+                overlap_p2p_communication=not self.no_overlap_p2p_communication,
             )
         except ValueError as error:
             raise InputError(self.where, str(error)) from None
