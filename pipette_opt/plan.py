@@ -158,9 +158,11 @@ def rank_rows(plan: Plan) -> list[RankRow]:
     """
     The rank map, in rank order.
 
-    Expert parallelism shares the data- and context-parallel ranks of a stage, the expert coordinate fastest.
+    The ranks of one expert are neighbours, and so are those of the experts that hold a layer's together: in both
+    orders megatron-core's expert ranks begin with tensor, then expert parallelism.
     """
     config = plan.config
+    expert_size, num_groups = config.expert_tensor_size, config.expert_model_parallel_size
     coordinates = RankGrid.of(config, plan.placement.order).coordinates()
     places = zip(plan.placement.node, plan.placement.local_rank, coordinates, strict=True)
     return [
@@ -170,7 +172,7 @@ def rank_rows(plan: Plan) -> list[RankRow]:
             local_rank=int(local_rank),
             tp=int(tp),
             cp=int(cp),
-            ep=int(dp * config.context_parallel_size + cp) % config.expert_model_parallel_size,
+            ep=rank // expert_size % num_groups,
             dp=int(dp),
             pp=int(pp),
         )

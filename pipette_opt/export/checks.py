@@ -1,6 +1,7 @@
 """What must hold of a plan before anything is written from it."""
 
 from pipette_opt.errors import InputError
+from pipette_opt.export.recorded import refuse_async_sends
 from pipette_opt.plan import Plan, rank_rows
 
 
@@ -22,20 +23,37 @@ def check_map(plan: Plan) -> None:
         owner[gpu] = row.rank
 
 
-def check_expert_groups(plan: Plan) -> None:
+def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:
     """
-    Expert and dense ranks share their pipeline groups, as ``initialize_model_parallel`` of megatron-core demands.
+    Tensor-parallel size of the experts that megatron-core has to be told, ``None`` for its own default.
 
-    In the order that ends with data parallelism that holds only if both have equally many data-parallel ranks, which
-    with as many tensor ranks means ``ep == cp``; otherwise ``InputError``.
+    ``initialize_model_parallel`` (0.16) numbers the ranks of experts too, also of a model without any. In the order
+    that ends with data parallelism it wants as many data-parallel ranks of experts as of everything else, that is
+    ``etp * ep == tp * cp``. Without experts that is only a matter of naming the size; otherwise ``InputError``.
     """
     config = plan.config
-    if plan.placement.order == "tp-cp-ep-dp-pp" or config.pipeline_model_parallel_size == 1:
-        return
-    experts, context = config.expert_model_parallel_size, config.context_parallel_size
-    if experts not in (1, context):
+    if config.expert_model_parallel_size > 1 and num_experts is None:
         raise InputError(
             "expert_model_parallel_size",
-            f"is {experts} with context_parallel_size {context} in rank order {plan.placement.order}; there "
-            "megatron-core wants them equal. Solve for the order tp-cp-ep-dp-pp.",
+            f"is {config.expert_model_parallel_size}, but the model of the plan has no experts.",
         )
+    chosen = config.expert_tensor_parallel_size
+    dense = config.tensor_model_parallel_size * config.context_parallel_size
+    expert = config.expert_tensor_size * config.expert_model_parallel_size
+    if plan.placement.order == "tp-cp-ep-dp-pp" or config.pipeline_model_parallel_size == 1 or expert == dense:
+        return chosen
+    if num_experts is None and chosen is None:
+        return dense
+    raise InputError(
+        "rank_order",
+        f"is {plan.placement.order}; there megatron-core wants expert tensor size * expert_model_parallel_size, here "
+        f"{expert}, to be tensor * context parallel size, here {dense}.",
+    )
+
+
+def check_megatron_can(target: str, plan: Plan) -> None:
+    """Sends are waited for, and replicas share no more than optimizer states; otherwise ``InputError``."""
+    refuse_async_sends(target, plan)
+    stage = plan.config.sharding_stage
+    if stage > 1:
+        raise InputError("zero_stage", f"is {stage}; the distributed optimizer of {target} is stage 1.")

@@ -18,7 +18,13 @@ from pipette_opt.plan import Plan
 from pipette_opt.specs import TrainingSpec
 
 SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
-SAID_OF_CONFIG = ("sequence_parallel", "recompute_granularity", "use_distributed_optimizer")
+SAID_OF_CONFIG = (
+    "sequence_parallel",
+    "recompute_granularity",
+    "recompute_num_layers",
+    "use_distributed_optimizer",
+    "zero_stage",
+)
 
 ENVIRONMENT = "CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_DEVICE_ORDER=PCI_BUS_ID\n"
 """What the launcher sets on every host; it reads the file that ``DS_ENV_FILE`` names."""
@@ -51,7 +57,7 @@ def configuration(plan: Plan, training: TrainingSpec) -> dict[str, Any]:
         "train_batch_size": plan.global_batch_size,
         "train_micro_batch_size_per_gpu": config.micro_batch_size,
         "gradient_accumulation_steps": config.num_microbatches(plan.global_batch_size),
-        "zero_optimization": {"stage": int(config.use_distributed_optimizer)},
+        "zero_optimization": {"stage": config.sharding_stage},
     }
     if training.precision != "fp32":
         content[training.precision] = {"enabled": True}
@@ -72,6 +78,8 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
             "layers_per_stage",
             f"{list(config.layers_per_stage)} are not equal; DeepSpeed's PipelineModule splits by a rule of its own.",
         )
+    if config.sharding_stage > 1 and config.pipeline_model_parallel_size > 1:
+        raise InputError("zero_stage", f"is {config.sharding_stage}; DeepSpeed's pipeline goes with stages 0 and 1.")
     if config.recompute_granularity == "selective":
         raise InputError(
             "recompute_granularity", "is selective; DeepSpeed's pipeline recomputes whole layers or nothing."
@@ -85,14 +93,14 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
         ["--pipeline-model-parallel-size", config.pipeline_model_parallel_size],
         ["--micro-batch-size", config.micro_batch_size],
         ["--global-batch-size", plan.global_batch_size],
-        ["--zero-stage", int(config.use_distributed_optimizer)],
+        ["--zero-stage", config.sharding_stage],
     ]
     if config.sequence_parallel:
         degrees.append(["--sequence-parallel"])
     if config.recompute_granularity == "full":
         degrees += [
             ["--checkpoint-activations", "--deepspeed-activation-checkpointing"],
-            ["--checkpoint-num-layers", 1],
+            ["--checkpoint-num-layers", config.recompute_num_layers],
         ]
     whole = all(share.gpus == tuple(range(plan.gpus_per_node)) for share in shares)
     chosen = "@".join(f"{share.host}:{share.visible_devices}" for share in shares)

@@ -6,8 +6,8 @@ Names and defaults are those of ``megatron/training/arguments.py`` beside megatr
 
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
 from pipette_opt.errors import InputError
-from pipette_opt.export.checks import check_expert_groups
-from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_async_sends, refuse_unsaid
+from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
+from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import array_lines, comment
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -34,6 +34,11 @@ SAID_OF_MODEL = (
     "hidden_dropout",
     "attention_dropout",
     "make_vocab_size_divisible_by",
+    "num_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "num_dense_layers",
 )
 SAID_OF_CONFIG = (
     "context_parallel_size",
@@ -41,7 +46,11 @@ SAID_OF_CONFIG = (
     "virtual_pipeline_model_parallel_size",
     "sequence_parallel",
     "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
     "use_distributed_optimizer",
+    "zero_stage",
+    "expert_tensor_parallel_size",
 )
 
 
@@ -77,7 +86,7 @@ def megatron_options(plan: Plan) -> list[Option]:
     for spec, said in ((model, SAID_OF_MODEL), (training, SAID_OF_TRAINING), (plan.config, SAID_OF_CONFIG)):
         refuse_unsaid("Megatron-LM", spec, said)
     return [
-        *_parallel_options(plan),
+        *_parallel_options(plan, model),
         *_batch_options(plan, training),
         *_model_options(model, training),
         *_precision_options(training),
@@ -136,10 +145,10 @@ LAYOUT_ARGUMENTS = {
 """Megatron-LM's arguments for what megatron-core calls otherwise."""
 
 
-def _parallel_options(plan: Plan) -> list[Option]:
+def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     config = plan.config
-    refuse_async_sends("Megatron-LM", plan)
-    check_expert_groups(plan)
+    check_megatron_can("Megatron-LM", plan)
+    expert_size = expert_tensor_size(plan, model.num_experts)
     options: list[Option] = [
         ("--tensor-model-parallel-size", str(config.tensor_model_parallel_size)),
         ("--pipeline-model-parallel-size", str(config.pipeline_model_parallel_size)),
@@ -147,6 +156,8 @@ def _parallel_options(plan: Plan) -> list[Option]:
     ]
     if config.expert_model_parallel_size > 1:
         options.append(("--expert-model-parallel-size", str(config.expert_model_parallel_size)))
+    if expert_size is not None:
+        options.append(("--expert-tensor-parallel-size", str(expert_size)))
     options += [(LAYOUT_ARGUMENTS[name], str(value)) for name, value in layout_options(plan).items()]
     if plan.placement.order == "tp-cp-ep-pp-dp":
         options.append(("--use-tp-pp-dp-mapping",))
@@ -157,8 +168,8 @@ def _parallel_options(plan: Plan) -> list[Option]:
     if config.recompute_granularity == "full":
         options += [
             ("--recompute-granularity", "full"),
-            ("--recompute-method", "uniform"),
-            ("--recompute-num-layers", "1"),
+            ("--recompute-method", config.recompute_method),
+            ("--recompute-num-layers", str(config.recompute_num_layers)),
         ]
     elif config.recompute_granularity == "selective":
         options.append(("--recompute-granularity", "selective"))
@@ -204,7 +215,23 @@ def _model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         ("--add-qkv-bias", model.add_qkv_bias and not model.add_bias_linear),
         ("--qk-layernorm", model.qk_layernorm),
     )
-    return options + [(flag,) for flag, wanted in flags if wanted]
+    return [*options, *[(flag,) for flag, wanted in flags if wanted], *_expert_options(model)]
+
+
+def _expert_options(model: ModelSpec) -> list[Option]:
+    """Routed and shared experts; the layers without them come first."""
+    if model.num_experts is None:
+        return []
+    options: list[Option] = [
+        ("--num-experts", str(model.num_experts)),
+        ("--moe-router-topk", str(model.moe_router_topk)),
+        ("--moe-ffn-hidden-size", str(model.expert_ffn_size)),
+    ]
+    if model.moe_shared_expert_intermediate_size:
+        options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
+    if model.num_dense_layers:
+        options.append(("--moe-layer-freq", f"[0]*{model.num_dense_layers}+[1]*{model.num_moe_layers}"))
+    return options
 
 
 def _precision_options(training: TrainingSpec) -> list[Option]:

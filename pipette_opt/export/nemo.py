@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from pipette_opt.errors import InputError
-from pipette_opt.export.checks import check_expert_groups
+from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.megatron import (
     SAID_OF_CONFIG,
     SAID_OF_MODEL,
@@ -20,7 +20,7 @@ from pipette_opt.export.megatron import (
     Option,
     layout_options,
 )
-from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_async_sends, refuse_unsaid
+from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import array_lines, comment
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -67,18 +67,20 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "num_attention_heads": model.num_attention_heads,
             "num_query_groups": model.num_query_groups,
             "kv_channels": model.kv_channels,
+            **_experts(model),
             "seq_length": training.seq_length,
             "tensor_model_parallel_size": config.tensor_model_parallel_size,
             "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
             "context_parallel_size": config.context_parallel_size,
             "expert_model_parallel_size": config.expert_model_parallel_size,
+            "expert_tensor_parallel_size": expert_tensor_size(plan, model.num_experts),
             "sequence_parallel": config.sequence_parallel,
             **{name: layout.get(name) for name in LAYOUT_FIELDS},
             "account_for_embedding_in_pipeline_split": False,
             "account_for_loss_in_pipeline_split": False,
             "recompute_granularity": config.recompute_granularity,
-            "recompute_method": "uniform" if full else None,
-            "recompute_num_layers": 1 if full else None,
+            "recompute_method": config.recompute_method if full else None,
+            "recompute_num_layers": config.recompute_num_layers if full else None,
         },
         "train": {"micro_batch_size": config.micro_batch_size, "global_batch_size": plan.global_batch_size},
         "dataset": {"sequence_length": training.seq_length},
@@ -108,12 +110,26 @@ def _hydra_value(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra_value, value))}]"
     text = str(value)
     return text if text.replace("_", "").isalnum() else f"'{text}'"
 
 
 def _trial_options() -> list[Option]:
     return [(f"train.train_iters={TRIAL_ITERATIONS}",), ("logger.log_interval=1",)]
+
+
+def _experts(model: ModelSpec) -> dict[str, Any]:
+    if model.num_experts is None:
+        return {"num_moe_experts": None}
+    return {
+        "num_moe_experts": model.num_experts,
+        "moe_router_topk": model.moe_router_topk,
+        "moe_ffn_hidden_size": model.expert_ffn_size,
+        "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size or None,
+        "moe_layer_freq": [0] * model.num_dense_layers + [1] * model.num_moe_layers,
+    }
 
 
 def _mixed_precision(training: TrainingSpec) -> str | None:
@@ -128,8 +144,7 @@ def _mixed_precision(training: TrainingSpec) -> str | None:
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
-    refuse_async_sends("Megatron-Bridge", plan)
-    check_expert_groups(plan)
+    check_megatron_can("Megatron-Bridge", plan)
     refuse_unsaid("Megatron-Bridge", model, SAID_OF_MODEL)
     refuse_unsaid("Megatron-Bridge", training, SAID_OF_TRAINING)
     refuse_unsaid("Megatron-Bridge", plan.config, SAID_OF_CONFIG)

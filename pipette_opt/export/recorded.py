@@ -23,7 +23,7 @@ def recorded_training(plan: Plan) -> TrainingSpec:
 
 def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
     """
-    Raise ``InputError`` for a field with another value than its default that a target has no words for.
+    Raise ``InputError`` for a field with another value than its default that a target's export does not write.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
             continue
         value = getattr(spec, field.name)
         if value != field.default:
-            raise InputError(field.name, f"is {value!r}; {target} cannot say that.")
+            raise InputError(field.name, f"is {value!r}; an export for {target} has no words for that.")
 
 
 def refuse_async_sends(target: str, plan: Plan) -> None:

@@ -34,6 +34,7 @@ SAID_OF_CONFIG = (
     "sequence_parallel",
     "recompute_granularity",
     "use_distributed_optimizer",
+    "zero_stage",
 )
 
 
@@ -78,8 +79,9 @@ def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
     """
     Sections of the TOML file.
 
-    ZeRO's first stage has no counterpart in torchtitan. Fully sharded data parallelism that never gives parameters
-    back moves as much: one all-gather and one reduce-scatter per iteration; and it shards the optimizer alike.
+    ZeRO's first two stages have no counterpart in torchtitan. Fully sharded data parallelism that never gives
+    parameters back moves as much: one all-gather and one reduce-scatter per iteration; and it shards the optimizer
+    alike.
     """
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
@@ -89,7 +91,7 @@ def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": 1 if sharded else config.data_parallel_size,
         "data_parallel_shard_degree": config.data_parallel_size if sharded else 1,
-        "fsdp_reshard_after_forward": "never",
+        "fsdp_reshard_after_forward": "always" if config.sharding_stage == 3 else "never",
         "tensor_parallel_degree": config.tensor_model_parallel_size,
         "context_parallel_degree": config.context_parallel_size,
         "pipeline_parallel_degree": config.pipeline_model_parallel_size,
@@ -132,7 +134,7 @@ def module_names(config: ParallelConfig) -> list[list[str]]:
 def toml_text(plan: Plan, sections: Mapping[str, Mapping[str, Any]]) -> str:
     """The file. Its values are numbers, names and lists of names, which TOML writes as JSON does."""
     lines = [f"# {plan.config.label()}, global batch {plan.global_batch_size}; for torchtitan 0.2."]
-    if plan.config.use_distributed_optimizer and plan.config.data_parallel_size > 1:
+    if plan.config.sharding_stage in (1, 2) and plan.config.data_parallel_size > 1:
         lines.append(
             "# Fully sharded data parallelism that keeps its parameters, for the plan's distributed optimizer."
         )

@@ -130,7 +130,7 @@ def test_rotary_positions_cover_the_sequence() -> None:
         ),
         (
             lambda plan: with_training(plan, flash_version=1),
-            "flash_version: is 1; Megatron-LM cannot say that",
+            "flash_version: is 1; an export for Megatron-LM has no words",
         ),
     ],
 )
