@@ -98,7 +98,9 @@ def model(
     from pipette_opt.read.model import read_model
 
     spec = read_model(source)
-    fields = {name: value for name, value in asdict(spec).items() if name != "name"}
+    fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
+    if spec.num_experts is None:
+        fields = {name: value for name, value in fields.items() if "moe" not in name and name != "num_dense_layers"}
     if json:
         show_json({**asdict(spec), "num_parameters": spec.num_parameters})
     else:
