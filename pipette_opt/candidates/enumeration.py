@@ -204,6 +204,10 @@ def _combinations(
                     sequence_parallel=sequence_parallel,
                     use_distributed_optimizer=distributed_optimizer,
                     recompute_granularity=recompute,
+                    overlap_grad_reduce=space.overlap_grad_reduce,
+                    overlap_param_gather=space.overlap_param_gather and distributed_optimizer,
+                    ddp_bucket_size=space.ddp_bucket_size,
+                    overlap_p2p_communication=space.overlap_p2p_communication,
                 )
                 broken = broken_rules(instance.model, instance.training, config)
                 if packing is None:

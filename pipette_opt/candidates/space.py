@@ -54,6 +54,9 @@ class SearchSpace:
         :func:`~pipette_opt.candidates.layer_splits` says.
     layers_per_stage
         Allowed splits, in place of those; each is used with pipelines of its length.
+    overlap_grad_reduce, overlap_param_gather, ddp_bucket_size, overlap_p2p_communication
+        What all candidates send beside compute, as in :class:`~pipette_opt.parallel.ParallelConfig`; parameters only
+        with the distributed optimizer.
     """
 
     num_gpus: int | None = None
@@ -70,6 +73,10 @@ class SearchSpace:
     recompute: tuple[RecomputeGranularity | None, ...] = (None, "selective", "full")
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    ddp_bucket_size: int | None = None
+    overlap_p2p_communication: bool = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -88,6 +95,12 @@ class SearchSpace:
         for granularity in self.recompute:
             if granularity not in (None, "selective", "full"):
                 raise InputError("--recompute", f"must be none, selective or full, got {granularity!r}.")
+        if self.overlap_param_gather and not self.overlap_grad_reduce:
+            raise InputError("--overlap-param-gather", "needs --overlap-grad-reduce.")
+        if self.ddp_bucket_size is not None:
+            _check_count("--ddp-bucket-size", self.ddp_bucket_size)
+            if not self.overlap_grad_reduce:
+                raise InputError("--ddp-bucket-size", "has no effect without --overlap-grad-reduce.")
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
 

@@ -6,7 +6,7 @@ follows from other fields (coordinates, micro-batches) is written all the same a
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -28,7 +28,7 @@ from pipette_opt.plan import (
     rank_rows,
 )
 from pipette_opt.report.entries import Entries, damaged
-from pipette_opt.types import Launcher, P2PMode, RankOrder, RecomputeGranularity
+from pipette_opt.types import Launcher, P2PMode, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.units import GIB
 
 LINE_LENGTH = 120
@@ -163,6 +163,7 @@ def _read_config(parallel: Entries) -> tuple[ParallelConfig, int]:
             sequence_parallel=parallel.flag("sequence_parallel"),
             recompute_granularity=recompute,
             use_distributed_optimizer=parallel.flag("use_distributed_optimizer"),
+            **_later_fields(parallel),
         )
         num_microbatches = config.num_microbatches(global_batch_size)
     except InputError:
@@ -174,6 +175,21 @@ def _read_config(parallel: Entries) -> tuple[ParallelConfig, int]:
         if found != expected:
             raise damaged(parallel.where, parallel.at(name), f"is {found}, but the degrees give {expected}.")
     return config, global_batch_size
+
+
+def _later_fields(parallel: Entries) -> dict[str, Any]:
+    """Fields that files of the same version may lack; absent ones have their defaults."""
+    readers: dict[str, Callable[[str], Any]] = {
+        "recompute_method": lambda name: parallel.choice(name, get_args(RecomputeMethod)),
+        "recompute_num_layers": lambda name: parallel.whole(name, minimum=1),
+        "expert_tensor_parallel_size": lambda name: parallel.optional(name, parallel.whole),
+        "zero_stage": lambda name: parallel.optional(name, parallel.whole),
+        "overlap_grad_reduce": parallel.flag,
+        "overlap_param_gather": parallel.flag,
+        "ddp_bucket_size": lambda name: parallel.optional(name, parallel.whole),
+        "overlap_p2p_communication": parallel.flag,
+    }
+    return {name: read(name) for name, read in readers.items() if name in parallel.data}
 
 
 def _read_placement(top: Entries, config: ParallelConfig, hosts: tuple[str, ...]) -> Placement:
