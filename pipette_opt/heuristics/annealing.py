@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from pipette_opt.heuristics import kernels
+from pipette_opt.heuristics import kernels, swaps
 from pipette_opt.heuristics.common import checked_solution, result_of
 from pipette_opt.heuristics.compiled import evaluate, tables
 from pipette_opt.optimistic import optimistic_ticks
@@ -17,8 +17,18 @@ from pipette_opt.solution import Result, Solution
 from pipette_opt.types import IntArray
 
 MAX_CHUNK_MOVES = 1_000_000
+"""Moves of a restart of the general kernel at most, which cannot be stopped meanwhile."""
 
-SCHEDULES = ((1.0, 1.0, False), (0.5, 3.0, False), (1.0, 10.0, False), (0.25, 10.0, True))
+CHUNK_S = 0.2
+"""Seconds of annealing after which time and stop are looked at, about."""
+
+GENERAL_HOT = 4.0
+"""Temperatures of the general kernel over those of the grid's: its moves see the hard maximum."""
+
+SHARED_MOVES = 100_000
+"""Restarts of so many moves offer all that they have archived to the other candidates of the shape."""
+
+SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10.0, True))
 """Of the restarts in turn: temperature factor, spread of the soft maxima over temperature, start from the best."""
 
 
@@ -50,8 +60,8 @@ class AnnealingParams:
     max_moves: int | None = None
     seed: int = 0
     first_moves: int = 20_000
-    hot: float = 0.02
-    cold: float = 0.0015
+    hot: float = 0.005
+    cold: float = 0.0002
     pool_gap: float = 0.03
     pool_size: int = 32
 
@@ -72,6 +82,31 @@ class AnnealingParams:
             raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
 
 
+class _Shapes:
+    """The placements worth trying for each shape of grid, whichever candidate they were found for."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int, int], list[IntArray]] = {}
+        self.searches: dict[tuple[int, int, int], list[_Search]] = {}
+
+    def join(self, search: "_Search") -> None:
+        """A new candidate starts with what others of its shape have."""
+        for nodes in self.found.setdefault(search.grid, []):
+            search.offer(nodes)
+        self.searches.setdefault(search.grid, []).append(search)
+
+    def share(self, search: "_Search", *, archive: bool) -> None:
+        """What a candidate has found, to the others of its shape."""
+        placements = [search.best_nodes.copy(), *(search.archived_nodes() if archive else ())]
+        known = self.found.setdefault(search.grid, [])
+        known.append(placements[0])
+        del known[:-32]
+        for other in self.searches[search.grid]:
+            if other is not search:
+                for nodes in placements:
+                    other.offer(nodes)
+
+
 class _Search:
     """Annealing of one candidate; keeps the best placement found."""
 
@@ -79,36 +114,84 @@ class _Search:
         self.index, self.bound, self.params = index, bound, params
         self.grid = data.candidates[index].grid
         self.tables = tables(data, data.candidates[index])
+        self.simple = swaps.grid_of(self.tables) if swaps.has_grid(self.tables) else None
         self.random = np.random.SeedSequence((params.seed, index)).generate_state(1, np.uint64) | np.uint64(1)
         self.nodes = np.empty(data.num_nodes, dtype=np.int64)
         self.best_nodes = self.nodes.copy()
         self.best: int = UNUSABLE_TICKS
         self.temperature, self.energy = 1.0, 0
         self.restarts, self.moves_per_s = 0, 1e6
+        cells = data.candidates[index].num_cells
+        self.archive = np.full((swaps.NUM_ARCHIVED, 2), -1, dtype=np.int64)
+        self.archived = np.zeros((swaps.NUM_ARCHIVED, cells), dtype=np.int64)
+        t = self.tables
+        self.finish = np.zeros((len(t.watched), self.grid[1]), dtype=np.int64)
+        self.ring = np.zeros(len(t.watched), dtype=np.int64)
+        self.times = np.zeros((6, len(t.row)), dtype=np.int64)
 
-    def restart(self, moves: int) -> None:
+    def offer(self, nodes: IntArray) -> None:
+        """Take a placement of all hosts, the grid first, if it is better and fits."""
+        if kernels.fits(self.tables, nodes):
+            value = self._value(nodes)
+            if value < self.best:
+                self.best, self.best_nodes = value, nodes.copy()
+
+    def archived_nodes(self) -> Iterator[IntArray]:
+        """Placements of the archive, spare hosts appended; the archive is emptied."""
+        everything = np.arange(len(self.nodes))
+        for place in np.flatnonzero(self.archive[:, 0] >= 0):
+            cells = self.archived[place]
+            yield np.concatenate([cells, np.setdiff1d(everything, cells)])
+        self.archive[:] = -1
+
+    def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
         """One tuned annealing, by the next schedule."""
         factor, softness, from_best = SCHEDULES[self.restarts % len(SCHEDULES)]
         self.restarts += 1
         started = time.perf_counter()
         energy = self._random_start()
-        if from_best:
+        if from_best and self.best < UNUSABLE_TICKS:
             self.nodes[:] = self.best_nodes
         scale = factor * max(energy - self.bound, 1)
+        hot, cold = self.params.hot * scale, self.params.cold * scale
+        if self.simple is None:
+            moves = min(moves, MAX_CHUNK_MOVES)
+            self._anneal_any(moves, GENERAL_HOT * hot, GENERAL_HOT * cold, min(softness, 3.0))
+        else:
+            moves = self._anneal_grid(moves, hot, cold, softness, is_over)
+        self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
+
+    def _anneal_any(self, moves: int, hot: float, cold: float, softness: float) -> None:
         trial_nodes = self.nodes.copy()
-        found = kernels.anneal_tuned(
-            self.tables,
-            self.nodes,
-            trial_nodes,
-            self.random,
-            moves,
-            self.params.hot * scale,
-            self.params.cold * scale,
-            softness,
-        )
+        found = kernels.anneal_tuned(self.tables, self.nodes, trial_nodes, self.random, moves, hot, cold, softness)
         if found < self.best:
             self.best, self.best_nodes = int(found), trial_nodes
-        self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
+
+    def _anneal_grid(self, moves: int, hot: float, cold: float, softness: float, is_over: Callable[[], bool]) -> int:
+        """In parts, so that it can be stopped; returns how many moves were made."""
+        chunk = max(1, int(CHUNK_S * self.moves_per_s) // swaps.REBUILD) * swaps.REBUILD
+        for begin in range(0, moves, chunk):
+            if begin and is_over():
+                return begin
+            end = min(begin + chunk, moves)
+            self.best = int(
+                swaps.anneal_grid(
+                    self.simple,
+                    self.nodes,
+                    self.best,
+                    self.best_nodes,
+                    self.random,
+                    begin,
+                    end,
+                    moves,
+                    hot,
+                    cold,
+                    softness,
+                    self.archive,
+                    self.archived,
+                )
+            )
+        return moves
 
     def proceed(self, moves: int) -> None:
         """Some more moves of Pipette's annealing."""
@@ -125,12 +208,11 @@ class _Search:
         return self.best_nodes[: int(np.prod(self.grid))].reshape(self.grid)
 
     def _random_start(self) -> int:
-        t = self.tables
-        kernels.random_start(t, self.nodes, self.random)
-        finish = np.zeros((len(t.watched), self.grid[1]), dtype=np.int64)
-        ring = np.zeros(len(t.watched), dtype=np.int64)
-        times = np.zeros((6, len(t.row)), dtype=np.int64)
-        return int(evaluate(t, self.nodes, finish, ring, times))
+        kernels.random_start(self.tables, self.nodes, self.random)
+        return self._value(self.nodes)
+
+    def _value(self, nodes: IntArray) -> int:
+        return int(evaluate(self.tables, nodes, self.finish, self.ring, self.times))
 
 
 class _Budget:
@@ -204,6 +286,7 @@ def _run_tuned(
 ) -> list[_Search]:
     """Restarts of doubling length; each round goes on with the better half of the candidates still open."""
     searches: list[_Search] = []
+    shapes = _Shapes()
     best = UNUSABLE_TICKS
     pool_share = _Share(budget, 3)
     num_promising = 0
@@ -213,19 +296,23 @@ def _run_tuned(
         over = budget.is_over if promising else pool_share.is_over or len(searches) - num_promising >= params.pool_size
         if searches and (over or bounds[index] > best * (1 + params.pool_gap)):
             break
-        searches.append(_Search(data, index, bounds[index], params))
-        searches[-1].restart(budget.take(params.first_moves))
-        best = min(best, searches[-1].best)
+        search = _Search(data, index, bounds[index], params)
+        searches.append(search)
+        shapes.join(search)
+        search.restart(budget.take(params.first_moves), lambda: budget.is_over)
+        shapes.share(search, archive=False)
+        best = min(best, *(one.best for one in shapes.searches[search.grid]))
     moves, active = params.first_moves, searches
     while active and not budget.is_over:
-        moves = min(2 * moves, MAX_CHUNK_MOVES)
+        moves *= 2
         active = sorted((s for s in active if s.bound < best), key=lambda s: (s.best, s.index))
         active = active[: max(3, len(active) // 2)]
         for search in active:
             if budget.is_over:
                 break
-            search.restart(budget.take(moves, search.moves_per_s))
-            best = min(best, search.best)
+            search.restart(budget.take(moves, search.moves_per_s), lambda: budget.is_over)
+            shapes.share(search, archive=moves >= SHARED_MOVES)
+            best = min(best, *(one.best for one in shapes.searches[search.grid]))
     return searches
 
 
