@@ -16,7 +16,7 @@ import numpy as np
 
 from pipette_opt import __version__
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.estimator.closed_form import lower_s
+from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -33,9 +33,12 @@ EXACT_SCOPE = (
     "rectangles of the (stage, replica) grid"
 )
 JUDGED_SCOPE = (
-    "the judge's time of an interleaved schedule; the bound is the judge's, over every candidate and every packing "
-    "of whole hosts by equal rectangles of the (stage, replica) grid"
+    "the judge's time of an interleaved schedule, over every candidate, interleaved or not, and every packing of whole "
+    "hosts by equal rectangles of the (stage, replica) grid"
 )
+PROVEN_WITHIN = 2e-6
+"""Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
+
 INSTANT_BYTES_PER_S = 1e30
 """A link that takes no time."""
 
@@ -118,28 +121,27 @@ def judge_lower_bound_s(lower: ProblemData) -> float:
     return min(bounds, default=0) * lower.tick_s
 
 
-def best_links_lower_s(instance: Instance, candidate: CandidateData) -> float:
+def best_links_times(instance: Instance, candidate: CandidateData) -> PlacedTimes | None:
     """
-    The judge's lower form of a candidate whose every link is as fast as the fastest of the cluster, seconds.
+    Times of a candidate whose every link is as fast as the fastest of the cluster.
 
-    The form never falls when a time grows, so no placement is faster. It knows more of interleaved schedules than the
-    lower form in ticks. Zero where hosts differ in kind.
+    The judge never falls when a time grows, so no placement is faster than what it makes of these. ``None`` where hosts
+    differ in kind, or nothing was measured.
     """
     cluster = instance.cluster
     if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
-        return 0.0
+        return None
     per_node = candidate.config.world_size // candidate.num_cells
     matrices = []
     for num_flows in sorted({per_node // candidate.block.stages, per_node}):
         fastest = float(np.nanmax(cluster.pair_bytes_per_s(num_flows), initial=0.0))
         if fastest <= 0.0:
-            return 0.0
+            return None
         shape = (cluster.num_nodes, cluster.num_nodes)
         matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(shape, fastest)))
     ideal = replace(instance, cluster=replace(cluster, link_matrices=tuple(matrices), node_bytes_per_s=None))
     nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
-    times = placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
-    return lower_s(times, candidate.num_microbatches, instance.p2p)
+    return placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
 
 
 def placement_dependent_s(instance: Instance, data: ProblemData, best: JudgedSolution) -> float:
@@ -193,7 +195,7 @@ def make_certificate(
         proven = exact.solution is not None and exact.lower_bound_ticks >= _ticks(data, best)
     else:
         objective_s, bound_s, scope = fastest, judge_bound_s, JUDGED_SCOPE
-        proven = False
+        proven = bound_s >= (1 - PROVEN_WITHIN) * fastest
     bound_s = min(bound_s, objective_s)
     dependent_s = placement_dependent_s(instance, data, best)
     return Certificate(

@@ -1,9 +1,8 @@
 """
-The story: enumerate, keep what fits, anneal for a hint, solve with a certificate, judge, re-rank, verify.
+The story: enumerate, keep what fits, anneal for a hint, certify by the judge, solve the closed form, re-rank, verify.
 
-The solver optimises the closed form; the judge walks the real schedule and decides between what the solver found.
-Schedules whose closed form is not proven (interleaved) meet the judge with the placement that is best for their
-proven lower form.
+The judge walks the real schedule and decides. Its certificate covers every candidate, interleaved or not. Where the
+best plan is not interleaved the solver optimises its closed form, too, with a certificate of its own.
 """
 
 import logging
@@ -11,43 +10,41 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.errors import InfeasibleError, MissingLinkError
+from pipette_opt.certify import Certified, CertifyParams, certify
+from pipette_opt.errors import InfeasibleError
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.heuristics.common import checked_solution
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
-    best_links_lower_s,
-    closed_form_s,
     judge_lower_bound_s,
     judge_solution,
     lost_because,
-    lower_bound_s,
     make_certificate,
     make_plan,
     stage_memory,
 )
-from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem import ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
 
 logger = logging.getLogger(__name__)
 
 ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
-"""Parts of the time limit for the hint, and for interleaved schedules."""
+"""Parts of the time limit for the hint, and for what comes after the closed form."""
 
-FLOAT_MARGIN = 1e-9
-"""Relative; given back from bounds that are computed in doubles."""
+MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
+"""Most seconds for the hint; where there are interleaved candidates, which are usually faster than any hint."""
+
+CERTIFYING_SHARE = 0.7
+"""Part of the time left for the judge's certificate if interleaved candidates make it come before the closed form."""
 
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
@@ -150,13 +147,19 @@ def optimize(
     judged = judge_pool(prepared.instance, prepared.exact, hint)
     if judged:
         watcher.on_plan(finish(prepared, judged, hint, params, watcher, inputs))
-    result = solve_exact(prepared, params, watcher, hint)
-    judged += judge_pool(instance, prepared.exact, result)
-    judged += judge_interleaved(prepared, best_first(judged), params, watcher)
+    result, certified = hint, None
+    if prepared.interleaved.candidates:
+        certified = certify_judge(prepared, judged, params, watcher, CERTIFYING_SHARE)
+        judged += certified.judged
+    if not judged or best_first(judged)[0].objective_s is not None:
+        result = solve_exact(prepared, params, watcher, hint)
+        judged += judge_pool(instance, prepared.exact, result)
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
-    judge_bound_s, seen = bound_judge(prepared, best_first(judged), params, watcher)
-    plan = finish(prepared, judged + seen, result, params, watcher, inputs, judge_bound_s)
+    if certified is None:
+        certified = certify_judge(prepared, judged, params, watcher)
+        judged += certified.judged
+    plan = finish(prepared, judged, result, params, watcher, inputs, certified)
     verify(instance, plan)
     return plan
 
@@ -164,7 +167,8 @@ def optimize(
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:
     """Anneal the candidates that have a closed form."""
     watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
-    limit = min(10.0, ANNEALING_SHARE * params.time_limit_s)
+    most = HINT_BESIDE_INTERLEAVED_S if prepared.interleaved.candidates else MOST_ANNEALING_S
+    limit = min(most, ANNEALING_SHARE * params.time_limit_s)
     return anneal(prepared.exact, AnnealingParams(time_limit_s=limit, seed=params.seed), stop=watcher.stop)
 
 
@@ -186,8 +190,7 @@ def solve_exact(prepared: Prepared, params: OptimizeParams, watcher: Watcher, hi
     from pipette_opt.solver.solve import solve
 
     data = prepared.exact
-    share = 1.0 - (INTERLEAVED_SHARE if prepared.interleaved.candidates else 0.0)
-    left = max(0.1, share * params.time_limit_s - watcher.elapsed_s)
+    left = max(0.1, (1.0 - INTERLEAVED_SHARE) * params.time_limit_s - watcher.elapsed_s)
     start = [] if hint.solution is None else [hint.solution, *hint.pool]
 
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
@@ -210,120 +213,22 @@ def judge_pool(instance: Instance, data: ProblemData, result: Result) -> list[Ju
     return [judge_solution(instance, data, one) for one in (result.solution, *result.pool)[:MOST_JUDGED]]
 
 
-def judge_interleaved(
-    prepared: Prepared, best: list[JudgedSolution], params: OptimizeParams, watcher: Watcher
-) -> list[JudgedSolution]:
-    """
-    Place and judge the interleaved candidates whose lower form is below the best time, most promising first.
-
-    Each is annealed for its lower form, and also tried on the hosts of the best plans of its grid. What time does
-    not allow stays open; the judge's lower bound covers it.
-    """
-    data = prepared.interleaved
-    fastest = best[0].estimate.iteration_time_s if best else float("inf")
-    bounds = {index: optimistic_ticks(data, candidate) for index, candidate in enumerate(data.candidates)}
-    order = sorted(
-        (index for index, bound in bounds.items() if bound < UNUSABLE_TICKS), key=lambda index: bounds[index]
-    )
-    ends = max(watcher.elapsed_s + 0.5, params.time_limit_s)
-    judged: list[JudgedSolution] = []
-    for position, index in enumerate(order):
-        low = (bounds[index] - data.candidates[index].rounding_ticks) * data.tick_s
-        left = ends - watcher.elapsed_s
-        if low >= fastest or left <= 0 or watcher.stop.is_set():
-            break
-        watcher.report(f"judging interleaved schedules ({position + 1} of {len(order)})")
-        share = min(1.0, max(0.02, left / (len(order) - position)))
-        found = anneal(data, AnnealingParams(time_limit_s=share, seed=params.seed), [index], stop=watcher.stop)
-        tried = [] if found.solution is None else [found.solution, *_same_grid(data, index, best)]
-        judged += [one for one in map(partial(_judged_if_linked, prepared.instance, data), tried) if one is not None]
-        fastest = min([fastest, *(one.estimate.iteration_time_s for one in judged)])
-    return judged
-
-
-def bound_judge(
-    prepared: Prepared, best: list[JudgedSolution], params: OptimizeParams, watcher: Watcher
-) -> tuple[float, list[JudgedSolution]]:
-    """
-    No plan of the searched space can be faster by the judge than the first value.
-
-    The candidates whose lower form at the best links is below the best time are placed for their lower form by the
-    solver; what it cannot close in the time left keeps the bound that it has. Its placements are judged too.
-    """
-    from pipette_opt.solver.params import SolverParams
-    from pipette_opt.solver.solve import solve
-
-    data, fastest = prepared.lower, best[0].estimate.iteration_time_s
-    below = [
-        candidate
-        for candidate in data.candidates
-        if (optimistic_ticks(data, candidate) - candidate.rounding_ticks) * data.tick_s < fastest
-    ]
-    if not below:
-        return fastest, []
-    few = replace(data, candidates=tuple(below))
-    known = {(one.candidate.config, one.candidate.block): one.nodes for one in reversed(best)}
-    hints = [
-        checked_solution(few, index, known[candidate.config, candidate.block])
-        for index, candidate in enumerate(below)
-        if (candidate.config, candidate.block) in known
-    ]
-    watcher.report(f"bounding the judge over {len(below)} candidates")
-    result = solve(
-        few,
-        SolverParams(
-            time_limit_s=max(0.5, params.time_limit_s - watcher.elapsed_s),
-            gap_limit=max(params.gap_limit, 1e-4),
+def certify_judge(
+    prepared: Prepared, judged: list[JudgedSolution], params: OptimizeParams, watcher: Watcher, share: float = 1.0
+) -> Certified:
+    """The judge's certificate over all candidates, in a share of the time left."""
+    return certify(
+        prepared,
+        judged,
+        CertifyParams(
+            time_limit_s=max(0.5, share * (params.time_limit_s - watcher.elapsed_s)),
+            gap_limit=params.gap_limit,
             workers=params.workers,
             seed=params.seed,
         ),
-        hint=[one for one in hints if one is not None],
+        report=watcher.report,
         stop=watcher.stop,
     )
-    tried = [] if result.solution is None else [result.solution, *result.pool][:MOST_JUDGED]
-    judged = [one for one in map(partial(_judged_if_linked, prepared.instance, few), tried) if one is not None]
-    return _judge_bound_s(prepared, few, result, fastest), [_with_form(prepared, one) for one in judged]
-
-
-def _judge_bound_s(prepared: Prepared, few: ProblemData, result: Result, fastest: float) -> float:
-    """The least over the candidates of what is proven about each: by the solver, and by the judge's own lower form."""
-    bounds = [fastest]
-    for candidate, ticks in zip(few.candidates, result.candidate_bounds.tolist(), strict=True):
-        proven = (ticks - candidate.rounding_ticks) * few.tick_s
-        bounds.append(max(proven, best_links_lower_s(prepared.instance, candidate)) if proven < fastest else proven)
-    return max(0.0, min(bounds) * (1 - FLOAT_MARGIN))
-
-
-def _with_form(prepared: Prepared, judged: JudgedSolution) -> JudgedSolution:
-    """A solution found for the lower form, as one of the candidate that the plan is made of."""
-    for candidate in prepared.problem.candidates:
-        if candidate.config == judged.candidate.config and candidate.block == judged.candidate.block:
-            objective_s = closed_form_s(prepared.problem, candidate, judged.nodes) if candidate.exact else None
-            return replace(judged, candidate=candidate, objective_s=objective_s)
-    raise AssertionError(f"{judged.candidate.config.label()} is no candidate")
-
-
-def _same_grid(data: ProblemData, index: int, best: list[JudgedSolution]) -> list[Solution]:
-    """The hosts of the fastest plan with the candidate's block and grid, for the candidate."""
-    candidate = data.candidates[index]
-    for one in best:
-        if one.candidate.block == candidate.block and one.candidate.grid == candidate.grid:
-            found = checked_solution(data, index, one.nodes)
-            return [] if found is None else [found]
-    return []
-
-
-def _judged_if_linked(instance: Instance, data: ProblemData, solution: Solution) -> JudgedSolution | None:
-    """
-    Judge a solution of a lower form; ``None`` if it lacks a link.
-
-    With interleaving activations also go from the last stage back to the first, over a link that the lower form
-    does not know.
-    """
-    try:
-        return judge_solution(instance, data, solution)
-    except MissingLinkError:
-        return None
 
 
 def finish(
@@ -333,28 +238,31 @@ def finish(
     params: OptimizeParams,
     watcher: Watcher,
     inputs: Mapping[str, Any] | None,
-    judge_bound_s: float | None = None,
+    certified: Certified | None = None,
 ) -> Plan:
     """
     The plan of the fastest judged solution, with its certificate and what came next.
 
     Parameters
     ----------
-    judge_bound_s
-        Proven bound of the judge; by default the one that needs no search.
+    certified
+        What is proven about the judge's time; by default the bound that needs no search.
     """
     ranked = best_first(judged)
     best = ranked[0]
     certificate = make_certificate(
         prepared.instance,
-        prepared.problem if best.objective_s is None else prepared.exact,
+        _certified_by(prepared, best),
         best,
         result,
-        judge_lower_bound_s(prepared.lower) if judge_bound_s is None else judge_bound_s,
+        judge_lower_bound_s(prepared.lower) if certified is None else certified.bound_s,
         watcher.elapsed_s,
     )
     num_configs = len({candidate.config for candidate in prepared.problem.candidates})
-    num_pruned = len({one.config for one in prepared.exact.candidates} - _open_configs(prepared.exact, result))
+    open_configs = _open_configs(prepared.exact, result)
+    if best.objective_s is None:
+        open_configs = set() if certified is None else {*certified.open_configs, best.candidate.config}
+    num_pruned = len({one.config for one in _certified_by(prepared, best).candidates} - open_configs)
     return make_plan(
         prepared.instance,
         prepared.problem,
@@ -364,10 +272,15 @@ def finish(
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
         ),
-        notes=_notes(prepared, ranked, result),
+        notes=_notes(prepared, ranked),
         seed=params.seed,
         inputs=inputs,
     )
+
+
+def _certified_by(prepared: Prepared, best: JudgedSolution) -> ProblemData:
+    """The problem that the best plan's certificate is about."""
+    return prepared.problem if best.objective_s is None else prepared.exact
 
 
 def _open_configs(data: ProblemData, result: Result) -> set[ParallelConfig]:
@@ -412,16 +325,14 @@ def _alternative(
     )
 
 
-def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], result: Result) -> tuple[str, ...]:
+def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution]) -> tuple[str, ...]:
     cluster, enumeration, memory = prepared.instance.cluster, prepared.enumeration, prepared.memory
     notes = []
     plain = next((one for one in ranked if one.objective_s is not None), None)
     if plain is not None and ranked[0].objective_s is None and plain.objective_s is not None:
-        bound_s = lower_bound_s(prepared.exact, result)
         notes.append(
-            f"Without interleaving the best is {plain.candidate.config.label()}: "
-            f"closed form {plain.objective_s:.4f} s, proven bound {bound_s:.4f} s, "
-            f"judged {plain.estimate.iteration_time_s:.4f} s."
+            f"Without interleaving the best found is {plain.candidate.config.label()}: "
+            f"closed form {plain.objective_s:.4f} s, judged {plain.estimate.iteration_time_s:.4f} s."
         )
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     if missing:

@@ -10,7 +10,7 @@ as sharp as the judge (:mod:`pipette_opt.certify` collects them).
 import numpy as np
 
 from pipette_opt.build import PathCounts
-from pipette_opt.costs.placed import PlacedTimes
+from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator.critical_path import megatron_program
 from pipette_opt.estimator.schedule import FORWARD, build_schedule
 from pipette_opt.types import FloatArray, P2PMode
@@ -20,7 +20,7 @@ def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> 
     """
     The critical path to each stage's last backward in each replica, each once; 1F1B, interleaved or not.
 
-    The gather of parameters beside the first forwards is left out.
+    What first forwards wait for parameters, and what collectives slow compute down, is left out.
     """
     from pipette_opt.estimator._path_kernel import count_critical
 

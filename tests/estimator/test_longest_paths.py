@@ -5,7 +5,7 @@ import pytest
 from pipelines import random_pipeline
 
 from pipette_opt.build import PathCounts, plain_counts
-from pipette_opt.costs.placed import PlacedTimes
+from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator import critical_path
 from pipette_opt.estimator.longest_paths import critical_counts
 from pipette_opt.types import FloatArray, P2PMode

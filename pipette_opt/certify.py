@@ -1,0 +1,370 @@
+"""
+The judge's certificate: no plan of the searched space is faster by the judge than a proven bound.
+
+The judge's time is a maximum over paths through the event graph of a schedule, and every path is linear in the times of
+work and links. So each candidate starts with a few paths, and this goes round: place it for the longest of its paths
+(a lower form), judge the placement, and add the critical paths that the judge found there. At that placement the form
+now is the judge's time; where the judge is slower than the form said, the form has been cut. First annealing places,
+which is quick and finds most of the paths that matter, then the solver, which proves. When the solver's optimum is a
+placement at which form and judge agree, nothing is left between bound and plan.
+
+Candidates that cannot be faster than the best plan are never placed: by their plain paths over the best links, or by
+the judge itself over links that are all as fast as the fastest, as no operation starts later when a time gets shorter.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipette_opt.build import with_paths
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.errors import MissingLinkError
+from pipette_opt.estimator.estimate import judge_times
+from pipette_opt.estimator.longest_paths import critical_counts
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.common import checked_solution
+from pipette_opt.judge import JudgedSolution, best_links_times, judge_solution
+from pipette_opt.optimistic import optimistic_ticks
+from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.solution import Result, Solution
+from pipette_opt.types import BoolArray, IntArray
+
+FLOAT_MARGIN = 1e-9
+"""Relative; given back from bounds that are computed in doubles, and allowed where form and judge are compared."""
+
+CLOSE_ENOUGH = 1e-6
+"""Relative; what could at most be faster by this is not looked for, as ticks are not much finer."""
+
+FIRST_MOVES, MOST_MOVES = 20_000, 1_000_000
+"""Moves of a candidate's first annealing, and of the longest; they double every few visits."""
+
+VISITS_OF_A_LENGTH, QUIET_VISITS = 6, 3
+"""How often a candidate is annealed before the moves double, and without learning anything before it is left alone."""
+
+ANNEALING_SHARE = 0.3
+"""Part of the time left that annealing may take."""
+
+Report = Callable[[str, float | None, float | None], None]
+"""Told the step, the fastest time so far and the bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyParams:
+    """
+    How long and how closely.
+
+    Parameters
+    ----------
+    gap_limit
+        Stop when (fastest - bound) / fastest is proven to be at most this.
+    """
+
+    time_limit_s: float
+    gap_limit: float = 0.0
+    workers: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}.")
+        if not 0 <= self.gap_limit < 1:
+            raise ValueError(f"gap_limit must be in [0, 1), got {self.gap_limit}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Certified:
+    """
+    What the judge's certificate says.
+
+    Parameters
+    ----------
+    bound_s
+        No plan of any candidate is faster by the judge.
+    judged
+        The placements that were judged on the way, as candidates of ``prepared.problem``.
+    open_configs
+        Configurations that no bound without a search rules out.
+    """
+
+    bound_s: float
+    judged: tuple[JudgedSolution, ...]
+    open_configs: frozenset[ParallelConfig]
+
+
+def certify(
+    prepared: Prepared,
+    known: Sequence[JudgedSolution],
+    params: CertifyParams,
+    report: Report = lambda step, fastest_s, bound_s: None,
+    stop: threading.Event | None = None,
+) -> Certified:
+    """
+    Bound the judge's time over all candidates, and look for faster plans on the way.
+
+    Parameters
+    ----------
+    known
+        Plans judged before; the bound is never above the fastest of these and of what is found.
+    """
+    search = _Search(prepared, known, params, report, stop or threading.Event())
+    search.bound_at_best_links()
+    search.anneal()
+    search.solve()
+    return Certified(bound_s=search.bound_s, judged=tuple(search.judged()), open_configs=search.open_configs)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Open:
+    """
+    A candidate that may be faster than the best plan.
+
+    Parameters
+    ----------
+    candidate
+        With the paths found so far.
+    bound_ticks
+        No placement has a smaller lower form.
+    deciding
+        Stages whose end can decide the iteration, shape ``(pp,)``.
+    """
+
+    index: int
+    candidate: CandidateData
+    bound_ticks: int
+    deciding: BoolArray
+    best: JudgedSolution | None = None
+    seen: set[bytes] = field(default_factory=set)
+    visits: int = 0
+    quiet: int = 0
+
+
+class _Search:
+    """The fastest plan, and what is proven about each candidate."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        known: Sequence[JudgedSolution],
+        params: CertifyParams,
+        report: Report,
+        stop: threading.Event,
+    ) -> None:
+        self.prepared, self.params, self.stop = prepared, params, stop
+        self.data: ProblemData = prepared.lower
+        self.ends = time.perf_counter() + params.time_limit_s
+        self.known = list(known)
+        self.fastest_s: float = min((one.estimate.iteration_time_s for one in known), default=float("inf"))
+        self.closed_s = float("inf")
+        self.open: list[_Open] = []
+        self.open_configs: frozenset[ParallelConfig] = frozenset()
+        self._report = report
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the time limit."""
+        return self.ends - time.perf_counter()
+
+    @property
+    def bound_s(self) -> float:
+        """No plan is faster."""
+        return self._with_open(min((one.bound_ticks for one in self.open), default=UNUSABLE_TICKS))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether to stop."""
+        if self.stop.is_set() or self.seconds_left <= 0:
+            return True
+        if not np.isfinite(self.fastest_s):
+            return False
+        return self.fastest_s - self.bound_s <= max(self.params.gap_limit, CLOSE_ENOUGH) * self.fastest_s
+
+    def _with_open(self, ticks: int) -> float:
+        """The bound if the open candidates have this one."""
+        lowest = min(self.closed_s, ticks * self.data.tick_s) * (1 - FLOAT_MARGIN)
+        return max(0.0, min(lowest, self.fastest_s))
+
+    def report(self, step: str) -> None:
+        """Tell how far it is."""
+        self._report(step, self.fastest_s if np.isfinite(self.fastest_s) else None, self.bound_s)
+
+    def judged(self) -> list[JudgedSolution]:
+        """The best placement of each candidate that was placed."""
+        return [one.best for one in self.open if one.best is not None]
+
+    def bound_at_best_links(self) -> None:
+        """Open the candidates that could be faster if all links were as fast as the fastest."""
+        self._report("bounding the judge", None, None)
+        bounds = [optimistic_ticks(self.data, candidate) for candidate in self.data.candidates]
+        nodes_of: dict[tuple[object, object], IntArray] = {}
+        for plan in sorted(self.known, key=lambda one: -one.estimate.iteration_time_s):
+            nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
+        for index in np.argsort(bounds, kind="stable").tolist():
+            if bounds[index] >= UNUSABLE_TICKS:
+                break
+            bound_s, candidate = bounds[index] * self.data.tick_s, self.data.candidates[index]
+            if bound_s >= self.fastest_s or self.seconds_left <= 0:
+                self.closed_s = min(self.closed_s, bound_s)
+                break
+            one = self._opened(index, candidate, bounds[index])
+            if one is None:
+                continue
+            self.open.append(one)
+            hint = nodes_of.get((candidate.config, candidate.block))
+            if hint is not None:
+                self._look(one, hint)
+            if not np.isfinite(self.fastest_s):
+                self._anneal_once(one)
+        self.open_configs = frozenset(one.candidate.config for one in self._could_win())
+
+    def _opened(self, index: int, candidate: CandidateData, bound_ticks: int) -> _Open | None:
+        """The candidate with the paths of the best links; ``None`` if the judge rules it out there."""
+        deciding = np.ones(candidate.num_stages, dtype=np.bool_)
+        times = best_links_times(self.prepared.instance, candidate)
+        if times is not None:
+            ideal_s = judge_times(times, candidate.num_microbatches, self.data.p2p).iteration_time_s
+            if ideal_s * (1 - FLOAT_MARGIN) >= self.fastest_s:
+                self.closed_s = min(self.closed_s, ideal_s)
+                return None
+            deciding = _deciding_stages(candidate, times.backward_s[0].min(axis=1) / self.data.tick_s)
+            counts = critical_counts(times, candidate.num_microbatches, self.data.p2p)
+            candidate = with_paths(self.prepared.instance, self.data, candidate, [counts.ending_at(deciding)])
+            bound_ticks = max(bound_ticks, optimistic_ticks(self.data, candidate))
+        return _Open(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
+
+    def _could_win(self) -> list[_Open]:
+        """Candidates that are not ruled out, most promising first."""
+        enough = (1 - CLOSE_ENOUGH) * self.fastest_s
+        able = [one for one in self.open if one.bound_ticks * self.data.tick_s < enough]
+        return sorted(able, key=lambda one: (one.bound_ticks, one.index))
+
+    def anneal(self) -> None:
+        """Place, judge and cut each candidate until that teaches nothing more, or its share of the time is over."""
+        ends = time.perf_counter() + ANNEALING_SHARE * max(self.seconds_left, 0.0)
+        while not self.is_over and time.perf_counter() < ends:
+            able = [one for one in self._could_win() if one.quiet < QUIET_VISITS]
+            if not able:
+                return
+            self.report(f"placing {len(able)} candidates for the judge")
+            for one in able:
+                if self.is_over or time.perf_counter() >= ends:
+                    return
+                if one.bound_ticks * self.data.tick_s < self.fastest_s:
+                    self._anneal_once(one)
+
+    def _anneal_once(self, one: _Open) -> None:
+        """One annealing for the lower form, judged."""
+        moves = min(FIRST_MOVES << (one.visits // VISITS_OF_A_LENGTH), MOST_MOVES)
+        one.visits += 1
+        found = anneal(
+            replace(self.data, candidates=(one.candidate,)),
+            AnnealingParams(
+                time_limit_s=max(self.seconds_left, 0.01),
+                max_moves=moves,
+                first_moves=moves,
+                seed=self.params.seed + one.visits,
+            ),
+            stop=self.stop,
+        )
+        learned = found.solution is not None and self._look(one, found.solution.nodes)
+        one.quiet = 0 if learned else one.quiet + 1
+        one.bound_ticks = max(one.bound_ticks, optimistic_ticks(self.data, one.candidate))
+
+    def _look(self, one: _Open, nodes: IntArray) -> bool:
+        """Judge a placement and add its critical paths; whether that made the lower form larger there, or is faster."""
+        if nodes.tobytes() in one.seen:
+            return False
+        one.seen.add(nodes.tobytes())
+        instance, candidate = self.prepared.instance, one.candidate
+        try:
+            judged = judge_solution(
+                instance, self.prepared.problem, Solution(candidate=one.index, nodes=nodes, objective_ticks=0)
+            )
+            times = placed_times(instance, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+        except MissingLinkError:
+            return False
+        seconds = judged.estimate.iteration_time_s
+        form = objective_ticks(self.data, candidate, nodes)
+        if form * self.data.tick_s > seconds * (1 + FLOAT_MARGIN):
+            name = candidate.config.label()
+            raise AssertionError(f"{name}: lower form {form * self.data.tick_s} s, above the judge's time {seconds} s")
+        better = one.best is None or seconds < one.best.estimate.iteration_time_s
+        if better:
+            one.best = judged
+        self.fastest_s = min(self.fastest_s, seconds)
+        counts = critical_counts(times, candidate.num_microbatches, self.data.p2p).ending_at(one.deciding)
+        one.candidate = with_paths(instance, self.data, candidate, [counts])
+        return better or objective_ticks(self.data, one.candidate, nodes) > form
+
+    def solve(self) -> None:
+        """Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over."""
+        share = 0.5
+        while not self.is_over:
+            able = self._could_win()
+            if not able:
+                return
+            result = self._solve_once(able, share * self.seconds_left)
+            learned = False
+            for solution in (result.solution, *result.pool) if result.solution is not None else ():
+                learned |= self._look(able[solution.candidate], solution.nodes)
+            if not learned:
+                share = 1.0
+            if result.status == "OPTIMAL" and not learned:
+                return
+
+    def _solve_once(self, able: list[_Open], seconds: float) -> Result:
+        """The solver on the lower forms of some candidates; what it proves is kept."""
+        from pipette_opt.solver.params import SolverParams
+        from pipette_opt.solver.solve import solve
+
+        data = replace(self.data, candidates=tuple(one.candidate for one in able))
+        hints = [
+            checked_solution(data, number, one.best.nodes) for number, one in enumerate(able) if one.best is not None
+        ]
+
+        def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
+            self._report(f"bounding the judge over {len(able)} candidates", self.fastest_s, self._with_open(bound))
+
+        result = solve(
+            data,
+            SolverParams(
+                time_limit_s=max(0.1, seconds),
+                gap_limit=self.params.gap_limit,
+                workers=self.params.workers,
+                seed=self.params.seed,
+            ),
+            hint=[one for one in hints if one is not None],
+            on_progress=on_progress,
+            stop=self.stop,
+        )
+        for one, ticks in zip(able, result.candidate_bounds.tolist(), strict=True):
+            one.bound_ticks = max(one.bound_ticks, ticks)
+        return result
+
+
+def _deciding_stages(candidate: CandidateData, backward_ticks: np.ndarray) -> BoolArray:
+    """
+    Stages whose last backward can decide the iteration.
+
+    The first stage is finished later than stage ``s`` by the backward passes before ``s``. Stage ``s`` matters only if
+    its reduction can be longer than the first stage's by more. Tied embeddings follow both ends alike.
+
+    Parameters
+    ----------
+    backward_ticks
+        Backward pass of the first chunk of each stage, at least, shape ``(pp,)``.
+    """
+    longest, shortest = candidate.ring_floor_ticks.copy(), candidate.ring_floor_ticks.copy()
+    if candidate.grid[1] > 1:
+        usable = [ticks[ticks < UNUSABLE_TICKS] for ticks in candidate.ring_ticks]
+        most = np.array([int(ticks.max(initial=0)) for ticks in usable])[candidate.ring_class]
+        least = np.array([int(ticks.min(initial=UNUSABLE_TICKS)) for ticks in usable])[candidate.ring_class]
+        longest, shortest = np.maximum(longest, most), np.maximum(shortest, least)
+    still = np.concatenate([[0.0], np.cumsum(backward_ticks)[:-1]])
+    deciding: BoolArray = longest > shortest[0] + still
+    deciding[0] = True
+    return deciding
