@@ -95,7 +95,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     whole_layer = rest + core
     unrecomputed = (1 - table.full) * table.chunk_layers
     saved = table.inputs_kept * layer_input + unrecomputed * (rest + (1 - table.selective) * core)
-    saved = saved + table.first * table.hidden_dropout * shard_tokens * table.hidden
+    masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
     # Layers that were kept whole are gone before the first recomputed one has its turn.
     brought_back = np.maximum(table.brought_back * whole_layer - unrecomputed * whole_layer, 0.0)
     recomputed = (table.layers > 0) * (brought_back + table.selective * core)
@@ -105,13 +105,13 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     head_product = (table.element - 4) * logits + whole + layer_input
     return FormulaBytes(
         static=_static_bytes(table),
-        saved=table.in_flight * saved,
+        saved=table.in_flight * saved + table.first_in_flight * masks,
         recomputed=recomputed,
         head=table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits),
         workspace=table.element * table.scores,
         layer_work=(table.layers > 0) * _layer_work(table),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
-        embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - saved, 0.0),
+        embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - saved - masks, 0.0),
         step_work=table.step * _owned(table, 1),
     )
 
@@ -143,38 +143,58 @@ def _layer_work(table: StageTable) -> FloatArray:
     q, kv = (e * tokens * width for width in (table.query, table.key_value))
     hidden = e * tokens * table.hidden
     shard = hidden / table.shards
+    incoming = shard * (1 + table.hidden_dropout)
     mlp, mlp_gone = _mlp_work(table)
     grouped = table.key_value < table.query
     flash = 2 * q + 2 * kv + 4 * tokens * (table.query + table.heads) + grouped * 2 * q
     stored = (2 - table.attention_dropout) * e * table.scores
     steps = table.context
-    ring_back = 4 * kv * 2 + flash
-    ring_forth = (steps + 1) * 2 * kv + (steps + 1) * q - mlp_gone - (table.query + table.key_value) * e * tokens
-    ring = np.where(steps > 1, np.maximum(ring_back - mlp_gone, ring_forth), 0.0)
+    sums = 4 * tokens * table.heads
+    ring_back = 4 * kv * 2 + flash - mlp_gone
+    ring_forth = steps * (2 * kv + q + sums) + q + 2 * kv - mlp_gone - q - incoming
+    ring = np.where(steps > 1, np.maximum(ring_back, ring_forth), 0.0)
+    quantised = table.fp8 * (q + 2 * kv) - table.fp8 * gathers * hidden / 2
     moments = (
         mlp,
         np.where(table.scores > 0, stored, flash) - mlp_gone,
         ring,
-        hidden * (1 + gathers) - q - mlp_gone,
+        hidden * (1 + gathers) - q - mlp_gone + quantised,
     )
-    work: FloatArray = shard * (1 + table.hidden_dropout) + np.maximum.reduce(moments)
+    work: FloatArray = incoming + np.maximum.reduce(moments)
     return work
 
 
 def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
-    """The most that the backward pass of an MLP or of experts needs, and what is gone afterwards."""
-    e, tokens, gathers = table.element, table.tokens, table.shards > 1
+    """
+    The most that the backward pass of an MLP or of experts needs, and what is gone afterwards.
+
+    In fp8 both products copy the gradient that they get, by rows and by columns: as many bytes as in 16 bits; and what
+    they gather and free is half as large.
+    """
+    e, tokens, gathers, fp8 = table.element, table.tokens, table.shards > 1, table.fp8
+    kept = np.where(fp8 > 0, 1 / e, 1.0)
     hidden = e * tokens * table.hidden
     shard = hidden / table.shards
     up, down = e * tokens * table.up, e * tokens * table.down
-    dense = np.maximum.reduce((hidden * gathers + down, up, hidden * (1 + gathers) + shard * gathers - down))
-    dense_gone = up + down + 2 * shard
+    moments = (
+        hidden * np.maximum(gathers, fp8) + down,
+        up + down - kept * down,
+        hidden * (1 + kept * gathers) + shard * gathers - kept * down + fp8 * up,
+    )
+    dense, dense_gone = np.maximum.reduce(moments), up + kept * down + (1 + kept) * shard
     rows = tokens / table.shards * table.topk
     routed, here = e * rows * table.hidden, e * rows * table.expert_tensor * table.hidden
     up, down = (e * rows * table.expert_tensor * width for width in (table.expert_up, table.expert_down))
     moves = (table.local_experts > 1) | (table.expert_tensor > 1)
-    experts = np.maximum.reduce((routed + here, here * (1 + moves), here + down, up, here * (1 + moves) - up - down))
-    experts_gone = up + down + here + 2 * shard
+    steps = (
+        routed + here,
+        here * (1 + np.maximum(moves, fp8)) + fp8 * down,
+        here + down,
+        up + down - kept * down,
+        here * (1 + moves) - up - kept * down,
+        here - kept * down + fp8 * up,
+    )
+    experts, experts_gone = np.maximum.reduce(steps), up + kept * (down + here) + (1 + kept) * shard
     mixed, some = table.moe_layers > 0, table.moe_layers < table.layers
     work = np.maximum(np.where(mixed, experts, 0.0), np.where(some, dense, 0.0))
     return work, np.where(mixed, experts_gone, dense_gone)
@@ -186,8 +206,9 @@ def _rest_bytes(table: StageTable) -> FloatArray:
     stored = np.where(table.fp8 > 0, 1.0, e)  # of what matrix products keep
     # Inputs of both norms and of both column-parallel products, dropout masks, fp32 statistics.
     outside = shard_tokens * (table.hidden * (2 * e + stored + 2 * table.hidden_dropout) + 8 * table.statistics)
-    # The attention core keeps its output too, so that an fp8 copy of it comes on top.
-    attention = tokens * (e * (2 * table.query + 2 * table.key_value) + table.fp8 * table.query)
+    # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
+    output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
+    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.query)
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
     mlp = stored * shard_tokens * table.hidden + tokens * (e * table.up + stored * table.down)
     experts = np.where(table.moe_layers > 0, _expert_bytes(table, stored), 0.0)

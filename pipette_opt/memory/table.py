@@ -38,9 +38,11 @@ class StageTable:
     layers, chunk_layers
         Transformer layers of the stage, and of one of its chunks.
     moe_layers, moe_share
-        Layers of the stage with experts, and their share of all its layers.
+        Layers of the stage with experts, and their share of all layers in flight.
     in_flight
         Forward passes of a chunk whose activations are held at most at once.
+    first_in_flight
+        Those of the first chunk among them.
     first, last
         1 on the first, on the last stage.
     layer_parameters, first_parameters, last_parameters
@@ -91,6 +93,7 @@ class StageTable:
     moe_layers: FloatArray
     moe_share: FloatArray
     in_flight: FloatArray
+    first_in_flight: FloatArray
     first: FloatArray
     last: FloatArray
     layer_parameters: FloatArray
@@ -189,7 +192,11 @@ def stage_table(
     chunk_layers = layers // chunks
     recomputed = full * np.where(block, np.minimum(at_once, chunk_layers), chunk_layers)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
-    moe_layers = _moe_layers(model, configs, config_of_row, stages)
+    in_flight = num_in_flight(pp, stages, chunks, microbatches)
+    groups, rest = np.divmod(in_flight, pp * chunks)
+    of_chunk = _layers_with_experts(model, configs, config_of_row, stages)
+    held = groups * pp + np.clip(rest - np.arange(len(of_chunk))[:, None] * pp, 0, pp)
+    moe_layers = of_chunk.sum(axis=0)
 
     h = model.hidden_size
     multiple = model.make_vocab_size_divisible_by * tp
@@ -236,8 +243,9 @@ def stage_table(
         "layers": layers,
         "chunk_layers": layers / chunks,
         "moe_layers": moe_layers,
-        "moe_share": moe_layers / np.maximum(layers, 1),
-        "in_flight": num_in_flight(pp, stages, chunks, microbatches),
+        "moe_share": (held * of_chunk).sum(axis=0) / np.maximum(in_flight * chunk_layers, 1),
+        "in_flight": in_flight,
+        "first_in_flight": np.where(chunks > 1, held[0], in_flight),
         "first": first,
         "last": last,
         "layer_parameters": dense_size,
@@ -288,20 +296,25 @@ def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:
     return cast(IntArray, np.array([getattr(config, name) for config in configs], dtype=np.int64))
 
 
-def _moe_layers(
+def _layers_with_experts(
     model: ModelSpec, configs: Sequence[ParallelConfig], config_of_row: IntArray, stages: IntArray
 ) -> IntArray:
-    """Layers with experts of each row's stage; the first layers of all have none."""
+    """
+    Layers with experts of each chunk of each row's stage, shape ``(most chunks, num_rows)``.
+
+    The first layers of all have none; chunks go round the stages.
+    """
+    most = max((config.num_chunks for config in configs), default=1)
     if model.num_experts is None:
-        return np.zeros(len(stages), dtype=np.int64)
+        return np.zeros((most, len(stages)), dtype=np.int64)
     counts = []
     for config in configs:
-        chunks = config.num_chunks
-        of_chunk = np.array(config.layers_per_stage) // chunks
-        starts = np.cumsum(of_chunk) - of_chunk + np.arange(chunks)[:, None] * of_chunk.sum()
-        dense = np.clip(model.num_dense_layers - starts, 0, of_chunk)
-        counts.append((of_chunk - dense).sum(axis=0))
-    return np.array([counts[row][stage] for row, stage in zip(config_of_row, stages, strict=True)], dtype=np.int64)
+        layers = np.array(config.layers_per_stage) // config.num_chunks
+        chunk = np.arange(most)[:, None]
+        starts = np.cumsum(layers) - layers + chunk * layers.sum()
+        dense = np.clip(model.num_dense_layers - starts, 0, layers)
+        counts.append((layers - dense) * (chunk < config.num_chunks))
+    return np.stack([counts[row][:, stage] for row, stage in zip(config_of_row, stages, strict=True)], axis=1)
 
 
 def _twice(
