@@ -268,10 +268,16 @@ def stage_memory(
     max_oom_risk: float,
 ) -> tuple[StageMemory, ...]:
     """Memory of every stage, against the smallest of the GPUs that hold it."""
-    (prediction,) = predictor.predict(instance.model, instance.training, [config], max_oom_risk=max_oom_risk)
+    (prediction,) = predictor.predict(
+        instance.model,
+        instance.training,
+        [config],
+        gpus_per_node=instance.cluster.gpus_per_node,
+        max_oom_risk=max_oom_risk,
+    )
     hosts = placement.node[RankGrid.of(config, placement.order).ranks()]
     capacity = usable_bytes(instance.cluster, predictor)[hosts].reshape(len(hosts), -1).min(axis=1)
-    risk = predictor.oom_probability(prediction.predicted_bytes, capacity)
+    risk = predictor.oom_probability(prediction.predicted_bytes, capacity, prediction.spread)
     return tuple(
         StageMemory(
             stage=stage,

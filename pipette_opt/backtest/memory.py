@@ -8,16 +8,11 @@ import numpy as np
 
 from pipette_opt.backtest.cases import Case, Skipped, make_cases
 from pipette_opt.backtest.stage_rows import stage_row_memory
-from pipette_opt.memory.calibration import (
-    MemoryRun,
-    fit_framework,
-    oom_probability,
-    predict_memory,
-    upper_gib,
-)
+from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import Framework, framework_of
+from pipette_opt.memory.framework import KINDS, MOMENTS, Framework, framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
@@ -41,20 +36,22 @@ def shipped_predictor() -> MemoryPredictor:
 
 def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRun:
     """What the row of a case says about memory, and what its stages weigh."""
-    run, config = case.run, case.config
+    run, config, instance = case.run, case.config, case.instance
     chosen = predictor or shipped_predictor()
-    table = stage_table(case.instance.model, case.instance.training, [config])
-    columns = chosen.columns(case.instance.model, case.instance.training, [config], gpus_per_node=run.gpus_per_node)
+    columns = chosen.columns(instance.model, instance.training, [config], gpus_per_node=run.gpus_per_node)
+    formula = formula_bytes(stage_table(instance.model, instance.training, [config])).total / GIB
+    pp = config.pipeline_model_parallel_size
+    stages = measured_stages(run, pp)
     assert run.gpu is not None
     return MemoryRun(
-        columns=columns,
-        measured_stages=measured_stages(run, config.pipeline_model_parallel_size),
+        columns=np.concatenate(columns),
+        measured_rows=np.concatenate([stages + moment * pp for moment in range(MOMENTS)]),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=run.oom,
         group=f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}",
         num_gpus=run.num_gpus,
-        formula_gib=formula_bytes(table).total / GIB,
+        formula_gib=(float(formula[stages].max()), float(formula.max())),
     )
 
 
@@ -112,17 +109,22 @@ def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: flo
     memory = predict_memory(framework, run)
     return {
         "predicted_peak_mem_gib": memory.taken_gib,
-        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk, run.num_gpus),
-        "oom_probability": oom_probability(framework, memory),
+        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk),
+        "oom_probability": oom_probability(memory),
     }
 
 
 def memory_notes(framework: Framework) -> list[str]:
     """What to know before using the constants, for people."""
-    notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation, without outliers)"]
+    if not framework.largest_job:
+        return ["memory: no run tells about it, constants as they were"]
+    notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation of what is certain)"]
+    kinds = {name.removesuffix("_spread"): getattr(framework, name) for name in KINDS}
+    if any(kinds.values()):
+        parts = ", ".join(f"{name}s {value:.0%}" for name, value in kinds.items())
+        notes.append(f"memory: of what depends on circumstances by more: {parts}")
     if framework.errors:
-        largest = float(np.exp(framework.errors[-1]) - 1)
-        notes.append(f"memory: of {len(framework.errors)} runs left out, the worst took {largest:.0%} more than said")
+        notes.append(f"memory: bounds rest on the errors of {len(framework.errors)} runs left out")
     else:
         notes.append("memory: fewer than 20 measured peaks, so bounds rest on a normal spread")
     return notes

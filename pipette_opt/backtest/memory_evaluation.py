@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt.backtest.memory import framework_of_stack, known_memory
-from pipette_opt.memory.calibration import MemoryRun, fit_framework, oom_probability, predict_memory, upper_gib
+from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
+from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.types import BoolArray, FloatArray
@@ -167,10 +168,9 @@ def judge(
     """Ours, the formula, the formula with a margin, and Pipette's network where there are peaks to learn from."""
     runs = [run for _, run in judged]
     ours = [predict_memory(framework, run) for run in runs]
-    formula = np.array([run.formula_gib[run.measured_stages].max() for run in runs if run.formula_gib is not None])
-    fullest = np.array([run.formula_gib.max() for run in runs if run.formula_gib is not None])
+    formula, fullest = np.array([run.formula_gib for run in runs if run.formula_gib is not None]).T
     capacity = np.array([run.capacity_gib for run in runs])
-    refused = np.array([oom_probability(framework, one) > max_oom_risk for one in ours])
+    refused = np.array([oom_probability(one) > max_oom_risk for one in ours])
     results = [
         _result(name, "ours", judged, np.array([one.taken_gib for one in ours]), refused),
         _result(name, "closed formula", judged, formula, fullest > capacity),
@@ -236,8 +236,7 @@ def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> 
     results = []
     for risk in RISKS:
         below = sum(
-            (run.peak_gib or 0.0) <= upper_gib(framework, predict_memory(framework, run), risk, run.num_gpus)
-            for run in measured
+            (run.peak_gib or 0.0) <= upper_gib(framework, predict_memory(framework, run), risk) for run in measured
         )
         low, high = wilson(below, len(measured))
         results.append(

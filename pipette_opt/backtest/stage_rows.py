@@ -59,13 +59,13 @@ def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
     columns = np.array([[weights.get(name, 0.0) for name in COLUMNS]]) / GIB
     return MemoryRun(
         columns=columns,
-        measured_stages=np.array([0]),
+        measured_rows=np.array([0]),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=run.oom,
         group=f"{run.model} pp{run.pp}",
         num_gpus=run.num_gpus,
-        formula_gib=columns[:, 0],
+        formula_gib=(float(columns[0, 0]), float(columns[0, 0])),
     )
 
 

@@ -4,7 +4,7 @@ Fit the constants of a stack to measured runs: peaks where they were measured, a
 A penalised likelihood. A peak says what its stage takes, within a relative error under a Huber loss; a run that died,
 or did not, says on which side of the device's memory the largest need lies (a probit with a share of labels that mean
 nothing, as jobs fail for many reasons). Every constant has a prior around the starting stack, so that five runs move
-what they can tell and leave the rest. The errors that bounds are made of are those of runs left out of the fit.
+what they can tell and leave the rest. How wrong predictions are is learnt from runs left out (:mod:`spread`).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipette_opt.memory.framework import COLUMNS, LOWEST, Framework, needed, normal_beyond
+from pipette_opt.memory.framework import COLUMNS, LOWEST, NEEDED, SHOWN, Framework, but, needed, normal_beyond
 from pipette_opt.types import FloatArray, IntArray
 
 SPREADS = {
@@ -21,20 +21,34 @@ SPREADS = {
     "base_gib": 0.7,
     "parameter_bytes": 1.5,
     "gradient_copy_bytes": 1.5,
-    "step_bytes": 2.0,
+    "step_bytes": 3.0,
+    "step_state_bytes": 10.0,
     "activations": 0.4,
+    "fragments": 0.3,
     "norm_bytes": 6.0,
     "score_bytes": 4.0,
-    "logit_bytes": 6.0,
+    "fused_score_bytes": 2.0,
+    "flash1_bytes": 8.0,
+    "logit_bytes": 12.0,
+    "loss_spare_bytes": 4.0,
     "whole_logit_bytes": 12.0,
     "table_bytes": 5.0,
     "gathered_buffers": 8.0,
     "gathered_per_layer": 1.5,
     "run_ahead_buffers": 25.0,
-    "pile_up_buffers": 1.0,
+    "pile_up_buffers": 25.0,
     "unusable_gib": 0.8,
 }
 """Standard deviations of the priors: by how much stacks differ."""
+
+STARTS: tuple[dict[str, float], ...] = (
+    {},
+    {"step_state_bytes": 6.0, "run_ahead_buffers": 40.0, "pile_up_buffers": 40.0, "activations": 0.2},
+)
+"""Where descents begin, besides the starting stack: terms that never show have no slope."""
+
+UNDECIDED = 1.0
+"""Terms that the runs leave open by so little count as there: a job is dearer than a candidate."""
 
 HUBER = 1.5
 """Errors beyond so many standard deviations count linearly."""
@@ -42,14 +56,16 @@ HUBER = 1.5
 MEANINGLESS = 0.05
 """Share of labels that do not speak of memory."""
 
-FEWEST_ERRORS = 20
+FEWEST_PEAKS = 3
 TYPICAL_SPREAD = 0.03
 SMALLEST_SPREAD, LARGEST_SPREAD = 0.015, 0.3
-FOLDS = 5
+LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
 
+SURELY_OUT = 2.0
+"""Needs beyond the device by so many standard deviations are shown as they are."""
 
-CERTAIN = np.array([name != "run_ahead_buffers" for name in COLUMNS])
-"""Columns that no pause of the host makes smaller."""
+_KEPT = but(("step_bytes", "fragments", "run_ahead_buffers", "pile_up_buffers")) & SHOWN
+_STEPPED = but(("step_bytes",)) & SHOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,9 +76,10 @@ class MemoryRun:
     Parameters
     ----------
     columns
-        What one unit of each constant weighs in each stage, GiB, shape ``(num_stages, len(COLUMNS))``.
-    measured_stages
-        Stages among which the peak was the largest.
+        What one unit of each constant weighs in each row, GiB, shape ``(num_rows, len(COLUMNS))``; a row is a stage in
+        one of its moments.
+    measured_rows
+        Rows among which the peak was the largest.
     capacity_gib
         Memory of one GPU.
     peak_gib
@@ -74,66 +91,111 @@ class MemoryRun:
     num_gpus
         Of the whole job.
     formula_gib
-        The closed formula alone, of each stage, shape ``(num_stages,)``; for comparison.
+        The closed formula alone, of the measured stages and of the fullest one; for comparison.
     """
 
     columns: FloatArray
-    measured_stages: IntArray
+    measured_rows: IntArray
     capacity_gib: float
     peak_gib: float | None = None
     ran_out: bool | None = None
     group: str = ""
     num_gpus: int = 1
-    formula_gib: FloatArray | None = None
+    formula_gib: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunMemory:
-    """What is said about one run, GiB: what the measured stages take, what the fullest stage needs, what there is."""
+    """
+    What is said about one run, GiB.
+
+    Parameters
+    ----------
+    taken_gib
+        What the measured stages take, as far as a measurement would show.
+    needed_gib
+        What the fullest stage needs.
+    usable_gib
+        What there is.
+    taken_spread, needed_spread
+        Standard deviation of the logarithm of the error of each.
+    """
 
     taken_gib: float
     needed_gib: float
     usable_gib: float
+    taken_spread: float
+    needed_spread: float
 
 
 def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
     """
     What a run takes and needs.
 
-    What it takes is at most what there is, unless even what cannot be shared in time is more.
+    A measurement shows no more than there is. A stage that would take more loses the leftovers of the step, or else
+    what waits and what lies between blocks; as the peak of a later iteration it then shows something between what is
+    kept and what there is, and the middle is said.
     """
     usable = run.capacity_gib - framework.unusable_gib
     constants = framework.vector()
-    needs = run.columns @ needed(constants)
-    certain = run.columns @ (needed(constants) * CERTAIN)
-    bounded = np.minimum(run.columns @ constants, np.maximum(usable, certain))
+    needs = run.columns @ (constants * NEEDED)
+    fullest = int(needs.argmax())
+    width = framework.widths(run.columns[fullest], constants * NEEDED, run.num_gpus)
+    taken = _taken(run.columns[run.measured_rows], constants, usable)
+    seen = int(taken.argmax())
+    if needs[fullest] > usable * np.exp(SURELY_OUT * width):
+        taken = np.maximum(taken, run.columns[run.measured_rows] @ (constants * _KEPT))
+        seen = int(taken.argmax())
+    seen_row = run.columns[run.measured_rows[seen]]
     return RunMemory(
-        taken_gib=float(bounded[run.measured_stages].max()), needed_gib=float(needs.max()), usable_gib=usable
+        taken_gib=float(taken[seen]),
+        needed_gib=float(needs[fullest]),
+        usable_gib=usable,
+        taken_spread=float(framework.widths(seen_row, constants * SHOWN, run.num_gpus)),
+        needed_spread=float(width),
     )
 
 
-def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
-    """Constants, spread and left-out errors for the runs; the starting stack where they say nothing."""
-    if not runs:
-        return base
-    found = _fit(runs, base)
-    largest = max(run.num_gpus for run in runs)
-    return replace(found, errors=tuple(_left_out_errors(runs, base, found)), largest_job=float(largest))
+def _taken(rows: FloatArray, constants: FloatArray, usable: float) -> FloatArray:
+    """What each row shows on a device that has so much."""
+    total, stepped, kept = (rows @ (constants * mask) for mask in (SHOWN, _STEPPED, _KEPT))
+    short = (np.minimum(kept, usable) + usable) / 2
+    taken: FloatArray = np.where(total <= usable, total, np.where(stepped <= usable, stepped, short))
+    return taken
 
 
-def _fit(runs: Sequence[MemoryRun], base: Framework) -> Framework:
-    """Alternate between constants and spread."""
-    framework, has_peaks = base, sum(run.peak_gib is not None for run in runs) >= 3
+def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:
+    """Constants under the spread of a fit to more runs, from its constants on."""
+    return _Posterior(runs, base, start.spread).maximise(start)
+
+
+def fit_constants(runs: Sequence[MemoryRun], base: Framework) -> Framework:
+    """
+    Constants and spread, from several starts.
+
+    The spread is that of the peaks; where there are none, the one under which the labels are likeliest.
+    """
+    has_peaks = sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
+    starts = [replace(base, **moved) for moved in STARTS]  # type: ignore[arg-type]
+    found = [_alternate(runs, base, start, has_peaks) for start in starts]
+    posterior = _Posterior(runs, base, found[0].spread)
+    losses = [posterior.loss(_state(one)) - UNDECIDED * (index > 0) for index, one in enumerate(found)]
+    framework = found[int(np.argmin(losses))]
+    if has_peaks:
+        return framework
+    tries = [(_Posterior(runs, base, spread), spread) for spread in LABEL_SPREADS]
+    fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
+    return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
+
+
+def _alternate(runs: Sequence[MemoryRun], base: Framework, start: Framework, has_peaks: bool) -> Framework:
+    """Constants under a spread, the spread under constants, a few times."""
+    framework = start
     for _ in range(4):
         framework = _Posterior(runs, base, framework.spread).maximise(framework)
         if has_peaks:
-            framework = replace(framework, spread=_robust_spread(peak_errors(framework, runs)))
-    if has_peaks:
-        return framework
-    grid = [0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15]
-    tries = [(_Posterior(runs, base, spread), spread) for spread in grid]
-    fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
-    return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
+            framework = replace(framework, spread=robust_spread(peak_errors(framework, runs)))
+    return framework
 
 
 def _spread_penalty(spread: float) -> float:
@@ -147,39 +209,9 @@ def peak_errors(framework: Framework, runs: Sequence[MemoryRun]) -> FloatArray:
     return np.array([np.log(measured / predicted) for measured, predicted in pairs])
 
 
-def _robust_spread(errors: FloatArray) -> float:
+def robust_spread(errors: FloatArray) -> float:
     """From the median of absolute errors, as if they were normal."""
     return float(np.clip(1.4826 * np.median(np.abs(errors)), SMALLEST_SPREAD, LARGEST_SPREAD))
-
-
-def _left_out_errors(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> list[float]:
-    """
-    Errors of groups left out, or of the larger jobs by a fit to the smaller ones if those are larger.
-
-    None where there are too few to say more than the spread does.
-    """
-    if sum(run.peak_gib is not None for run in runs) < FEWEST_ERRORS:
-        return []
-
-    def errors_of(inside: Sequence[MemoryRun], outside: Sequence[MemoryRun]) -> list[float]:
-        errors = peak_errors(_Posterior(inside, base, found.spread).maximise(found), outside)
-        return [float(error) for error in errors]
-
-    groups = sorted({run.group for run in runs})
-    folds = min(FOLDS, len(groups))
-    fold_of = {group: index % folds for index, group in enumerate(groups)}
-    errors: list[float] = []
-    for fold in range(folds):
-        inside = [run for run in runs if fold_of[run.group] != fold]
-        outside = [run for run in runs if fold_of[run.group] == fold]
-        errors += errors_of(inside, outside) if inside else errors_of(outside, outside)
-    largest = max(run.num_gpus for run in runs)
-    smaller = [run for run in runs if run.num_gpus < largest]
-    larger = [run for run in runs if run.num_gpus == largest]
-    if min(sum(run.peak_gib is not None for run in part) for part in (smaller, larger)) >= FEWEST_ERRORS:
-        shifted = errors_of(smaller, larger)
-        errors = max(errors, shifted, key=lambda some: float(np.quantile(some, 0.9)))
-    return sorted(errors)
 
 
 def _state(framework: Framework) -> FloatArray:
@@ -195,10 +227,10 @@ class _Posterior:
         self.centre = _state(base)
         self.widths = np.array([SPREADS[name] for name in (*COLUMNS, "unusable_gib")])
         self.lowest = np.array([LOWEST.get(name, 0.0) for name in (*COLUMNS, "unusable_gib")])
-        self.kept = np.append(needed(np.ones(len(COLUMNS))), 1.0)
         peaks = [run for run in runs if run.peak_gib is not None]
         labels = [run for run in runs if run.ran_out is not None]
-        self.peaks, self.labels = _Stacked(peaks, measured=True), _Stacked(labels, measured=False)
+        self.peaks = _Stacked([run.columns[run.measured_rows] for run in peaks], peaks)
+        self.labels = _Stacked([run.columns for run in labels], labels)
         self.measured = np.array([run.peak_gib for run in peaks], dtype=np.float64)
         self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
 
@@ -255,22 +287,19 @@ class _Posterior:
         """
         Errors in units of the spread, and their slopes.
 
-        A stage that takes more than there is shows only what there is, and that it does.
+        A stage that takes more than there is shows only that it does.
         """
-        rows = self.peaks.largest(state[:-1])
+        rows = self.peaks.largest(state[:-1] * SHOWN) * SHOWN
         taken = rows @ state[:-1]
-        usable = self.peaks.capacity - state[-1]
-        errors = np.log(np.minimum(taken, usable) / self.measured) / self.spread
-        inside = taken < usable
+        inside = taken < self.peaks.capacity - state[-1]
+        errors = np.where(inside, np.log(np.maximum(taken, 1e-3) / self.measured) / self.spread, 0.0)
         slopes = np.zeros((len(errors), len(state)))
-        slopes[:, :-1] = np.where(inside[:, None], rows / taken[:, None] / self.spread, 0.0)
-        errors = np.where(inside, errors, 0.0)
+        slopes[inside, :-1] = rows[inside] / taken[inside, None] / self.spread
         return errors, slopes
 
     def _margins(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
         """How far, in units of the spread, each label is on its right side; and the slopes."""
-        kept = state[:-1] * self.kept[:-1]
-        rows = self.labels.largest(kept) * self.kept[:-1]
+        rows = self.labels.largest(needed(state[:-1])) * NEEDED
         total = rows @ state[:-1] + state[-1]
         sign = np.where(self.ran_out, 1.0, -1.0)
         margins = sign * np.log(total / self.labels.capacity) / self.spread
@@ -278,65 +307,21 @@ class _Posterior:
         return margins, slopes
 
     def _likelihood(self, margins: FloatArray) -> FloatArray:
-        likelihood: FloatArray = (1 - MEANINGLESS) * _normal_cdf(margins) + MEANINGLESS / 2
+        likelihood: FloatArray = (1 - MEANINGLESS) * (1 - normal_beyond(margins)) + MEANINGLESS / 2
         return likelihood
 
 
 class _Stacked:
-    """The stages of many runs as one matrix."""
+    """The rows of many runs as one matrix."""
 
-    def __init__(self, runs: Sequence[MemoryRun], *, measured: bool) -> None:
-        parts = [run.columns[run.measured_stages] if measured else run.columns for run in runs]
+    def __init__(self, parts: Sequence[FloatArray], runs: Sequence[MemoryRun]) -> None:
         self.rows = np.concatenate(parts) if parts else np.zeros((0, len(COLUMNS)))
         self.ends = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
         self.capacity = np.array([run.capacity_gib for run in runs])
 
     def largest(self, constants: FloatArray) -> FloatArray:
-        """The row of each run's fullest stage."""
+        """The fullest row of each run."""
         totals = self.rows @ constants
         picked = [start + int(totals[start:end].argmax()) for start, end in pairwise(self.ends)]
         rows: FloatArray = self.rows[picked]
         return rows
-
-
-def _normal_cdf(values: FloatArray) -> FloatArray:
-    return 1 - normal_beyond(values)
-
-
-def error_quantile(framework: Framework, risk: float) -> float:
-    """
-    ``log(real / predicted)`` that is exceeded with at most that probability.
-
-    Split conformal where the fit left errors, and at least what they allow; else normal with the spread.
-    """
-    errors = np.array(framework.errors)
-    if len(errors) and risk * (len(errors) + 1) >= 1:
-        exceeding = int(np.floor(risk * (len(errors) + 1) + 1e-9))
-        return float(errors[len(errors) - exceeding])
-    return _normal_quantile(1 - risk) * max(framework.spread, float(errors.std()) if len(errors) else 0.0)
-
-
-def oom_probability(framework: Framework, memory: RunMemory) -> float:
-    """Probability that a run needs more than there is."""
-    room = np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib)
-    return float(normal_beyond(np.array(room / framework.spread)))
-
-
-def upper_gib(framework: Framework, memory: RunMemory, risk: float, num_gpus: int = 1) -> float:
-    """
-    What the measured stages take with at most that risk of more.
-
-    Parameters
-    ----------
-    num_gpus
-        Of the job. Beyond the largest job of the fit the variance of errors is taken to grow by one unit with each
-        doubling: an assumption, as runs of one size cannot tell.
-    """
-    doublings = np.log2(max(num_gpus / framework.largest_job, 1.0)) if framework.largest_job else 0.0
-    return memory.taken_gib * float(np.exp(error_quantile(framework, risk) * np.sqrt(1 + doublings)))
-
-
-def _normal_quantile(share: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(share)

@@ -99,7 +99,13 @@ def keep_fitting(
     """
     capacity = usable_bytes(instance.cluster, predictor)
     gpus = np.repeat(np.sort(capacity)[::-1], instance.cluster.gpus_per_node)
-    predictions = predictor.predict(instance.model, instance.training, candidates, max_oom_risk=max_oom_risk)
+    predictions = predictor.predict(
+        instance.model,
+        instance.training,
+        candidates,
+        gpus_per_node=instance.cluster.gpus_per_node,
+        max_oom_risk=max_oom_risk,
+    )
     fitting: list[CheckedConfig] = []
     rejected: list[CheckedConfig] = []
     for config, prediction in zip(candidates, predictions, strict=True):

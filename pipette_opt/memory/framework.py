@@ -2,12 +2,14 @@
 What a software stack adds to the counted tensors: a handful of named constants.
 
 Two numbers come of them. What a stage *takes* is what a measurement shows: it includes blocks that the caching
-allocator holds only because nobody asked for them (outputs of collectives that the host ran ahead of, leftovers of
-the optimizer step). What it *needs* leaves these out, since the allocator returns them before it fails; running out
-of memory is judged by the need.
+allocator holds only because nobody asked for them (outputs of collectives behind which the host ran ahead, leftovers of
+the optimizer step, gaps). What it *needs* leaves these out, since the allocator returns them before it fails; running
+out of memory is judged by the need.
+
+A stage has two moments, one row each: the passes, with activations, and the optimizer step, without.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from math import erf
 from typing import Any
@@ -17,16 +19,30 @@ import numpy as np
 from pipette_opt.errors import InputError
 from pipette_opt.memory.formula import FormulaBytes, parameters
 from pipette_opt.memory.table import StageTable
-from pipette_opt.types import FloatArray
+from pipette_opt.types import BoolArray, FloatArray
 from pipette_opt.units import GIB
 
 MOST_ERRORS = 400
 _ERROR = "error_"
 
-BUSY_MULTIPLY_ADDS = 5e11
-"""Of one layer on one rank: with more, hosts run ahead of GPUs (seen on H100 with nanotron)."""
+MOMENTS = 2
+"""Rows of a stage: passes, optimizer step."""
 
-_BUSY_WIDTH = 0.3
+BUSY_MULTIPLY_ADDS = 4.5e11
+"""
+Of one layer on one rank: with more, hosts of 4 tensor ranks and 2 stages run ahead of GPUs.
+
+Seen on H100 with nanotron, as are the next two: more tensor ranks wait for each other's hosts, and more stages leave
+the first one more passes before it must wait.
+"""
+
+BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -1.0, 0.25
+
+STEP_FITS = 1.4
+"""Largest matrix of a layer in fp32 over the largest activation at which half of the gradients find a freed block."""
+
+WIRE_TOKENS = 8192
+"""Of a micro-batch: with more, collectives across hosts hold the hosts back where gradients are reduced, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +62,24 @@ class Framework:
         Per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy in
         buckets of the reduction.
     step_bytes
-        Per parameter, with a sharded optimizer: gathered parameters and scattered gradients of the step, returned
-        when memory is short.
+        Per parameter, with a sharded optimizer: gathered parameters and scattered gradients of the step for which no
+        freed activation is large enough; returned when memory is short.
+    step_state_bytes
+        Per parameter, with a sharded optimizer: the same while the step runs, when activations are gone.
     activations
-        Stored activations beyond those counted, as a share: unfused gates, other kernels, their fragmentation.
+        Stored activations beyond those counted, as a share: unfused gates, other kernels.
+    fragments
+        Gaps between stored activations, as a share of them; closed when memory is short.
     norm_bytes
         Per element of the inputs of unfused norms.
-    score_bytes
-        Per attention score, where softmax is not fused.
+    score_bytes, fused_score_bytes
+        Per attention score beyond those counted, where softmax is several kernels, and where it is one.
+    flash1_bytes
+        Per element of a layer's query: what the first version of flash attention works with beyond the second.
     logit_bytes
         Per logit of this rank beyond those counted: copies in other formats, shifted copies.
+    loss_spare_bytes
+        The same that must be there at some moment that no measurement shows.
     whole_logit_bytes
         Per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
     table_bytes
@@ -65,18 +89,23 @@ class Framework:
     gathered_per_layer
         The same for each layer and pass in flight, where gathered inputs are kept and not gathered again.
     run_ahead_buffers
-        The same without a pipeline: outputs of collectives that wait for their turn while the host runs ahead.
+        The same without a pipeline: outputs of collectives that wait for their turn while the host runs ahead, as many
+        as the queue of launches holds (1024 kernels, some 20 for each).
     pile_up_buffers
-        The same with a pipeline, busy GPUs and tensor parallelism inside hosts, for each layer and pass in flight;
-        returned when memory is short. (Across hosts the collectives hold the hosts back.)
+        The same with a pipeline, where hosts are ahead of busy GPUs; returned when memory is short.
     unusable_gib
         What no tensor can have: context, libraries, NCCL's buffers.
     spread
-        Standard deviation of ``log(real / predicted)``, without the outliers.
+        Standard deviation of ``log(real / predicted)`` of what is certain, without the outliers.
+    activation_spread, logit_spread, buffer_spread, step_spread
+        The same of the constants of that kind, in proportion to their share of the prediction.
+    growth
+        By how much the variance grows with each doubling of the job beyond the largest of the fit, as a share.
     largest_job
         GPUs of the largest job that the constants were fitted to; 0 if they were not.
     errors
-        The same of runs that a fit left out, ascending; none without a fit to peaks.
+        ``log(real / predicted)`` of runs that a fit left out, in units of the spread of each, ascending; none without a
+        fit to peaks.
     """
 
     counted: float = 1.04
@@ -84,10 +113,15 @@ class Framework:
     parameter_bytes: float = 0.0
     gradient_copy_bytes: float = 0.0
     step_bytes: float = 0.0
+    step_state_bytes: float = 0.0
     activations: float = 0.0
+    fragments: float = 0.0
     norm_bytes: float = 8.0
     score_bytes: float = 4.0
+    fused_score_bytes: float = 0.0
+    flash1_bytes: float = 8.0
     logit_bytes: float = 0.0
+    loss_spare_bytes: float = 0.0
     whole_logit_bytes: float = 0.0
     table_bytes: float = 0.0
     gathered_buffers: float = 0.0
@@ -96,6 +130,11 @@ class Framework:
     pile_up_buffers: float = 0.0
     unusable_gib: float = 2.625
     spread: float = 0.05
+    activation_spread: float = 0.0
+    logit_spread: float = 0.0
+    buffer_spread: float = 0.0
+    step_spread: float = 0.0
+    growth: float = 0.5
     largest_job: float = 0.0
     errors: tuple[float, ...] = ()
 
@@ -106,10 +145,34 @@ class Framework:
             value = getattr(self, field.name)
             if not np.isfinite(value) or value < LOWEST.get(field.name, 0.0):
                 raise ValueError(f"{field.name} must be >= {LOWEST.get(field.name, 0.0)}, got {value}.")
+            if value > HIGHEST:
+                raise ValueError(f"{field.name} must be <= {HIGHEST:g}, got {value}.")
+        if not np.isfinite(self.errors).all() or list(self.errors) != sorted(self.errors):
+            raise ValueError("errors must be finite and ascending.")
 
     def vector(self) -> FloatArray:
         """The constants of the columns, in their order."""
         return np.array([getattr(self, name) for name in COLUMNS])
+
+    def widths(self, columns: FloatArray, constants: FloatArray, num_gpus: float | FloatArray = 1.0) -> FloatArray:
+        """
+        Standard deviation of ``log(real / predicted)`` of every row.
+
+        Parameters
+        ----------
+        columns
+            Shape ``(..., len(COLUMNS))``.
+        constants
+            Those that count, of each column.
+        num_gpus
+            Of the whole job.
+        """
+        parts = shares(columns, constants)
+        kinds = np.array([getattr(self, name) for name in KINDS])
+        beyond = np.log2(np.maximum(num_gpus / self.largest_job, 1.0)) if self.largest_job else 0.0
+        variance = (self.spread**2 + (parts**2) @ kinds**2) * (1 + self.growth * beyond)
+        width: FloatArray = np.sqrt(variance)
+        return width
 
 
 COLUMNS = (
@@ -118,10 +181,15 @@ COLUMNS = (
     "parameter_bytes",
     "gradient_copy_bytes",
     "step_bytes",
+    "step_state_bytes",
     "activations",
+    "fragments",
     "norm_bytes",
     "score_bytes",
+    "fused_score_bytes",
+    "flash1_bytes",
     "logit_bytes",
+    "loss_spare_bytes",
     "whole_logit_bytes",
     "table_bytes",
     "gathered_buffers",
@@ -131,8 +199,26 @@ COLUMNS = (
 )
 """Constants in which the memory of a stage is linear."""
 
-RETURNED = ("step_bytes", "pile_up_buffers")
+RETURNED = ("step_bytes", "fragments", "pile_up_buffers")
 """Columns whose blocks the allocator returns when memory is short."""
+
+UNSEEN = ("loss_spare_bytes",)
+"""Columns that must be there, but not when anyone measures."""
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "activation_spread": (
+        "activations",
+        "fragments",
+        "norm_bytes",
+        "score_bytes",
+        "fused_score_bytes",
+        "gathered_per_layer",
+    ),
+    "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes", "table_bytes"),
+    "buffer_spread": ("gathered_buffers", "run_ahead_buffers", "pile_up_buffers"),
+    "step_spread": ("step_bytes", "step_state_bytes"),
+}
+"""Columns whose errors go together."""
 
 LOWEST: Mapping[str, float] = {
     "counted": 0.5,
@@ -143,12 +229,32 @@ LOWEST: Mapping[str, float] = {
 }
 """Lowest values; 0 for the others."""
 
+HIGHEST = 1e4
+
+
+def but(names: Iterable[str]) -> BoolArray:
+    """Every column except those, shape ``(len(COLUMNS),)``."""
+    left_out = set(names)
+    return np.array([name not in left_out for name in COLUMNS])
+
+
+NEEDED, SHOWN = but(RETURNED), but(UNSEEN)
+"""Columns of what a stage needs, and of what a measurement can show."""
+
 
 def needed(constants: FloatArray) -> FloatArray:
     """The constants without those of blocks that are returned."""
-    kept = np.array([name not in RETURNED for name in COLUMNS])
-    vector: FloatArray = constants * kept
+    vector: FloatArray = constants * NEEDED
     return vector
+
+
+def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
+    """Share of each of ``KINDS`` in every row, shape ``(..., len(KINDS))``."""
+    weights = np.abs(columns * constants)
+    total = np.maximum((columns * constants).sum(axis=-1), 1e-9)
+    members = np.array([~but(names) for names in KINDS.values()], dtype=np.float64)
+    parts: FloatArray = weights @ members.T / total[..., None]
+    return parts
 
 
 def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> Framework:
@@ -168,7 +274,7 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
 
 def numbers_of(framework: Framework) -> dict[str, float]:
     """As they stand in a file; of the errors at most a few hundred, evenly chosen."""
-    names = (*COLUMNS, "unusable_gib", "spread", "largest_job")
+    names = [field.name for field in fields(Framework) if field.name != "errors"]
     values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
     errors = np.array(framework.errors)
     if len(errors) > MOST_ERRORS:
@@ -189,8 +295,8 @@ class StageFacts:
         Stages of the pipeline.
     gpus_per_node
         GPUs of one host.
-    unfused_norm, unfused_softmax
-        1 where these are several kernels.
+    unfused_norm, unfused_softmax, flash1
+        1 where these are several kernels, and where flash attention is of the first version.
     """
 
     replicas: FloatArray
@@ -198,52 +304,73 @@ class StageFacts:
     gpus_per_node: FloatArray
     unfused_norm: FloatArray
     unfused_softmax: FloatArray
+    flash1: FloatArray
 
 
 def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
     """
-    What one unit of each constant weighs, GiB, shape ``(num_rows, len(COLUMNS))``.
+    What one unit of each constant weighs, GiB, shape ``(MOMENTS, num_rows, len(COLUMNS))``.
 
     Parameters
     ----------
     counted_bytes
         The counted tensors: formula and network, or a trace.
     """
-    size = parameters(table)
+    size, zero = parameters(table), np.zeros(table.num_rows)
+    sharded = table.state_shards > 1
+    always = {
+        "base_gib": np.full(table.num_rows, float(GIB)),
+        "parameter_bytes": size,
+        "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
+    }
+    moments = (
+        always | {"counted": counted_bytes, "step_bytes": size * sharded * _fresh(table)} | _passes(table, facts),
+        always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
+    )
+    moments[0]["activations"] = moments[0]["fragments"] = formula.saved
+    rows = [np.stack([moment.get(name, zero) for name in COLUMNS], axis=1) for moment in moments]
+    return np.stack(rows) / GIB
+
+
+def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
+    """Columns that only the passes have, bytes."""
     tensor = table.tensor > 1
     gathered = tensor * table.element * table.tokens * table.hidden
-    stored = 1 - table.full
     inside = table.tensor <= facts.gpus_per_node
-    passes = table.chunk_layers * table.in_flight * stored
-    norms = 2 * passes * table.tokens / table.shards * table.hidden
-    again = np.maximum(table.selective, table.full) * (table.layers > 0)
+    passes = table.chunk_layers * table.in_flight * (1 - table.full)
+    again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
-    sharded = table.state_shards > 1
-    columns = (
-        counted_bytes,
-        np.full(table.num_rows, float(GIB)),
-        size,
-        size * (facts.replicas > 1) * ~sharded,
-        size * sharded,
-        formula.saved,
-        norms * facts.unfused_norm,
-        scores * facts.unfused_softmax,
-        table.last * table.tokens * table.vocab,
-        table.last * table.tokens * table.vocab * table.tensor,
-        table.first * table.largest_table,
-        gathered,
-        gathered * passes * (table.shards > 1),
-        gathered * (facts.pipeline == 1),
-        gathered * passes * inside * (facts.pipeline > 1) * _busy(table),
-    )
-    return np.stack(columns, axis=1) / GIB
+    logits = table.last * table.tokens * table.vocab
+    flows = np.where(inside | (facts.replicas == 1), 1.0, 1 / (1 + (table.tokens / WIRE_TOKENS) ** 2))
+    return {
+        "norm_bytes": 2 * passes * table.tokens / table.shards * table.hidden * facts.unfused_norm,
+        "score_bytes": scores * facts.unfused_softmax,
+        "fused_score_bytes": scores * (1 - facts.unfused_softmax),
+        "flash1_bytes": facts.flash1 * (table.layers > 0) * table.tokens * table.query,
+        "logit_bytes": logits,
+        "loss_spare_bytes": logits,
+        "whole_logit_bytes": logits * table.tensor * tensor,
+        "table_bytes": table.first * table.largest_table,
+        "gathered_buffers": gathered,
+        "gathered_per_layer": gathered * passes * (table.shards > 1),
+        "run_ahead_buffers": gathered * (facts.pipeline == 1) * flows,
+        "pile_up_buffers": gathered * (facts.pipeline > 1) * inside * _busy(table, facts),
+    }
 
 
-def _busy(table: StageTable) -> FloatArray:
+def _fresh(table: StageTable) -> FloatArray:
+    """Share of the gradients in the optimizer step for which no freed activation is large enough."""
+    ratio = 4 * table.hidden / (table.element * np.maximum(table.tokens, 1.0) * STEP_FITS)
+    fresh: FloatArray = ratio**2 / (1 + ratio**2) / np.sqrt(table.tensor)
+    return fresh
+
+
+def _busy(table: StageTable, facts: StageFacts) -> FloatArray:
     """How surely the GPUs are behind their hosts, 0 to 1."""
     work = table.tokens * table.layer_parameters
-    doublings = np.log2(np.maximum(work, 1.0) / BUSY_MULTIPLY_ADDS)
-    share: FloatArray = 1 / (1 + np.exp(-doublings / _BUSY_WIDTH))
+    enough = BUSY_MULTIPLY_ADDS * (table.tensor / 4) ** BUSY_BY_TENSOR * (facts.pipeline / 2) ** BUSY_BY_PIPELINE
+    doublings = np.log2(np.maximum(work, 1.0) / enough)
+    share: FloatArray = 1 / (1 + np.exp(-np.clip(doublings / _BUSY_WIDTH, -50, 50)))
     return share
 
 

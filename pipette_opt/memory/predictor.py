@@ -11,7 +11,7 @@ import numpy as np
 from pipette_opt.errors import InputError
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import Framework, StageFacts, needed, normal_beyond, stage_columns
+from pipette_opt.memory.framework import NEEDED, Framework, StageFacts, normal_beyond, stage_columns
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
 from pipette_opt.memory.table import StageTable, stage_table
 from pipette_opt.memory.weights import NetworkWeights, read_weights
@@ -41,16 +41,20 @@ class MemoryPrediction:
         Exceeded with at most the accepted risk, shape ``(pp,)``.
     extrapolates
         Whether a feature of the stage lies outside the range of the training data, shape ``(pp,)``.
+    spread
+        Standard deviation of ``log(real / predicted)`` with a calibrated stack, shape ``(pp,)``; 0 without one.
     """
 
     predicted_bytes: IntArray
     upper_bytes: IntArray
     extrapolates: BoolArray
+    spread: FloatArray
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicted_bytes", read_only(self.predicted_bytes, np.int64))
         object.__setattr__(self, "upper_bytes", read_only(self.upper_bytes, np.int64))
         object.__setattr__(self, "extrapolates", read_only(self.extrapolates, np.bool_))
+        object.__setattr__(self, "spread", read_only(self.spread))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,14 +104,17 @@ class MemoryPredictor:
         training: TrainingSpec,
         configs: Sequence[ParallelConfig],
         *,
+        gpus_per_node: int | None = None,
         max_oom_risk: float = 0.01,
-        gpus_per_node: int = 8,
     ) -> list[MemoryPrediction]:
         """
         Memory of every stage of every configuration.
 
         Parameters
         ----------
+        gpus_per_node
+            GPUs of one host: collectives across hosts leave other buffers than those inside. ``None``: every tensor
+            group is inside a host.
         max_oom_risk
             Accepted probability that a stage needs more than ``upper_bytes``; at least :attr:`smallest_risk`.
         """
@@ -116,20 +123,32 @@ class MemoryPredictor:
         margin = self.risk_margin(max_oom_risk)
         table = stage_table(model, training, configs)
         predicted, outside = self._predict(table)
+        spread = np.zeros(len(predicted))
+        upper = np.ceil(predicted * margin)
         if self.framework is not None:
             columns = self.columns(model, training, configs, gpus_per_node=gpus_per_node)
-            predicted = columns @ needed(self.framework.vector()) * GIB
-        upper = np.ceil(predicted * margin)
+            predicted, spread = self._calibrated(self.framework, columns, configs)
+            upper = np.ceil(predicted * np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * spread))
         ends = np.cumsum([config.pipeline_model_parallel_size for config in configs])[:-1]
+        parts = (np.split(values, ends) for values in (np.ceil(predicted), upper, np.asarray(outside), spread))
         return [
-            MemoryPrediction(predicted_bytes=a, upper_bytes=b, extrapolates=c)
-            for a, b, c in zip(
-                np.split(np.ceil(predicted), ends),
-                np.split(upper, ends),
-                np.split(np.asarray(outside), ends),
-                strict=True,
-            )
+            MemoryPrediction(predicted_bytes=a, upper_bytes=b, extrapolates=c, spread=d)
+            for a, b, c, d in zip(*parts, strict=True)
         ]
+
+    @staticmethod
+    def _calibrated(
+        framework: Framework, columns: FloatArray, configs: Sequence[ParallelConfig]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bytes that every stage needs in its fullest moment, and the standard deviation of its logarithm."""
+        constants = framework.vector() * NEEDED
+        needs = columns @ constants
+        moment, rows = needs.argmax(axis=0), np.arange(needs.shape[1])
+        num_gpus = np.repeat(
+            np.array([config.world_size for config in configs], dtype=np.float64),
+            [config.pipeline_model_parallel_size for config in configs],
+        )
+        return needs[moment, rows] * GIB, framework.widths(columns[moment, rows], constants, num_gpus)
 
     def risk_margin(self, max_oom_risk: float) -> float:
         """
@@ -151,16 +170,26 @@ class MemoryPredictor:
         exceeding = int(np.floor(share * len(self._errors) + 1e-9))
         return float(np.exp(self._errors[len(self._errors) - 1 - exceeding]))
 
-    def oom_probability(self, predicted_bytes: IntArray | FloatArray, capacity_bytes: IntArray | int) -> FloatArray:
+    def oom_probability(
+        self,
+        predicted_bytes: IntArray | FloatArray,
+        capacity_bytes: IntArray | int,
+        spread: FloatArray | None = None,
+    ) -> FloatArray:
         """
         Probability that a stage needs more than there is; arguments broadcast.
 
         Conservative: never below :attr:`smallest_risk`. At ``capacity = upper_bytes`` it is at most the accepted
         risk.
+
+        Parameters
+        ----------
+        spread
+            Of the prediction, with a calibrated stack.
         """
         room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
         if self.framework is not None:
-            return normal_beyond(room / self.framework.spread)
+            return normal_beyond(room / (self.framework.spread if spread is None else spread))
         beyond = 1 - np.searchsorted(self._errors, room, side="right") / len(self._errors)
         points = len(self.network.residuals)
         probability: FloatArray = (1 + points * beyond) / (1 + points)
@@ -173,18 +202,29 @@ class MemoryPredictor:
         return self.overhead.usable_bytes(gpu)
 
     def columns(
-        self, model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig], *, gpus_per_node: int = 8
+        self,
+        model: ModelSpec,
+        training: TrainingSpec,
+        configs: Sequence[ParallelConfig],
+        *,
+        gpus_per_node: int | None = None,
     ) -> FloatArray:
         """What one unit of each constant of a framework weighs in every stage, GiB; see ``framework.stage_columns``."""
         table = stage_table(model, training, configs)
         stages = [config.pipeline_model_parallel_size for config in configs]
         replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
+        first_flash = training.attention_kernel == "flash" and training.flash_version == 1
+
+        def everywhere(value: float) -> FloatArray:
+            return np.full(table.num_rows, float(value))
+
         facts = StageFacts(
             replicas=np.repeat(np.array(replicas, dtype=np.float64), stages),
             pipeline=np.repeat(np.array(stages, dtype=np.float64), stages),
-            gpus_per_node=np.full(table.num_rows, float(gpus_per_node)),
-            unfused_norm=np.full(table.num_rows, float(not training.fused_norm)),
-            unfused_softmax=np.full(table.num_rows, float(not training.fused_softmax)),
+            gpus_per_node=everywhere(np.inf if gpus_per_node is None else gpus_per_node),
+            unfused_norm=everywhere(not training.fused_norm),
+            unfused_softmax=everywhere(not training.fused_softmax),
+            flash1=everywhere(first_flash),
         )
         return stage_columns(table, formula_bytes(table), self.counted_bytes(table), facts)
 

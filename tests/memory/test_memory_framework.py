@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipette_opt.errors import InputError
-from pipette_opt.memory.framework import COLUMNS, Framework, framework_of, needed, numbers_of
+from pipette_opt.memory.framework import COLUMNS, NEEDED, SHOWN, Framework, framework_of, needed, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -40,10 +40,12 @@ CONFIG = ParallelConfig(
 )
 
 
-def columns(config: ParallelConfig = CONFIG, training: TrainingSpec = TRAINING) -> dict[str, np.ndarray]:
-    """GiB of one unit of each constant, by stage."""
-    table = MemoryPredictor.load().columns(MODEL, training, [config])
-    return dict(zip(COLUMNS, table.T, strict=True))
+def columns(
+    config: ParallelConfig = CONFIG, training: TrainingSpec = TRAINING, moment: int = 0
+) -> dict[str, np.ndarray]:
+    """GiB of one unit of each constant, by stage: while passes run, or in the optimizer step."""
+    table = MemoryPredictor.load().columns(MODEL, training, [config], gpus_per_node=8)
+    return dict(zip(COLUMNS, table[moment].T, strict=True))
 
 
 def test_units_weigh_what_they_say() -> None:
@@ -62,6 +64,7 @@ def test_units_weigh_what_they_say() -> None:
     assert found["run_ahead_buffers"].tolist() == [0.0, 0.0]
     assert found["logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / 2 / GIB])
     assert found["whole_logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / GIB])
+    assert columns(replace(CONFIG, tensor_model_parallel_size=1))["whole_logit_bytes"].tolist() == [0.0, 0.0]
     assert found["table_bytes"].tolist() == pytest.approx([32768 * 1024 / 2 / GIB, 0.0])
     assert found["norm_bytes"].tolist() == [0.0, 0.0]
     assert found["base_gib"].tolist() == [1.0, 1.0]
@@ -83,20 +86,79 @@ def test_unfused_norms_and_recomputation() -> None:
     assert columns(replace(CONFIG, recompute_granularity="full"), unfused)["norm_bytes"].tolist() == [0.0, 0.0]
 
 
-def test_piles_only_behind_a_pipeline_inside_hosts() -> None:
-    """Outputs pile up with a pipeline and tensor ranks inside a host; without a pipeline the host runs ahead."""
+def test_the_step_has_no_activations() -> None:
+    """A row of its own: 6 bytes a parameter, 12 / 4 of state, and what a sharded step works with; nothing of passes."""
+    step = columns(replace(CONFIG, use_distributed_optimizer=True), moment=1)
+    size = step["parameter_bytes"]
+    assert step["counted"] == pytest.approx(9 * size)
+    assert step["step_state_bytes"] == pytest.approx(size)
+    assert not any(step[name].any() for name in ("activations", "logit_bytes", "gathered_buffers", "table_bytes"))
+    assert not columns(moment=1)["step_state_bytes"].any()
+
+
+def test_large_activations_leave_room_for_the_step() -> None:
+    """Gradients of a step find freed blocks where micro-batches are large; small ones leave most of them without."""
+    sharded = replace(CONFIG, use_distributed_optimizer=True, tensor_model_parallel_size=1)
+    small, large = (
+        columns(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq))["step_bytes"]
+        / columns(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq))["parameter_bytes"]
+        for mbs, seq in ((1, 512), (8, 4096))
+    )
+    # By hand: 4 * 1024 / (2 * 512 * 1.4) = 2.857, squared over one more than that.
+    assert small == pytest.approx([2.857**2 / (1 + 2.857**2)] * 2, rel=1e-3)
+    assert (large < 0.01).all()
+
+
+def test_hosts_run_ahead() -> None:
+    """
+    Without a pipeline as many buffers wait as the queue holds; with one, inside hosts and behind busy GPUs.
+
+    Across hosts collectives hold the hosts back where gradients are reduced.
+    """
     single = replace(CONFIG, pipeline_model_parallel_size=1, layers_per_stage=(8,))
     assert columns(single)["pile_up_buffers"][0] == 0
-    assert columns(single)["run_ahead_buffers"][0] > 0
-    across = MemoryPredictor.load().columns(MODEL, TRAINING, [CONFIG], gpus_per_node=1)
-    assert across[:, COLUMNS.index("pile_up_buffers")].tolist() == [0.0, 0.0]
+    assert columns(single)["run_ahead_buffers"][0] * GIB == pytest.approx(4096 * 1024 * 2)
+    busy = replace(CONFIG, micro_batch_size=16)
+    idle, working = columns()["pile_up_buffers"], columns(busy)["pile_up_buffers"]
+    assert (working / 8 > idle).all()
+    predictor = MemoryPredictor.load()
+    across = predictor.columns(MODEL, TRAINING, [busy], gpus_per_node=1)
+    assert not across[:, :, COLUMNS.index("pile_up_buffers")].any()
+    wide = replace(single, micro_batch_size=16)
+    flows = [predictor.columns(MODEL, TRAINING, [one], gpus_per_node=1)[0, 0, COLUMNS.index("run_ahead_buffers")]
+             for one in (wide, replace(wide, data_parallel_size=1))]  # fmt: skip
+    assert flows[0] < 0.1 * flows[1]
+
+
+def test_first_flash_and_fused_softmax_have_terms() -> None:
+    """Per element of a layer's query, and per score of one kernel; neither where it does not apply."""
+    first = columns(training=replace(TRAINING, flash_version=1))
+    assert first["flash1_bytes"] * GIB == pytest.approx([4096 * 512] * 2)
+    assert not columns()["flash1_bytes"].any()
+    unfused = replace(TRAINING, attention_kernel="unfused")
+    scores = columns(training=unfused)
+    assert scores["fused_score_bytes"][1] * GIB == pytest.approx(4 * 8 * 2048**2 * 2)
+    assert not scores["score_bytes"].any()
+    several = columns(training=replace(unfused, fused_softmax=False))
+    assert several["score_bytes"] == pytest.approx(scores["fused_score_bytes"])
 
 
 def test_need_leaves_out_what_is_returned() -> None:
-    """Step leftovers and piles are not needed."""
-    vector = Framework(step_bytes=3.0, pile_up_buffers=2.0, activations=0.2).vector()
+    """Step leftovers, gaps and piles are not needed; spare room for the loss is needed and never seen."""
+    vector = Framework(step_bytes=3.0, pile_up_buffers=2.0, fragments=0.1, activations=0.2).vector()
     kept = dict(zip(COLUMNS, needed(vector), strict=True))
-    assert (kept["step_bytes"], kept["pile_up_buffers"], kept["activations"]) == (0.0, 0.0, 0.2)
+    assert (kept["step_bytes"], kept["pile_up_buffers"], kept["fragments"]) == (0.0, 0.0, 0.0)
+    assert kept["activations"] == 0.2
+    assert NEEDED[COLUMNS.index("loss_spare_bytes")]
+    assert not SHOWN[COLUMNS.index("loss_spare_bytes")]
+
+
+def test_widths_follow_shares() -> None:
+    """Half certain, half buffers at 30 %: sqrt(0.02^2 + (0.5 * 0.3)^2)."""
+    framework = Framework(counted=1.0, gathered_buffers=1.0, spread=0.02, buffer_spread=0.3)
+    row = np.zeros(len(COLUMNS))
+    row[COLUMNS.index("counted")] = row[COLUMNS.index("gathered_buffers")] = 10.0
+    assert framework.widths(row, framework.vector()) == pytest.approx(np.hypot(0.02, 0.15))
 
 
 def test_numbers_go_through_a_file() -> None:
@@ -112,6 +174,8 @@ def test_numbers_go_through_a_file() -> None:
         ({"activation": 0.2}, "no constant activation"),
         ({"unusable_gib": -1.0}, "unusable_gib must be >= 0"),
         ({"spread": float("nan")}, "spread must be"),
+        ({"counted": 1e9}, "counted must be <="),
+        ({"error_000": float("inf")}, "errors must be finite"),
     ],
 )
 def test_wrong_numbers_are_refused(numbers: dict[str, float], message: str) -> None:
@@ -124,8 +188,23 @@ def test_a_predictor_with_a_framework_is_coherent() -> None:
     """At the upper bound of a risk, the probability is that risk; more room, less of it."""
     predictor = MemoryPredictor.load(framework=Framework(activations=0.3, spread=0.05))
     (prediction,) = predictor.predict(MODEL, TRAINING, [CONFIG], max_oom_risk=0.02)
-    risk = predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes)
+    risk = predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes, prediction.spread)
     assert risk == pytest.approx([0.02, 0.02], rel=1e-3)
     assert (predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes * 2) < 0.001).all()
     (plain,) = MemoryPredictor.load(framework=Framework()).predict(MODEL, TRAINING, [CONFIG])
     assert (prediction.predicted_bytes > plain.predicted_bytes).all()
+
+
+def test_a_predictor_widens_for_jobs_beyond_the_fit() -> None:
+    """16 GPUs after a fit to at most 4: two doublings of 50 % of the variance each."""
+    job = replace(TRAINING, global_batch_size=128)
+    config = replace(CONFIG, data_parallel_size=16)
+    inside, beyond = (
+        MemoryPredictor.load(framework=Framework(spread=0.04, growth=0.5, largest_job=largest)).predict(
+            MODEL, job, [config]
+        )[0]
+        for largest in (64, 16)
+    )
+    assert inside.spread == pytest.approx([0.04, 0.04])
+    assert beyond.spread == pytest.approx([0.04 * 2**0.5] * 2)
+    assert (beyond.upper_bytes > inside.upper_bytes).all()

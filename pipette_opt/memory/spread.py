@@ -1,0 +1,189 @@
+"""
+How wrong predictions are: a width for each run, learnt from runs that a fit left out, and risks that hold.
+
+Locally weighted conformal prediction. The standard deviation of an error grows with the share of what is least
+certain (buffers that wait, leftovers of the step, logits, activations), and with the doublings of the job beyond the
+largest one of the fit. The first is learnt from errors of groups left out, the second from the larger jobs predicted by
+a fit to the smaller ones. A bound takes the quantile of errors in units of their own width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from pipette_opt.memory.calibration import MemoryRun, RunMemory, fit_constants, predict_memory, refit_constants
+from pipette_opt.memory.framework import KINDS, SHOWN, Framework, normal_beyond, shares
+from pipette_opt.types import FloatArray
+
+USUAL = {
+    "spread": 0.03,
+    "activation_spread": 0.1,
+    "logit_spread": 0.15,
+    "buffer_spread": 0.3,
+    "step_spread": 0.4,
+}
+"""Centres of the priors of the widths."""
+
+DOUBT = 0.5
+"""Standard deviation of the logarithm of each width."""
+
+TAILS = 4.0
+"""Degrees of freedom of the errors: a few are far off."""
+
+STEPS = (2.0, 1.4, 1.15, 1.05)
+NARROWEST, WIDEST = 0.01, 2.0
+
+FEWEST_ERRORS = 20
+"""With fewer, quantiles are normal."""
+
+FEWEST_LEFT_OUT = 5
+FOLDS = 5
+SMALLEST_GROWTH, LARGEST_GROWTH = 0.5, 1.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LeftOut:
+    """Errors of runs that a fit did not see, and the shares of ``KINDS`` in what was said of each."""
+
+    errors: FloatArray
+    parts: FloatArray
+    num_gpus: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+
+def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
+    """Constants, widths and left-out errors for the runs; the starting stack where they say nothing."""
+    if not runs:
+        return base
+    found = replace(fit_constants(runs, base), largest_job=float(max(run.num_gpus for run in runs)))
+    return learn_spread(runs, base, found)
+
+
+def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> Framework:
+    """The fit with widths, growth and errors in units of their width; unchanged where too few peaks were measured."""
+    with_peaks = [run for run in runs if run.peak_gib is not None]
+    if len(with_peaks) < FEWEST_LEFT_OUT:
+        return found
+    grouped = _groups_left_out(runs, base, found)
+    widths = _learn_widths(grouped)
+    fitted = replace(found, **widths)  # type: ignore[arg-type]
+    fitted = replace(fitted, growth=_learn_growth(with_peaks, runs, base, fitted, grouped))
+    scaled = np.sort(grouped.errors / _widths(grouped, widths))
+    errors = tuple(float(value) for value in scaled) if len(scaled) >= FEWEST_ERRORS else ()
+    return replace(fitted, errors=errors)
+
+
+def error_quantile(framework: Framework, risk: float) -> float:
+    """
+    Error in units of its width that is exceeded with at most that probability.
+
+    Split conformal where the fit left errors, and at least what they allow; else normal.
+    """
+    errors = np.array(framework.errors)
+    normal = NormalDist().inv_cdf(1 - risk)
+    if not len(errors):
+        return normal
+    if risk * (len(errors) + 1) >= 1:
+        exceeding = int(np.floor(risk * (len(errors) + 1) + 1e-9))
+        return float(errors[len(errors) - exceeding])
+    return max(normal, float(errors[-1]))
+
+
+def oom_probability(memory: RunMemory) -> float:
+    """Probability that a run needs more than there is."""
+    room = np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib)
+    return float(normal_beyond(np.array(room / memory.needed_spread)))
+
+
+def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
+    """What the measured stages take with at most that risk of more."""
+    return memory.taken_gib * float(np.exp(error_quantile(framework, risk) * memory.taken_spread))
+
+
+def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
+    """Errors of a fit on runs with peaks that it did not see."""
+    measured = [run for run in outside if run.peak_gib is not None]
+    constants = framework.vector() * SHOWN
+    errors, parts = np.zeros(len(measured)), np.zeros((len(measured), len(KINDS)))
+    for index, run in enumerate(measured):
+        rows = run.columns[run.measured_rows]
+        errors[index] = np.log((run.peak_gib or 0.0) / predict_memory(framework, run).taken_gib)
+        parts[index] = shares(rows[int((rows @ constants).argmax())], constants)
+    return _LeftOut(errors, parts, np.array([float(run.num_gpus) for run in measured]))
+
+
+def _groups_left_out(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> _LeftOut:
+    """Every run predicted by a fit that saw no run of its group."""
+    groups = sorted({run.group for run in runs})
+    folds = min(FOLDS, len(groups))
+    fold_of = {group: index % folds for index, group in enumerate(groups)}
+    pieces = []
+    for fold in range(folds):
+        inside = [run for run in runs if fold_of[run.group] != fold]
+        outside = [run for run in runs if fold_of[run.group] == fold]
+        pieces.append(_left_out(refit_constants(inside or outside, base, found), outside))
+    return _LeftOut(*(np.concatenate(part) for part in zip(*map(_fields, pieces), strict=True)))
+
+
+def _fields(piece: _LeftOut) -> tuple[FloatArray, FloatArray, FloatArray]:
+    return piece.errors, piece.parts, piece.num_gpus
+
+
+def _widths(left_out: _LeftOut, widths: dict[str, float]) -> FloatArray:
+    kinds = np.array([widths[name] for name in KINDS])
+    found: FloatArray = np.sqrt(widths["spread"] ** 2 + left_out.parts**2 @ kinds**2)
+    return found
+
+
+def _learn_widths(left_out: _LeftOut) -> dict[str, float]:
+    """The likeliest widths, each in turn up or down by smaller and smaller factors."""
+    widths = dict(USUAL)
+    best = _surprise(left_out, widths)
+    for factor in STEPS:
+        moved = True
+        while moved:
+            moved = False
+            for name in widths:
+                for trial in (widths[name] * factor, widths[name] / factor):
+                    changed = widths | {name: float(np.clip(trial, NARROWEST, WIDEST))}
+                    surprise = _surprise(left_out, changed)
+                    if surprise < best - 1e-9:
+                        widths, best, moved = changed, surprise, True
+    return widths
+
+
+def _surprise(left_out: _LeftOut, widths: dict[str, float]) -> float:
+    """Minus the logarithm of the posterior of the widths: Student's errors, log-normal priors."""
+    scale = _widths(left_out, widths)
+    errors = (TAILS + 1) / 2 * np.log1p((left_out.errors / scale) ** 2 / TAILS) + np.log(scale)
+    priors = [0.5 * (np.log(widths[name] / usual) / DOUBT) ** 2 for name, usual in USUAL.items()]
+    return float(errors.sum() + sum(priors))
+
+
+def _learn_growth(
+    with_peaks: Sequence[MemoryRun],
+    runs: Sequence[MemoryRun],
+    base: Framework,
+    fitted: Framework,
+    grouped: _LeftOut,
+) -> float:
+    """
+    Growth of the variance with each doubling of the job, from the larger jobs predicted by a fit to the smaller ones.
+
+    What is assumed stays where the jobs are of one size or too few.
+    """
+    largest = max(run.num_gpus for run in with_peaks)
+    smaller = [run for run in runs if run.num_gpus < largest]
+    larger = [run for run in with_peaks if run.num_gpus == largest]
+    if min(sum(run.peak_gib is not None for run in smaller), len(larger)) < FEWEST_ERRORS:
+        return fitted.growth
+    shifted = _left_out(refit_constants(smaller, base, fitted), larger)
+    doublings = np.log2(largest / max(run.num_gpus for run in smaller))
+    flat = replace(fitted, largest_job=0.0)
+    widths = {name: getattr(flat, name) for name in USUAL}
+    before, after = (np.median(np.abs(one.errors / _widths(one, widths))) for one in (grouped, shifted))
+    return float(np.clip(((after / before) ** 2 - 1) / doublings, SMALLEST_GROWTH, LARGEST_GROWTH))
