@@ -8,7 +8,6 @@ import numpy as np
 from pipette_opt.costs.collectives import (
     RingTraffic,
     embedding_traffic,
-    gradient_traffic,
     has_tied_stages,
     inter_node_ring_s,
     intra_node_ring_s,
@@ -16,6 +15,7 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.costs.overlap import StageRing, stage_rings
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
@@ -188,8 +188,8 @@ def _candidate(
     link_s = inter_node_message_s(cluster, message, gpus // block.stages)
     if closed and instance.p2p == "blocking":
         link_s = np.maximum(link_s, link_s.T)
-    gradient = gradient_traffic(instance.model, instance.training, config, instance.stack)
-    distinct = sorted(set(gradient))
+    rings = stage_rings(instance, config, compute, closed=closed)
+    distinct = list(dict.fromkeys(rings))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
     forward, backward = _chunk_seconds(instance, config, compute, block)
     tensor_forward, tensor_backward = _tensor_ticks(instance, config, compute, block, tick_s, rounding)
@@ -207,13 +207,13 @@ def _candidate(
         backward_ticks=_ticks(backward.sum(axis=1), tick_s, rounding),
         intra_p2p_ticks=int(_ticks(intra_node_message_s(cluster, message), tick_s, rounding)),
         p2p_ticks=_link_ticks(link_s, tick_s, rounding),
-        ring_class=np.array([distinct.index(traffic) for traffic in gradient]),
+        ring_class=np.array([distinct.index(ring) for ring in rings]),
         ring_ticks=np.array(
-            [_ring_ticks(instance, traffic, members, gpus, num_hosts, tick_s, rounding) for traffic in distinct]
+            [_ring_ticks(instance, ring, members, gpus, num_hosts, tick_s, rounding) for ring in distinct]
         )
         if several_hosts
         else np.zeros((len(distinct), 0, 0), dtype=np.int64),
-        ring_floor_ticks=np.array([_ring_floor(instance, traffic, members, tick_s, rounding) for traffic in gradient]),
+        ring_floor_ticks=np.array([_ring_floor(instance, ring, members, tick_s, rounding) for ring in rings]),
         tensor_forward_ticks=tensor_forward,
         tensor_backward_ticks=tensor_backward,
         embedding_ticks=_embedding_ticks(instance, config, block, gpus, tick_s, rounding),
@@ -296,28 +296,34 @@ def _tensor_ticks(
 
 def _ring_ticks(
     instance: Instance,
-    traffic: RingTraffic,
+    ring: StageRing,
     members: int,
     gpus: int,
     num_hosts: int,
     tick_s: float,
     rounding: Rounding,
 ) -> IntArray:
-    times = inter_node_ring_s(
-        instance.cluster,
-        traffic,
-        group_flows=members,
-        num_flows=gpus,
-        num_hosts=num_hosts,
-        stack=instance.stack,
-    )
-    return _link_ticks(times, tick_s, rounding)
+    def time_s(traffic: RingTraffic) -> FloatArray:
+        return inter_node_ring_s(
+            instance.cluster,
+            traffic,
+            group_flows=members,
+            num_flows=gpus,
+            num_hosts=num_hosts,
+            stack=instance.stack,
+        )
+
+    return _link_ticks(ring.shown_s(time_s), tick_s, rounding)
 
 
-def _ring_floor(instance: Instance, traffic: RingTraffic, members: int, tick_s: float, rounding: Rounding) -> int:
+def _ring_floor(instance: Instance, ring: StageRing, members: int, tick_s: float, rounding: Rounding) -> int:
     if members == 1:
         return 0
-    return int(_ticks(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s, rounding))
+
+    def time_s(traffic: RingTraffic) -> FloatArray:
+        return np.array(intra_node_ring_s(instance.cluster, traffic, instance.stack))
+
+    return int(_ticks(ring.shown_s(time_s), tick_s, rounding))
 
 
 def _embedding_ticks(

@@ -68,9 +68,8 @@ def gradient_traffic(
 
 
 def parameter_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> list[RingTraffic]:
-    """All-gather of each stage's parameters, length ``pp``; only what runs beside the forwards."""
-    size = config.data_parallel_size * config.context_parallel_size
-    one = gather_traffic(training.parameter_bytes if config.overlap_param_gather else 0, size)
+    """All-gather of each stage's parameters by the distributed optimizer, length ``pp``."""
+    one = gather_traffic(training.parameter_bytes, config.data_parallel_size * config.context_parallel_size)
     return [RingTraffic(one.hop_bytes * count, one.num_steps) for count in stage_parameters(model, config).tolist()]
 
 

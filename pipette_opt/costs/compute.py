@@ -297,7 +297,8 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec) -
     collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * tp if crosses else 0.0
-    return kernels * rates.host_kernel_s + collectives * (rates.host_collective_s + wait)
+    launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
+    return kernels * rates.host_kernel_s + collectives * launch
 
 
 def _bound_by_host(device_s: float, host_s: float) -> float:

@@ -14,15 +14,26 @@ other from the start.
 
 **Slowdown.** Collectives take some of the chip and of its memory's bandwidth: compute beside them takes
 ``overlap_slowdown`` longer.
+
+**In the solver's form** the work that hides a stage's reduction is the least that the stage takes anywhere, and every
+later stage waits for parameters as long as the stage that is last.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.costs.collectives import (
+    RingTraffic,
+    gradient_traffic,
+    intra_node_ring_s,
+    parameter_traffic,
+    tensor_traffic,
+)
+from pipette_opt.costs.compute import StageCompute, stage_parameters
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import ModelSpec
+from pipette_opt.specs import Instance, ModelSpec
 from pipette_opt.types import FloatArray, IntArray
 
 SMALLEST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
@@ -30,6 +41,8 @@ SMALLEST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 Parameters of a bucket, where ``ddp_bucket_size`` is not given: the larger of the first and of the second for each rank
 of the data-parallel group (``DistributedDataParallel.__init__``).
 """
+
+UNLIMITED_S = 1e30
 
 
 class Exposed(NamedTuple):
@@ -39,6 +52,134 @@ class Exposed(NamedTuple):
     ready_s: FloatArray | None
     first_extra_s: FloatArray | None
     last_extra_s: FloatArray | None
+    shown_s: FloatArray
+
+
+class StageRing(NamedTuple):
+    """
+    What the data-parallel rings of a stage move, and what can hide it; equal for stages that show the same.
+
+    Parameters
+    ----------
+    parameters
+        The gather that runs beside the forwards, if there is one.
+    buckets
+        Pieces of both; 0 if nothing runs beside compute.
+    forward_s, backward_s
+        What the stage's first forward and last backward take wherever it is placed: at least for a closed form, at most
+        for a lower form (which leaves the waits for parameters and the slowdown out).
+    first
+        Whether it is the first stage.
+    others
+        The other stages, which wait for their parameters, too.
+    slowdown
+        Extra time of compute beside collectives.
+    """
+
+    reduction: RingTraffic
+    parameters: RingTraffic | None = None
+    buckets: int = 0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    first: bool = False
+    others: int = 0
+    slowdown: float = 0.0
+
+    def shown_s(self, time_s: Callable[[RingTraffic], FloatArray]) -> FloatArray:
+        """What the schedule sees of it; ``time_s`` says how long a ring takes."""
+        reduction = time_s(self.reduction)
+        if not self.buckets:
+            return reduction
+        shown = shown_reduction_s(reduction, self.buckets, self.backward_s, self.slowdown)
+        if self.parameters is None:
+            return shown
+        gather = time_s(self.parameters)
+        waits = self.others * gather
+        if self.first:
+            waits = waits + shown_gather_s(gather, self.buckets, self.forward_s, self.slowdown)
+        return shown + waits
+
+
+def stage_rings(instance: Instance, config: ParallelConfig, compute: StageCompute, *, closed: bool) -> list[StageRing]:
+    """
+    The rings of each stage, length ``pp``.
+
+    Parameters
+    ----------
+    closed
+        For a closed form, whose work is the least of all kinds of GPU; otherwise for a lower form.
+    """
+    model, training, stack = instance.model, instance.training, instance.stack
+    traffic = gradient_traffic(model, training, config, stack)
+    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+    if not config.overlap_grad_reduce:
+        return [StageRing(one) for one in traffic]
+    if chunks > 1:  # one chunk's part follows the last backward
+        return [StageRing(one._replace(hop_bytes=one.hop_bytes / chunks)) for one in traffic]
+    buckets, (forward, backward) = num_buckets(model, config), hiding_s(instance, config, compute, least=closed)
+    gathers: list[RingTraffic | None] = [None] * pp
+    if config.overlap_param_gather and closed:
+        gathers = [*parameter_traffic(model, training, config)]
+    return [
+        StageRing(
+            reduction=traffic[stage],
+            parameters=gathers[stage],
+            buckets=int(buckets[stage]),
+            forward_s=float(forward[stage]),
+            backward_s=float(backward[stage]),
+            first=stage == 0,
+            others=pp - 1,
+            slowdown=stack.overlap_slowdown if closed else 0.0,
+        )
+        for stage in range(pp)
+    ]
+
+
+def hiding_s(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, *, least: bool
+) -> tuple[FloatArray, FloatArray]:
+    """
+    Forward and backward of one micro-batch on each stage, at least (or at most) on any hosts, shape ``(pp,)`` each.
+
+    At least: the fastest kind of GPU, with tensor communication if groups stay inside hosts. At most: the slowest kind;
+    unlimited if tensor groups span hosts.
+    """
+    inside = config.tensor_model_parallel_size * config.context_parallel_size <= instance.cluster.gpus_per_node
+    works = (compute.forward_s.sum(axis=1), compute.backward_s.sum(axis=1))
+    if not least and not inside and config.tensor_model_parallel_size > 1:
+        return np.full(works[0].shape[1], UNLIMITED_S), np.full(works[0].shape[1], UNLIMITED_S)
+    found = [work.min(axis=0) if least else work.max(axis=0) for work in works]
+    if inside and config.tensor_model_parallel_size > 1:
+        rings = tensor_traffic(instance.model, instance.training, config, instance.stack)
+        idle = (compute.idle_forward_s, compute.idle_backward_s)
+        for way, (ring, hidden) in enumerate(zip(rings, idle, strict=True)):
+            per_layer = max(intra_node_ring_s(instance.cluster, ring, instance.stack) - hidden, 0.0)
+            found[way] = found[way] + per_layer * np.array(config.layers_per_stage)
+    return found[0], found[1]
+
+
+def shown_reduction_s(
+    reduction_s: FloatArray, buckets: IntArray | int, backward_s: FloatArray | float, slowdown: float
+) -> FloatArray:
+    """
+    What a reduction in buckets leaves after the last backward, and how much longer that takes.
+
+    Without slowdown it falls with the backward, and with it it is never less than that: what lower forms count. Of ``K`` buckets the last one follows the backward, the others run beside its last ``1 - 1 / K``.
+    """
+    later = 1.0 - 1.0 / np.asarray(buckets)
+    slower = slowdown * later * np.minimum(reduction_s, backward_s)
+    left: FloatArray = np.maximum(reduction_s / buckets, reduction_s - later * (backward_s + slower)) + slower
+    return left
+
+
+def shown_gather_s(
+    gather_s: FloatArray, buckets: IntArray | int, forward_s: FloatArray | float, slowdown: float
+) -> FloatArray:
+    """How much longer the first forward takes that waits for a gather in buckets."""
+    later = 1.0 - 1.0 / np.asarray(buckets)
+    waits = gather_s / buckets + later * np.maximum(gather_s - forward_s, 0.0)
+    longer: FloatArray = waits + slowdown * later * np.minimum(gather_s, forward_s)
+    return longer
 
 
 def num_buckets(model: ModelSpec, config: ParallelConfig) -> IntArray:
@@ -56,6 +197,7 @@ def exposed(
     backward_s: FloatArray,
     reduction_s: FloatArray,
     gather_s: FloatArray | None,
+    least_s: FloatArray,
     slowdown: float,
 ) -> Exposed:
     """
@@ -71,29 +213,33 @@ def exposed(
         Gradient reduction of each stage, shape ``(n, pp)``.
     gather_s
         Parameter gather of each stage, same shape, if it runs beside the forwards.
+    least_s
+        Forward and backward of one micro-batch wherever a stage is placed, shape ``(n, 2, pp)``; for the solver's form.
     slowdown
         Extra time of compute beside collectives, a share.
     """
     chunks, pp = forward_s.shape[1:3]
+    whole = reduction_s[:, None, :, None]
+    gather = None if gather_s is None else gather_s[:, None, :, None]
     if chunks == 1:
         pieces = buckets[:, None, :, None]
-        later = 1.0 - 1.0 / pieces
-        last = slowdown * later * np.minimum(reduction_s[:, None, :, None], backward_s)
+        last = slowdown * (1.0 - 1.0 / pieces) * np.minimum(whole, backward_s)
+        shown = shown_reduction_s(reduction_s, buckets, least_s[:, 1], slowdown)
         first = None
-        if gather_s is not None:
-            gather = gather_s[:, None, :, None]
-            waits = gather / pieces + later * np.maximum(gather - forward_s, 0.0)
-            first = waits + slowdown * later * np.minimum(gather, forward_s)
-        return Exposed(buckets, None, first, last)
+        if gather_s is not None and gather is not None:
+            first = shown_gather_s(gather, pieces, forward_s, slowdown)
+            shown = shown + (pp - 1) * gather_s
+            shown[:, 0] += shown_gather_s(gather_s[:, 0], buckets[:, 0], least_s[:, 0, 0], slowdown)
+        return Exposed(buckets, None, first, last, shown)
     last = np.zeros_like(backward_s)  # a chunk's reduction runs beside the last backwards of the chunk before it
-    last[:, :-1] = slowdown * np.minimum(reduction_s[:, None, :, None] / chunks, pp * backward_s[:, :-1])
+    last[:, :-1] = slowdown * np.minimum(whole / chunks, pp * backward_s[:, :-1])
     ready = first = None
-    if gather_s is not None:
-        gather = gather_s[:, None, :, None] / chunks
+    if gather is not None:
+        gather = gather / chunks
         first = np.zeros_like(forward_s)  # the next chunk's gather beside the forwards of this one
         first[:, 1:] = slowdown * np.minimum(gather, pp * forward_s[:, 1:])
         arrival = np.arange(1, chunks + 1)[None, :, None, None] * gather
         follows = forward_s + first
         follows[:, 0] /= buckets[:, :, None]
         ready = arrival + follows
-    return Exposed(np.ones_like(buckets), ready, first, last)
+    return Exposed(np.ones_like(buckets), ready, first, last, reduction_s)

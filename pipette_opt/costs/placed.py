@@ -25,7 +25,7 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
-from pipette_opt.costs.overlap import exposed, num_buckets
+from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets
 from pipette_opt.costs.times import MissingLink, PlacedBatch, PlacedTimes
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
@@ -51,6 +51,7 @@ class _Costs(NamedTuple):
     parameters: list[RingTraffic]
     embedding: RingTraffic
     buckets: IntArray
+    least: tuple[FloatArray, FloatArray]
 
 
 def placed_times(instance: Instance, config: ParallelConfig, placement: Placement) -> PlacedTimes:
@@ -124,14 +125,17 @@ def _grid(config: ParallelConfig, placement: Placement) -> Grid:
 
 def _costs(instance: Instance, config: ParallelConfig) -> _Costs:
     model, training, stack = instance.model, instance.training, instance.stack
+    compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
+    none = np.zeros(config.pipeline_model_parallel_size)
     return _Costs(
-        compute=stage_compute(instance, config),
+        compute=compute,
         message_bytes=p2p_bytes(model, training, config),
         tensor=tensor_traffic(model, training, config, stack),
         gradient=gradient_traffic(model, training, config, stack),
-        parameters=parameter_traffic(model, training, config),
+        parameters=parameter_traffic(model, training, config) if config.overlap_param_gather else [],
         embedding=embedding_traffic(model, training, config),
-        buckets=num_buckets(model, config),
+        buckets=num_buckets(model, config) if overlap else none.astype(np.int64),
+        least=hiding_s(instance, config, compute, least=True) if overlap else (none, none),
     )
 
 
@@ -161,7 +165,8 @@ class _Batch:
         if self.config.overlap_grad_reduce:
             buckets = np.stack([one.buckets for one in self.costs])
             slowdown = self.instance.stack.overlap_slowdown
-            beside = exposed(buckets, forward, backward, reduction, gather, slowdown)
+            least = np.stack([np.stack(one.least) for one in self.costs])
+            beside = exposed(buckets, forward, backward, reduction, gather, least, slowdown)
         return PlacedBatch(
             forward_s=forward,
             backward_s=backward,

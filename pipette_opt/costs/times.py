@@ -46,6 +46,9 @@ class PlacedTimes:
     first_extra_s, last_extra_s
         What the first forward, and the last backward, of each chunk take longer than the others, shape of
         ``forward_s``: waiting for parameters, and compute that collectives slow down.
+    shown_s
+        What the solver's form counts in place of ``reduction_s`` if something runs beside compute, shape ``(pp,)``; see
+        ``costs/overlap.py``.
     overlap_p2p
         Whether an interleaved schedule with blocking sends goes on while it sends in its steady state.
     """
@@ -65,6 +68,7 @@ class PlacedTimes:
     ready_s: FloatArray | None = None
     first_extra_s: FloatArray | None = None
     last_extra_s: FloatArray | None = None
+    shown_s: FloatArray | None = None
     overlap_p2p: bool = True
 
     def __post_init__(self) -> None:
@@ -86,7 +90,7 @@ ARRAYS = (
 )
 """The arrays that every placement has."""
 
-OPTIONAL = ("weight_s", "gather_s", "ready_s", "first_extra_s", "last_extra_s")
+OPTIONAL = ("weight_s", "gather_s", "ready_s", "first_extra_s", "last_extra_s", "shown_s")
 """The arrays that some have."""
 
 
@@ -124,6 +128,7 @@ class PlacedBatch:
     ready_s: FloatArray | None = None
     first_extra_s: FloatArray | None = None
     last_extra_s: FloatArray | None = None
+    shown_s: FloatArray | None = None
     overlap_p2p: bool = True
     missing: Mapping[int, MissingLink] = field(default_factory=dict)
 
@@ -190,4 +195,6 @@ def _or_default(times: PlacedTimes, name: str) -> FloatArray:
         return array
     if name == "weight_s":
         return (times.backward_s - times.tensor_backward_s) / 2
+    if name == "shown_s":
+        return times.reduction_s
     return np.zeros_like(times.reduction_s if name == "gather_s" else times.forward_s)

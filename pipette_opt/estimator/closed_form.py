@@ -33,8 +33,8 @@ transfer of 1 s behind stage 0 of 8, stage 0 makes ``m + pp - 1`` exchanges, not
 **Beside compute.** Where the reduction runs beside the last backward in ``K`` buckets, ``max(R / K, R - (1 - 1 / K)
 b)`` of ``R`` is left after it, exactly (``estimate.reduction_ends``), so it takes the reduction's place in all forms. A
 first forward that waits for its parameters, or compute that collectives slow down, delays everything behind by no more:
-the upper form adds all of it, the lower form what is on its path. The solver's form knows each stage's reduction only;
-it adds the waits as ``shown_s`` says, which is all of them if stages are equal.
+the upper form adds all of it, the lower form what is on its path. The solver's form adds what ``costs/overlap.py`` says
+is shown, which is exact if stages are equal.
 
 **Lower form.** A stage starts after the first forward has passed the stages before, does all its work (and, blocking,
 its waiting; asynchronous: goes round the cycle of an earlier stage and itself where that is longer), and its last
@@ -76,29 +76,10 @@ def closed_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
     if p2p == "blocking":
         up = down = np.maximum(up, down)
     total = cost.sum(axis=0) + (up + down).sum(axis=0) + (num_microbatches - 1) * period_s(times, p2p)
-    done = (total - _before(backward, down) + shown_s(times)).max(axis=1)
+    shown = times.reduction_s if times.shown_s is None else times.shown_s
+    done = (total - _before(backward, down)).max(axis=1) + shown
     done[[0, -1]] += times.embedding_s
     return float(done.max()) + times.optimizer_s
-
-
-def shown_s(times: PlacedTimes) -> FloatArray:
-    """
-    What gradients and parameters add to the schedule in the solver's form, if stage ``s`` is last, ``(pp, dp)``.
-
-    What the last backward leaves of the stage's own reduction, and what the first forwards wait for parameters: as if
-    the later stages, which all wait one after the other, gathered as long as this one.
-    """
-    buckets, whole = np.ones((len(times.reduction_s), 1)), times.reduction_s[:, None]
-    if times.reduction_buckets is not None:
-        buckets = np.maximum(times.reduction_buckets, 1)[:, None]
-    shown: FloatArray = np.maximum(
-        whole / buckets, whole - (1.0 - 1.0 / buckets) * (times.backward_s + _last(times))[0]
-    )
-    shown = shown + _last(times)[0]
-    if times.gather_s is not None:
-        shown = shown + (len(times.reduction_s) - 1) * times.gather_s[:, None]
-        shown[0] += _first(times)[0, 0]
-    return shown
 
 
 def upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:

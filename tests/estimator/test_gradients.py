@@ -94,7 +94,8 @@ def test_embedding_joins_the_first_and_the_last_stage() -> None:
 def overlapped(times: PlacedTimes, buckets: list[int], gather: list[float], slowdown: float = 0.0) -> PlacedTimes:
     """The same with gradients and parameters sent beside compute, as ``costs/overlap.py`` does it."""
     one = PlacedBatch.of([replace(times, gather_s=np.array(gather))])
-    found = exposed(np.array([buckets]), one.forward_s, one.backward_s, one.reduction_s, one.gather_s, slowdown)
+    least = np.stack([work.sum(axis=1).min(axis=2) for work in (one.forward_s, one.backward_s)], axis=1)
+    found = exposed(np.array([buckets]), one.forward_s, one.backward_s, one.reduction_s, one.gather_s, least, slowdown)
     return replace(one, **found._asdict()).one(0)
 
 

@@ -1,0 +1,140 @@
+"""What runs beside compute: hand counts, and the forms that the solver sees against the judge."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import A100_40, A100_80, LLAMA_8B, TINY, cluster, config, instance, random_cluster
+
+from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.costs.overlap import num_buckets, shown_gather_s, shown_reduction_s
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.estimator import estimate
+from pipette_opt.estimator.closed_form import closed_s, lower_s
+from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
+from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.specs import Instance
+from pipette_opt.units import GIB
+
+
+def overlapped(one: ParallelConfig, *, gather: bool) -> ParallelConfig:
+    """The same with gradients, and perhaps parameters, sent beside compute."""
+    return replace(one, overlap_grad_reduce=True, overlap_param_gather=gather, use_distributed_optimizer=gather)
+
+
+CONFIGS = [
+    overlapped(config(tp=4, pp=4, dp=4, num_layers=32), gather=False),
+    overlapped(config(tp=4, pp=4, dp=4, num_layers=32), gather=True),
+    overlapped(config(tp=8, pp=1, dp=8, num_layers=32), gather=True),
+    overlapped(config(tp=2, pp=2, dp=16, num_layers=32), gather=True),
+    overlapped(config(tp=16, pp=2, dp=2, num_layers=32), gather=True),
+    overlapped(config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=2), gather=True),
+    overlapped(config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=4), gather=False),
+]
+
+
+def problem_of(job: Instance, *, lower_form: bool) -> ProblemData:
+    """All packings of all configurations, with room for everything."""
+    fitting = [
+        FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in CONFIGS
+    ]
+    capacity = np.array([node.gpu.memory_bytes for node in job.cluster.nodes])
+    return build_problem_data(job, fitting, capacity, lower_form=lower_form)
+
+
+def test_buckets_are_megatrons() -> None:
+    """
+    Buckets of 40 million parameters, a million for each rank if that is more, on the first stage only.
+
+    The first of two stages of the small model has 104 million: three buckets, or two of 60 million.
+    """
+    one = overlapped(config(pp=2, dp=8), gather=False)
+    first = stage_parameters(TINY, one)[0]
+    assert num_buckets(TINY, one).tolist() == [3, 1]
+    assert num_buckets(TINY, replace(one, data_parallel_size=60)).tolist() == [2, 1]
+    assert num_buckets(TINY, replace(one, ddp_bucket_size=1_000_000)).tolist() == [int(np.ceil(first / 1e6)), 1]
+
+
+def test_what_a_reduction_leaves() -> None:
+    """
+    Four buckets of 4 s, backward 2 s: three quarters of the backward hide, 2.5 are left.
+
+    With a slowdown of a half the hidden 1.5 s become 2.25, and the longer backward hides more.
+    """
+    assert shown_reduction_s(np.array(4.0), 4, 2.0, 0.0) == pytest.approx(2.5)
+    longer = 0.5 * 0.75 * 2.0
+    assert shown_reduction_s(np.array(4.0), 4, 2.0, 0.5) == pytest.approx(4.0 - 0.75 * (2.0 + longer) + longer)
+    assert shown_reduction_s(np.array(1.0), 4, 2.0, 0.0) == pytest.approx(0.25)
+    assert shown_gather_s(np.array(4.0), 4, 2.0, 0.0) == pytest.approx(1.0 + 0.75 * 2.0)
+    assert shown_gather_s(np.array(1.0), 4, 2.0, 0.1) == pytest.approx(0.25 + 0.1 * 0.75)
+
+
+@pytest.mark.parametrize("slowdown", [0.0, 0.125, 0.5])
+def test_what_the_forms_rely_on(slowdown: float) -> None:
+    """What is shown grows with the collective; without slowdown it falls with the work beside, and it is never less."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        whole, work = np.sort(rng.uniform(0, 5, 2)), np.sort(rng.uniform(0, 5, 2))
+        buckets = int(rng.integers(1, 9))
+        for shown in (shown_reduction_s, shown_gather_s):
+            fast, slow = (shown(whole, buckets, float(one), 0.0) for one in work)
+            assert (slow <= fast + 1e-12).all()
+            found = shown(whole, buckets, float(work[0]), slowdown)
+            assert (found >= fast - 1e-12).all()
+            assert found[0] <= found[1] + 1e-12
+
+
+def test_nothing_changes_without_the_flags() -> None:
+    """Flags that are off, and Megatron's default for interleaved sends, give the numbers of before."""
+    job = instance(cluster(8), LLAMA_8B, seq_length=4096)
+    one = config(tp=4, pp=4, dp=4, num_layers=32)
+    times = placed_times(job, one, identity_placement(one, 8, np.arange(8), "tp-cp-ep-dp-pp"))
+    assert times.reduction_buckets is None
+    assert times.first_extra_s is times.last_extra_s is times.ready_s is times.gather_s is times.shown_s is None
+
+
+def test_a_single_stage_hides_most_of_its_collectives() -> None:
+    """Without a pipeline overlap makes the iteration shorter, and smaller buckets leave less, the slowdown included."""
+    job = instance(cluster(8, 5.0), LLAMA_8B, seq_length=4096)
+    plain = config(tp=8, pp=1, dp=8, num_layers=32, use_distributed_optimizer=True)
+    placement = identity_placement(plain, 8, np.arange(8), "tp-cp-ep-dp-pp")
+    beside = overlapped(plain, gather=True)
+    small = replace(beside, ddp_bucket_size=10_000_000)
+    found = [estimate(job, one, placement).iteration_time_s for one in (plain, beside, small)]
+    assert found[0] > found[1] > found[2]
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("kinds", [(A100_80,), (A100_80, A100_40)])
+def test_solvers_form_in_ticks_and_seconds(p2p: str, kinds: tuple) -> None:
+    """The integer objective exceeds the closed form by its rounding at most, and never falls short."""
+    rng = np.random.default_rng(2)
+    for _ in range(6):
+        job = instance(random_cluster(rng, 9, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
+        data = problem_of(job, lower_form=False)
+        for candidate in data.candidates:
+            if not candidate.exact:
+                continue
+            nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
+            times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+            form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
+            assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("bandwidth", [0.5, 25.0])
+def test_lower_forms_are_below_the_judge(p2p: str, bandwidth: float) -> None:
+    """On slow and fast links, equal and unequal GPUs: no lower form, in ticks or seconds, exceeds the judge's time."""
+    rng = np.random.default_rng(3)
+    for kinds in ((A100_80,), (A100_80, A100_40)):
+        values = bandwidth * rng.uniform(0.5, 1.5, (9, 9))
+        job = instance(cluster(9, values, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
+        data = problem_of(job, lower_form=True)
+        for candidate in data.candidates:
+            nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
+            placement = block_placement(candidate.config, candidate.block, nodes)
+            judged = estimate(job, candidate.config, placement).iteration_time_s
+            assert objective_ticks(data, candidate, nodes) * data.tick_s <= judged * (1 + 1e-9)
+            times = placed_times(job, candidate.config, placement)
+            assert lower_s(times, candidate.num_microbatches, job.p2p) <= judged * (1 + 1e-9)
