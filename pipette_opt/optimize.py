@@ -263,16 +263,17 @@ def finish(
     if best.objective_s is None:
         open_configs = set() if certified is None else {*certified.open_configs, best.candidate.config}
     num_pruned = len({one.config for one in _certified_by(prepared, best).candidates} - open_configs)
+    memory = _memory(prepared, best, params)
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
         replace(certificate, num_candidates=num_configs, num_pruned=num_pruned),
-        _memory(prepared, best, params),
+        memory,
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
         ),
-        notes=_notes(prepared, ranked),
+        notes=_notes(prepared, ranked, memory),
         seed=params.seed,
         inputs=inputs,
     )
@@ -325,7 +326,7 @@ def _alternative(
     )
 
 
-def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution]) -> tuple[str, ...]:
+def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequence[StageMemory]) -> tuple[str, ...]:
     cluster, enumeration, memory = prepared.instance.cluster, prepared.enumeration, prepared.memory
     notes = []
     plain = next((one for one in ranked if one.objective_s is not None), None)
@@ -339,10 +340,7 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution]) -> tuple[str, .
         notes.append(f"{missing} directed host pairs were not measured and are not used.")
     if memory.rejected:
         notes.append(f"{len(memory.rejected)} of {len(enumeration.candidates)} candidates do not fit in memory.")
-    (prediction,) = prepared.predictor.predict(
-        prepared.instance.model, prepared.instance.training, [ranked[0].candidate.config]
-    )
-    if prediction.extrapolates.any():
+    if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
     used = enumeration.num_gpus // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:

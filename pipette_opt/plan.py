@@ -35,13 +35,23 @@ class IterationTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Peak memory of one GPU of a stage; ``upper_bytes`` is exceeded with at most the accepted risk."""
+    """
+    Peak memory of one GPU of a stage.
+
+    Parameters
+    ----------
+    upper_bytes
+        Exceeded with at most the accepted risk.
+    extrapolates
+        Whether the prediction lies outside of the predictor's training data.
+    """
 
     stage: int
     predicted_bytes: int
     upper_bytes: int
     capacity_bytes: int
     oom_probability: float
+    extrapolates: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

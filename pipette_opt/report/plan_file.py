@@ -228,6 +228,7 @@ def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:
         "upper_gib": stage.upper_bytes / GIB,
         "capacity_gib": stage.capacity_bytes / GIB,
         "oom_probability": stage.oom_probability,
+        "extrapolates": stage.extrapolates,
     }
 
 
@@ -238,6 +239,7 @@ def _read_memory(stage: Entries) -> StageMemory:
         upper_bytes=round(stage.number("upper_gib") * GIB),
         capacity_bytes=round(stage.number("capacity_gib") * GIB),
         oom_probability=stage.number("oom_probability"),
+        extrapolates=stage.flag("extrapolates"),
     )
 
 

@@ -195,13 +195,15 @@ def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
         full = _fullness(one)
         style = BAD if full > 1 else FAIR if full > NARROW_MARGIN else GOOD
         table.add_row(
-            Text(f"stage {one.stage}"),
+            Text(f"stage {one.stage}{' *' if one.extrapolates else ''}"),
             Text(f"{gib(one.predicted_bytes):.1f} GiB"),
             Text(f"{gib(one.upper_bytes):.1f} GiB"),
             Text(f"{gib(one.capacity_bytes):.1f} GiB"),
             Bar(filled=one.predicted_bytes / one.capacity_bytes, reached=full, style=style),
             Text(_risk(one.oom_probability), style=style),
         )
+    if any(one.extrapolates for one in memory):
+        table.caption = "* outside of the predictor's training data"
     return _spaced(table)
 
 

@@ -73,6 +73,7 @@ def test_named_fields() -> None:
         "num_pruned",
     }
     assert content["memory"][1]["upper_gib"] == 32.0
+    assert content["memory"][1]["extrapolates"] is False
     assert [one["host"] for one in content["unused_hosts"]] == ["n2"]
 
 

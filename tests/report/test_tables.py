@@ -146,6 +146,16 @@ def test_memory_colours(upper_gib: int, colour: str) -> None:
     assert f"\x1b[{colour}m" in shown(memory_table([stage]), terminal=True)
 
 
+def test_extrapolation_is_said() -> None:
+    """A star at the stage and what it means; neither where nothing extrapolates."""
+    stages = small_plan().memory
+    assert "training data" not in shown(memory_table(stages))
+    text = shown(memory_table([replace(stages[0], extrapolates=True), *stages[1:]]))
+    assert "stage 0 *" in text
+    assert "stage 1 *" not in text
+    assert "outside of the predictor's training data" in text
+
+
 def test_only_the_fullest_of_many_stages() -> None:
     """Of forty stages, thirty-two are shown, in order, and the fullest is among them."""
     one = small_plan().memory[0]
