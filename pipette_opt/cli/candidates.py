@@ -27,6 +27,11 @@ def candidates(
     virtual_pipeline: opt.VirtualPipeline = None,
     micro_batch_size: opt.MicroBatchSize = None,
     recompute: opt.Recompute = None,
+    context_parallel: opt.ContextParallel = "1",
+    overlap_grad_reduce: opt.OverlapGradReduce = False,
+    overlap_param_gather: opt.OverlapParamGather = False,
+    ddp_bucket_size: opt.DdpBucketSize = None,
+    overlap_p2p_communication: opt.OverlapP2P = True,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     top: Annotated[int, typer.Option(help="Rows shown; 0 for all.", min=0, rich_help_panel=opt.RUN)] = 30,
     json: opt.Json = False,
@@ -65,6 +70,11 @@ def candidates(
         virtual_pipeline=virtual_pipeline,
         micro_batch_size=micro_batch_size,
         recompute=recompute,
+        context_parallel=context_parallel,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+        ddp_bucket_size=ddp_bucket_size,
+        overlap_p2p_communication=overlap_p2p_communication,
     )
     enumeration, rows = candidate_overview(job.instance, space, max_oom_risk)
     shown = rows if top == 0 else rows[:top]

@@ -55,6 +55,22 @@ VirtualPipeline = Annotated[
 ]
 MicroBatchSize = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
 Recompute = Annotated[str | None, typer.Option(help="Allowed: none,selective,full.", rich_help_panel=SEARCH)]
+ContextParallel = Annotated[
+    str,
+    typer.Option("--context-parallel", "--context-parallel-size", help="Allowed sizes.", rich_help_panel=SEARCH),
+]
+OverlapGradReduce = Annotated[
+    bool, typer.Option(help="Gradients are reduced beside the last backward.", rich_help_panel=SEARCH)
+]
+OverlapParamGather = Annotated[
+    bool, typer.Option(help="Parameters are gathered beside the next forward.", rich_help_panel=SEARCH)
+]
+DdpBucketSize = Annotated[
+    int | None, typer.Option(help="Parameters of a bucket; Megatron-Core's own by default.", rich_help_panel=SEARCH)
+]
+OverlapP2P = Annotated[
+    bool, typer.Option(help="Interleaved schedules go on while they send.", rich_help_panel=SEARCH)
+]
 MaxOomRisk = Annotated[
     float, typer.Option(help="Accepted probability of running out of memory.", rich_help_panel=SEARCH)
 ]
@@ -187,6 +203,11 @@ def search_space(
     virtual_pipeline: str | None = None,
     micro_batch_size: str | None = None,
     recompute: str | None = None,
+    context_parallel: str = "1",
+    overlap_grad_reduce: bool = False,
+    overlap_param_gather: bool = False,
+    ddp_bucket_size: int | None = None,
+    overlap_p2p_communication: bool = True,
 ) -> "SearchSpace":
     """The search space that the options pin down."""
     from pipette_opt.candidates import SearchSpace
@@ -198,6 +219,11 @@ def search_space(
         data_parallel=sizes("--data-parallel", data_parallel),
         virtual_pipeline=sizes("--virtual-pipeline", virtual_pipeline),
         micro_batch_size=sizes("--micro-batch-size", micro_batch_size),
+        context_parallel=sizes("--context-parallel", context_parallel) or (1,),
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+        ddp_bucket_size=ddp_bucket_size,
+        overlap_p2p_communication=overlap_p2p_communication,
     )
     if recompute is None:
         return space

@@ -29,6 +29,11 @@ def solve(
     virtual_pipeline: opt.VirtualPipeline = None,
     micro_batch_size: opt.MicroBatchSize = None,
     recompute: opt.Recompute = None,
+    context_parallel: opt.ContextParallel = "1",
+    overlap_grad_reduce: opt.OverlapGradReduce = False,
+    overlap_param_gather: opt.OverlapParamGather = False,
+    ddp_bucket_size: opt.DdpBucketSize = None,
+    overlap_p2p_communication: opt.OverlapP2P = True,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = 0.0,
@@ -87,6 +92,11 @@ def solve(
         virtual_pipeline=virtual_pipeline,
         micro_batch_size=micro_batch_size,
         recompute=recompute,
+        context_parallel=context_parallel,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+        ddp_bucket_size=ddp_bucket_size,
+        overlap_p2p_communication=overlap_p2p_communication,
     )
     params = opt.checked(
         OptimizeParams,

@@ -51,6 +51,10 @@ SAID_OF_CONFIG = (
     "use_distributed_optimizer",
     "zero_stage",
     "expert_tensor_parallel_size",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "ddp_bucket_size",
+    "overlap_p2p_communication",
 )
 
 
@@ -165,6 +169,7 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         options.append(("--sequence-parallel",))
     if config.use_distributed_optimizer:
         options.append(("--use-distributed-optimizer",))
+    options += _overlap_options(plan)
     if config.recompute_granularity == "full":
         options += [
             ("--recompute-granularity", "full"),
@@ -173,6 +178,21 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         ]
     elif config.recompute_granularity == "selective":
         options.append(("--recompute-granularity", "selective"))
+    return options
+
+
+def _overlap_options(plan: Plan) -> list[Option]:
+    """What is sent beside compute."""
+    config = plan.config
+    options: list[Option] = []
+    if config.overlap_grad_reduce:
+        options.append(("--overlap-grad-reduce",))
+    if config.overlap_param_gather:
+        options.append(("--overlap-param-gather",))
+    if config.ddp_bucket_size is not None:
+        options.append(("--ddp-bucket-size", str(config.ddp_bucket_size)))
+    if config.num_chunks > 1 and not config.overlap_p2p_communication:
+        options.append(("--no-overlap-p2p-communication",))
     return options
 
 

@@ -89,7 +89,8 @@ def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) 
     pp, dp = config.pipeline_model_parallel_size, config.data_parallel_size
     order: RankOrder
     if slot > gpus_per_node:
-        if slot % gpus_per_node == 0:
+        # Where context parallelism spans hosts, its rings and those of tensor parallelism differ: not packed here.
+        if slot % gpus_per_node == 0 and config.context_parallel_size == 1:
             yield NodeBlock(
                 stages=1,
                 replicas=1,
