@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.backtest.cases import Case, make_cases
+from pipette_opt.backtest.cases import Case, make_cases, with_stack
+from pipette_opt.backtest.edge import edge_risks
 from pipette_opt.backtest.metrics import Errors, measure
-from pipette_opt.backtest.predict import predicted_s
+from pipette_opt.backtest.predict import predicted_times_s
 from pipette_opt.errors import InputError
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
@@ -32,8 +33,10 @@ STEP = 0.02
 LARGEST_SAY = 4.0
 
 MIN_RUNS = 3
-MAX_ITERATIONS = 30
-TOLERANCE = 2e-4
+MAX_ITERATIONS = 60
+TOLERANCE, STALE_TOLERANCE = 5e-4, 5e-3
+"""A descent ends when a step with fresh slopes gains less than this share; with old ones they are renewed first."""
+
 MAX_DAMPINGS = 6
 FOLDS = 4
 
@@ -75,6 +78,8 @@ FREE = (
     Free(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
     Free(name="host_collective_s", spread=0.7, start=30e-6, slow=3e-4),
     Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
+    Free(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
+    Free(name="flush_s", spread=1.5, start=0.1),
     Free(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
     Free(name="iteration_s", spread=1.0, start=20e-3),
     Free(name="collective_s", spread=0.5, start=30e-6),
@@ -160,8 +165,10 @@ def calibrate_runs(
         raise InputError(
             "calibrate", f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."
         )
-    chosen = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed))
-    problem = _Problem(runs=chosen, base=base, cluster=cluster, free=_free(chosen, cluster))
+    chosen = _sample(usable, max_runs, np.random.default_rng(seed))
+    problem = _Problem(
+        cases=chosen, edge_risk=edge_risks(chosen, base), base=base, cluster=cluster, free=_free(chosen, base, cluster)
+    )
     values, predicted = problem.solve()
     measured = problem.measured_s
     held_out = larger = None
@@ -171,7 +178,7 @@ def calibrate_runs(
     stack = problem.stack_of(values)
     return Fit(
         stack=stack,
-        runs=tuple(chosen),
+        runs=tuple(problem.runs),
         errors=measure(predicted, measured),
         held_out=held_out,
         larger=larger,
@@ -183,10 +190,15 @@ def calibrate_runs(
 class _Problem:
     """Runs, the starting stack, and the constants that are free."""
 
-    runs: Sequence[MeasuredRun]
+    cases: Sequence[Case]
+    edge_risk: FloatArray
     base: StackSpec
     cluster: ClusterSpec | None
     free: tuple[Free, ...]
+
+    @property
+    def runs(self) -> list[MeasuredRun]:
+        return [case.run for case in self.cases]
 
     @property
     def measured_s(self) -> FloatArray:
@@ -218,8 +230,11 @@ class _Problem:
         return self.base.with_constants({one.name: value for one, value in zip(self.free, constants, strict=True)})
 
     def predict_s(self, values: FloatArray) -> FloatArray:
-        cases = make_cases(self.runs, self.stack_of(values), self.cluster)
-        return np.array([predicted_s(case) for case in cases if isinstance(case, Case)])
+        return predicted_times_s(with_stack(self.cases, self.stack_of(values), self.cluster), self.edge_risk)
+
+    def some(self, indices: Sequence[int]) -> "_Problem":
+        """The same with some of the runs."""
+        return replace(self, cases=[self.cases[index] for index in indices], edge_risk=self.edge_risk[list(indices)])
 
     def solve(self, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Constants (their logarithms) and predicted seconds; from ``start``, or the best from several starts."""
@@ -247,7 +262,12 @@ class _Problem:
         return np.array([one.spread for one in self.free])
 
     def _descend(self, values: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """Levenberg-Marquardt with Huber weights."""
+        """
+        Levenberg-Marquardt with Huber weights.
+
+        Slopes take as many predictions as there are constants, so they are made anew only when the old ones, with what
+        the steps showed since, lead no further.
+        """
         target = np.log(self.measured_s)
 
         def residuals_of(at: FloatArray) -> FloatArray:
@@ -255,8 +275,8 @@ class _Problem:
 
         residuals = residuals_of(values)
         loss, damping = self._loss(residuals, values), 1e-2
+        slopes, fresh = self._slopes(residuals_of, residuals, values), True
         for _ in range(MAX_ITERATIONS):
-            slopes = self._slopes(residuals_of, residuals, values)
             weights = self.say * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / NOISE**2
             curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(1.0 / self._spread**2)
             downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self._spread**2)
@@ -266,13 +286,21 @@ class _Problem:
                 trial = np.minimum(values + np.clip(step, -1.0, 1.0), self.largest)
                 trial_residuals = residuals_of(trial)
                 trial_loss = self._loss(trial_residuals, trial)
+                # Broyden's update: what the step showed of the slopes, also where it did not help.
+                moved = trial - values
+                if moved.any():
+                    slopes = slopes + np.outer(trial_residuals - residuals - slopes @ moved, moved) / (moved @ moved)
                 if trial_loss < loss:
                     values, residuals, loss = trial, trial_residuals, trial_loss
                     damping = max(damping / 5.0, 1e-4)
                     break
                 damping *= 5.0
-            if before - loss < TOLERANCE * before:
-                break
+            if before - loss < (TOLERANCE if fresh else STALE_TOLERANCE) * before:
+                if fresh:
+                    break
+                slopes, fresh, damping = self._slopes(residuals_of, residuals, values), True, 1e-2
+            else:
+                fresh = False
         return values, residuals, loss
 
     def _slopes(
@@ -286,17 +314,23 @@ class _Problem:
         return slopes
 
 
-def _free(runs: Sequence[MeasuredRun], cluster: ClusterSpec | None) -> tuple[Free, ...]:
+def _free(cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None) -> tuple[Free, ...]:
     """The constants that these runs can tell anything about."""
+    runs = [case.run for case in cases]
     several_hosts = any(run.num_gpus > run.gpus_per_node for run in runs)
-    flash = any("flash" in run.attention_kernel.lower() for run in runs)
+    flash = any(case.instance.training.attention_kernel == "flash" for case in cases)
+    flash1 = any(case.instance.training.flash_version == 1 for case in cases)
+    groups = any(case.config.tensor_model_parallel_size > 1 for case in cases)
 
     def told(one: Free) -> bool:
         if one.name.startswith("assumed_") and (cluster is not None or not several_hosts):
             return False
         if one.between_hosts and not several_hosts:
             return False
-        return flash or "attention" not in one.name
+        told_by = {"flash1": flash1, "flush_s": base.memory is not None, "group_wait_s": groups}
+        if not told_by.get(one.name, True):
+            return False
+        return flash or not one.name.startswith("best_attention")
 
     return tuple(one for one in FREE if told(one))
 
@@ -309,20 +343,20 @@ def _timed(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     return [run for run in runs if run.iter_time_s is not None and not run.oom]
 
 
-def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator) -> list[MeasuredRun]:
+def _sample(cases: Sequence[Case], size: int, rng: np.random.Generator) -> list[Case]:
     """In turn one of each group, at random, until there are enough."""
-    if len(runs) <= size:
-        return list(runs)
-    groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
-    for run in runs:
-        groups.setdefault(run.group, []).append(run)
+    if len(cases) <= size:
+        return list(cases)
+    groups: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.run.group, []).append(case)
     queues = [[members[index] for index in rng.permutation(len(members))] for members in groups.values()]
-    chosen: list[MeasuredRun] = []
+    chosen: list[Case] = []
     while len(chosen) < size:
         for queue in queues:
             if queue and len(chosen) < size:
                 chosen.append(queue.pop())
-    return sorted(chosen, key=lambda run: run.row)
+    return sorted(chosen, key=lambda case: case.run.row)
 
 
 def _cross_validate(problem: _Problem, start: FloatArray) -> Errors | None:
@@ -334,28 +368,27 @@ def _cross_validate(problem: _Problem, start: FloatArray) -> Errors | None:
     portion = {group: index % folds for index, group in enumerate(groups)}
     predicted, measured = [], []
     for fold in range(folds):
-        out = [run for run in problem.runs if portion[run.group] == fold]
-        kept = [run for run in problem.runs if portion[run.group] != fold]
-        one = _refit(problem, kept, out, start)
-        predicted.append(one)
-        measured.append(_measured(out))
+        out = [index for index, run in enumerate(problem.runs) if portion[run.group] == fold]
+        predicted.append(_refit(problem, out, start))
+        measured.append(problem.measured_s[out])
     return measure(np.concatenate(predicted), np.concatenate(measured))
 
 
 def _predict_larger(problem: _Problem, start: FloatArray) -> Errors | None:
     """Fit to all but the jobs with the most GPUs, judge those."""
     most = max(run.num_gpus for run in problem.runs)
-    out = [run for run in problem.runs if run.num_gpus == most]
-    kept = [run for run in problem.runs if run.num_gpus < most]
-    if len(kept) < MIN_RUNS:
+    out = [index for index, run in enumerate(problem.runs) if run.num_gpus == most]
+    if len(problem.runs) - len(out) < MIN_RUNS:
         return None
-    predicted = _refit(problem, kept, out, start)
-    return measure(predicted, _measured(out))
+    return measure(_refit(problem, out, start), problem.measured_s[out])
 
 
-def _refit(problem: _Problem, kept: Sequence[MeasuredRun], out: Sequence[MeasuredRun], start: FloatArray) -> FloatArray:
-    values, _ = replace(problem, runs=kept).solve(0.5 * (start + problem.centre))
-    return replace(problem, runs=out).predict_s(values)
+def _refit(problem: _Problem, out: Sequence[int], start: FloatArray) -> FloatArray:
+    """Seconds of some runs, by a fit to the others."""
+    left_out = set(out)
+    kept = [index for index in range(len(problem.cases)) if index not in left_out]
+    values, _ = problem.some(kept).solve(0.5 * (start + problem.centre))
+    return problem.some(out).predict_s(values)
 
 
 def _notes(problem: _Problem, values: FloatArray) -> tuple[str, ...]:

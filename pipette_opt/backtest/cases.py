@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -95,6 +95,28 @@ def make_case(
         config=config,
         placement=placement,
     )
+
+
+def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None = None) -> list[Case]:
+    """The same runs with another stack; assumed hosts follow its links, ``cluster`` where there is one stays."""
+    known: dict[tuple[object, ...], ClusterSpec] = {}
+
+    def hosts(run: MeasuredRun) -> ClusterSpec:
+        assert run.gpu is not None
+        key = (run.gpu.gpu.name, run.gpus_per_node, run.num_gpus)
+        if key not in known:
+            known[key] = assumed_cluster(run, run.gpu, stack)
+        return known[key]
+
+    return [
+        replace(case, instance=replace(case.instance, stack=stack, cluster=cluster or hosts(case.run)))
+        for case in cases
+    ]
+
+
+def num_microbatches(case: Case) -> int:
+    """Micro-batches of one replica."""
+    return case.config.num_microbatches(case.instance.training.global_batch_size)
 
 
 def run_model(run: MeasuredRun) -> ModelSpec:

@@ -3,12 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipette_opt.backtest.cases import Case, Skipped, make_cases
+import numpy as np
+
+from pipette_opt.backtest.cases import Case, Skipped, make_cases, num_microbatches
+from pipette_opt.backtest.edge import edge_risks, edge_times_s
 from pipette_opt.backtest.rivals import RIVALS
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.estimator.estimate import estimate
+from pipette_opt.estimator.many import judge_many
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
+from pipette_opt.types import FloatArray
 
 MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probability")
 """What a predictor of memory says of a run."""
@@ -70,25 +74,39 @@ def predict_runs(
     memory
         Adds the columns about memory.
     """
-    return [_predict(case, rivals=rivals, memory=memory) for case in make_cases(runs, stack, cluster)]
+    cases = make_cases(runs, stack, cluster)
+    known = [case for case in cases if isinstance(case, Case)]
+    times = iter(predicted_times_s(known, edge_risks(known, stack)).tolist())
+    return [
+        Prediction(
+            run=case.run,
+            iter_time_s=next(times) if isinstance(case, Case) else None,
+            rivals_s=rival_times_s(case) if rivals and isinstance(case, Case) else {},
+            memory=memory(case) if memory else {},
+            reason=case.reason if isinstance(case, Skipped) else "",
+        )
+        for case in cases
+    ]
 
 
-def _predict(case: Case | Skipped, *, rivals: bool, memory: MemoryColumns | None) -> Prediction:
-    if isinstance(case, Skipped):
-        return Prediction(run=case.run, reason=case.reason, memory=memory(case) if memory else {})
-    others = {}
-    if rivals:
-        times = placed_times(case.instance, case.config, case.placement)
-        num_microbatches = case.config.num_microbatches(case.instance.training.global_batch_size)
-        others = {name: form(times, num_microbatches) for name, form in RIVALS.items()}
-    return Prediction(
-        run=case.run,
-        iter_time_s=predicted_s(case),
-        rivals_s=others,
-        memory=memory(case) if memory else {},
-    )
+def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None) -> FloatArray:
+    """
+    Iteration times by the judge, shape ``(len(cases),)``.
+
+    Parameters
+    ----------
+    edge_risk
+        See :func:`~pipette_opt.backtest.edge.edge_risks`; 0 without.
+    """
+    times = np.empty(len(cases))
+    for p2p in {case.instance.p2p for case in cases}:
+        members = [index for index, case in enumerate(cases) if case.instance.p2p == p2p]
+        placed = [placed_times(cases[i].instance, cases[i].config, cases[i].placement) for i in members]
+        times[members] = judge_many(placed, [num_microbatches(cases[i]) for i in members], p2p)
+    return times if edge_risk is None else times + edge_risk * edge_times_s(cases)
 
 
-def predicted_s(case: Case) -> float:
-    """Iteration time of a case by the judge."""
-    return estimate(case.instance, case.config, case.placement).iteration_time_s
+def rival_times_s(case: Case) -> dict[str, float]:
+    """The other closed forms, by name."""
+    times = placed_times(case.instance, case.config, case.placement)
+    return {name: form(times, num_microbatches(case)) for name, form in RIVALS.items()}

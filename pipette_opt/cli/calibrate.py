@@ -46,7 +46,7 @@ def calibrate(
     try:
         fit = calibrate_runs(
             measured,
-            start,
+            replace(start, memory=numbers_of(memory)) if memory.largest_job else start,
             read_cluster(cluster) if cluster else None,
             max_runs=max_runs,
             seed=seed,

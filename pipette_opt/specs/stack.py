@@ -37,6 +37,12 @@ class StackSpec:
     pipelined_wait_s
         What each rank of a tensor-parallel group adds to the launch of a collective while the pipeline's messages
         cross hosts: the group waits for the slowest of its hosts' threads.
+    group_wait_s
+        What a collective of a tensor-parallel group adds to its launch for each pair of its ranks (their number
+        squared): every rank waits for the slowest of the hosts' threads, each time anew.
+    flush_s
+        What a job at the edge of its memory loses in each micro-batch, in a deep pipeline: the allocator gives its
+        blocks back and asks again. For back-tests; plans keep away from that edge.
     micro_batch_s
         What one stage adds to each micro-batch: bookkeeping, and the wait for the host around its messages.
     iteration_s
@@ -85,6 +91,8 @@ class StackSpec:
     host_kernel_s: float = 0.0
     host_collective_s: float = 0.0
     pipelined_wait_s: float = 0.0
+    group_wait_s: float = 0.0
+    flush_s: float = 0.0
     micro_batch_s: float = 0.0
     iteration_s: float = 0.0
     collective_s: float = 0.0
@@ -122,6 +130,8 @@ class StackSpec:
             "host_kernel_s",
             "host_collective_s",
             "pipelined_wait_s",
+            "group_wait_s",
+            "flush_s",
             "micro_batch_s",
             "iteration_s",
             "straggling",

@@ -1,0 +1,58 @@
+"""Runs at the edge of memory."""
+
+from dataclasses import replace
+
+import pytest
+from measured_runs import measured_run
+
+from pipette_opt.backtest.cases import Case, make_cases
+from pipette_opt.backtest.edge import edge_risks, edge_times_s
+from pipette_opt.backtest.predict import predict_runs, predicted_times_s
+from pipette_opt.memory.framework import Framework, numbers_of
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import DEFAULT_STACK, StackSpec
+
+FITTED = replace(DEFAULT_STACK, flush_s=0.5, memory=numbers_of(Framework(spread=0.01)))
+
+
+def cases(*runs: MeasuredRun, stack: StackSpec = FITTED) -> list[Case]:
+    """Runs that can be predicted."""
+    made = [case for case in make_cases(runs, stack) if isinstance(case, Case)]
+    assert len(made) == len(runs)
+    return made
+
+
+def test_a_flush_in_every_micro_batch() -> None:
+    """tp 2, pp 2, dp 4, 64 sequences in twos: 8 + 1 micro-batches, half of the stages; none without a pipeline."""
+    assert edge_times_s(cases(measured_run())).tolist() == pytest.approx([0.5 * 0.5 * 9])
+    assert edge_times_s(cases(measured_run(pp=1, dp=8))).tolist() == [0.0]
+
+
+def test_small_jobs_are_far_from_the_edge_and_huge_ones_beyond() -> None:
+    """Risk 0 and 1, up to what a normal spread has; nothing where memory was not fitted."""
+    small, huge = measured_run(), measured_run(hidden=16384, ffn_hidden=65536, heads=128)
+    assert edge_risks(cases(small, huge), FITTED).tolist() == pytest.approx([0.0, 1.0], abs=1e-3)
+    assert edge_risks(cases(small, huge), DEFAULT_STACK).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 1.0),
+        ({"zero_stage": 1}, 0.0),
+        ({"pp": 1, "dp": 8}, 0.0),
+        ({"extra": {"after_pp_fix": "True"}}, 0.0),
+    ],
+)
+def test_versions_that_kept_memory(changes: dict[str, object], expected: float) -> None:
+    """Marked by the source, in a pipeline, with nothing sharded."""
+    run = measured_run(**({"extra": {"after_pp_fix": "False"}, "zero_stage": 0} | changes))
+    assert edge_risks(cases(run), FITTED)[0] == pytest.approx(expected, abs=1e-3)
+
+
+def test_predictions_have_it() -> None:
+    """What the judge says, and the loss in proportion to the risk."""
+    run = measured_run(extra={"after_pp_fix": "False"})
+    plain = predicted_times_s(cases(run))[0]
+    (prediction,) = predict_runs([run], FITTED, rivals=False)
+    assert prediction.iter_time_s == pytest.approx(plain + 0.5 * 0.5 * 9, rel=1e-6)
