@@ -18,6 +18,7 @@ from pipette_opt.solver.constraints import CONSTRAINTS
 from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, row_bound
 from pipette_opt.solver.variables import Formulation, Variables
 from pipette_opt.types import IntArray
 
@@ -31,6 +32,12 @@ PAIRS_PER_S = 500_000
 
 BOUNDING_SHARE = 0.3
 """Part of the time limit that bounds without a model may take."""
+
+ROWS_SHARE, ROWS_SHARE_LARGE = 0.1, 0.6
+"""Parts of the time left that bounds by rows may take, where CP-SAT may close the candidate and where it will not."""
+
+LARGE_CELLS, SMALL_CELLS = 20, 9
+"""Cells from which a model that names the hosts is seldom closed, and below which it needs no other bound."""
 
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
@@ -50,10 +57,11 @@ def solve(
     """
     Choose one candidate and place it, with a bound over all candidates.
 
-    Candidates whose bound reaches the incumbent are pruned. The others are modelled in batches, those with the
-    least bounds first, looking only for solutions better than the incumbent. A batch that is not finished in its
-    slice of time comes back with more of it, and first shows that nothing is near its bound. With two workers or
-    more, both formulations of a batch run at once, and the first to finish stops the other; with one they take turns.
+    Candidates whose bound reaches the incumbent are pruned: first by bounds that need no search, then by counts of
+    classes of hosts. The others are modelled in batches, those with the least bounds first, looking only for solutions
+    better than the incumbent. A batch that is not finished in its slice of time comes back with more of it, and first
+    shows that nothing is near its bound. With two workers or more, both formulations of a batch run at once, and the
+    first to finish stops the other; with one they take turns.
 
     Parameters
     ----------
@@ -78,6 +86,7 @@ def solve(
         search.offer(solution)
     with _improving(search, improve):
         search.bound_without_search()
+        search.bound_by_rows()
         search.run()
     return search.result()
 
@@ -151,6 +160,52 @@ class _Search:
         """Bounds that need no model, for at most their share of the time."""
         self.bounds = lower_bounds(self.data, self.upper, self.started + BOUNDING_SHARE * self.params.time_limit_s)
 
+    def bound_by_rows(self) -> None:
+        """
+        Bounds from counts of classes of hosts, least bounds first; most candidates of a joint choice end here.
+
+        They take what time allows, so a deterministic search does without.
+        """
+        self.report()
+        if self.params.deterministic:
+            return
+        tried: set[int] = set()
+        while not self.is_over:
+            ranked = self._open_candidates()
+            left = [index for index in ranked if index not in tried and self._is_for_rows(index)]
+            if not left or left[0] != ranked[0]:
+                return  # only the least bound matters
+            self._bound_one_by_rows(left[0], len(left))
+            tried.add(left[0])
+
+    def _is_for_rows(self, index: int) -> bool:
+        candidate = self.data.candidates[index]
+        return applies(candidate) and candidate.num_cells >= SMALL_CELLS
+
+    def _bound_one_by_rows(self, index: int, number: int) -> None:
+        """One candidate, of so many that wait."""
+        candidate = self.data.candidates[index]
+        large = candidate.num_cells > LARGE_CELLS
+        share = ROWS_SHARE_LARGE if large else ROWS_SHARE
+
+        def on_bound(bound: int) -> None:
+            self.bounds[index] = max(self.bounds[index], bound)
+            self.report()
+
+        found = row_bound(
+            self.data,
+            candidate,
+            int(self.bounds[index]),
+            self.upper - 1 if self.found else largest_ticks(candidate),
+            most_classes=MOST_CLASSES if large else MOST_CLASSES[:1],
+            seconds=share * self.seconds_left / min(number, 4),
+            workers=max(1, self.params.num_workers - self.helpers),
+            seed=self.params.seed,
+            stop=self.stop,
+            on_bound=on_bound,
+        )
+        on_bound(found if self.found or found <= largest_ticks(candidate) else UNUSABLE_TICKS)
+
     def offer(self, solution: Solution) -> None:
         """Take a solution, if it keeps the rules and is the best of its candidate."""
         candidate = self.data.candidates[solution.candidate]
@@ -197,10 +252,14 @@ class _Search:
             return True
         return bool(self.found) and self.upper - self.lower <= self.params.gap_limit * self.upper
 
+    def _open_candidates(self) -> list[int]:
+        """Candidates that may beat the incumbent, least bounds first."""
+        open_ones = np.flatnonzero(self.bounds < self.upper)
+        return sorted(open_ones.tolist(), key=lambda index: (int(self.bounds[index]), index))
+
     def _next_batch(self) -> list[int]:
         """The open candidates with the least bounds; fewer the more often they have come back."""
-        open_ones = np.flatnonzero(self.bounds < self.upper)
-        ranked = sorted(open_ones.tolist(), key=lambda index: (int(self.bounds[index]), index))
+        ranked = self._open_candidates()
         if not ranked:
             return []
         size = max(1, self.params.batch_size >> self.visits.get(ranked[0], 0))
