@@ -68,9 +68,7 @@ OverlapParamGather = Annotated[
 DdpBucketSize = Annotated[
     int | None, typer.Option(help="Parameters of a bucket; Megatron-Core's own by default.", rich_help_panel=SEARCH)
 ]
-OverlapP2P = Annotated[
-    bool, typer.Option(help="Interleaved schedules go on while they send.", rich_help_panel=SEARCH)
-]
+OverlapP2P = Annotated[bool, typer.Option(help="Interleaved schedules go on while they send.", rich_help_panel=SEARCH)]
 MaxOomRisk = Annotated[
     float, typer.Option(help="Accepted probability of running out of memory.", rich_help_panel=SEARCH)
 ]
