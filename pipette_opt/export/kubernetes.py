@@ -111,7 +111,7 @@ def _pod(plan: Plan, image: str, node_rank: str, master: str, hosts: Sequence[st
                 "image": image,
                 "command": ["bash", "-c", script],
                 "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-                "ports": [{"name": "rendezvous", "containerPort": MASTER_PORT}],
+                "ports": [{"name": "rendezvous", "containerPort": MASTER_PORT, "protocol": "TCP"}],
                 "resources": {"limits": gpus},
                 "volumeMounts": [{"name": "plan", "mountPath": "/plan"}, {"name": "shm", "mountPath": "/dev/shm"}],
             }

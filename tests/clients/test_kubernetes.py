@@ -1,0 +1,144 @@
+"""Published schemas accept our manifests: Kubernetes', JobSet's and the training operator's."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from asking import BARE, ask, require
+from plans import small_plan
+
+from pipette_opt.export.targets import export
+from pipette_opt.plan import rank_rows
+
+pytestmark = pytest.mark.slow
+
+CORE = """
+import json
+import kubernetes_validate
+for manifest in json.load(open("manifests.json")):
+    kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+print(json.dumps(kubernetes_validate.latest_version()))
+"""
+JOBSET = """
+import json
+from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+manifest = json.load(open("manifests.json"))
+print(json.dumps(JobsetV1alpha2JobSet.from_dict(manifest).to_dict()))
+"""
+PYTORCHJOB = f"""{BARE}
+import importlib, json, re
+for name in ("kubeflow", "kubeflow.training", "kubeflow.training.models"):
+    bare(name)
+
+def model(name):
+    file = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower().replace("v1_", "v1_")
+    for candidate in (file, file.replace("py_torch", "py_torch")):
+        return getattr(importlib.import_module(f"kubeflow.training.models.{{candidate}}"), name)
+
+def check(name, entries):
+    kind = model(name)
+    known = {{json_name: attribute for attribute, json_name in kind.attribute_map.items()}}
+    unknown = set(entries) - set(known)
+    assert not unknown, (name, unknown)
+    kind(**{{known[key]: value for key, value in entries.items()}})
+    for key, value in entries.items():
+        wanted = kind.openapi_types[known[key]]
+        inner = re.fullmatch(r"dict\\(str, (Kubeflow\\w+)\\)", wanted)
+        if inner:
+            for one in value.values():
+                check(inner[1], one)
+        elif wanted.startswith("Kubeflow"):
+            check(wanted, value)
+        elif wanted in ("int", "str"):
+            assert type(value).__name__ == wanted, (name, key, value)
+
+check("KubeflowOrgV1PyTorchJob", json.load(open("manifests.json")))
+print("true")
+"""
+
+
+def manifests(target: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The ConfigMap and the job."""
+    (text,) = export(small_plan(), target, "registry.example/pretrain:1").values()
+    first, second = yaml.safe_load_all(text)
+    return first, second
+
+
+def pods(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Pod templates of a job."""
+    spec = job["spec"]
+    for one in spec.get("replicatedJobs", ()):
+        yield one["template"]["spec"]["template"]
+    for one in spec.get("pytorchReplicaSpecs", {}).values():
+        yield one["template"]
+
+
+def question(tmp_path: Path, code: str, content: object) -> Any:
+    """Ask about manifests."""
+    (tmp_path / "manifests.json").write_text(json.dumps(content))
+    return ask(code, tmp_path)
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "pytorchjob"])
+def test_core_schemas(target: str, tmp_path: Path) -> None:
+    """ConfigMap, Jobs and Pods, strictly: no field that Kubernetes does not know."""
+    require("kubernetes_validate")
+    config_map, job = manifests(target)
+    parts = [config_map]
+    for number, template in enumerate(pods(job)):
+        metadata = {**template.get("metadata", {}), "name": f"pod-{number}"}
+        parts.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+    for one in job["spec"].get("replicatedJobs", ()):
+        parts.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": one["name"]}, **one["template"]})
+    assert len(parts) == (9 if target == "kubernetes" else 3)
+    question(tmp_path, CORE, parts)
+    parts[1]["spec"]["nodeAffinity"] = {}
+    with pytest.raises(AssertionError, match="nodeAffinity"):
+        question(tmp_path, CORE, parts)
+
+
+def test_jobset_schema(tmp_path: Path) -> None:
+    """The published model reads it and writes the same back: nothing unknown, nothing of another type."""
+    require("kubeflow_trainer_api")
+    _, job = manifests("kubernetes")
+    assert question(tmp_path, JOBSET, job) == job
+    job["spec"]["network"]["enableDNS"] = True
+    assert question(tmp_path, JOBSET, job) != job
+
+
+def test_pytorchjob_schema(tmp_path: Path) -> None:
+    """Every field is one of the training operator's, of its type; required ones are there."""
+    require("kubeflow")
+    _, job = manifests("pytorchjob")
+    question(tmp_path, PYTORCHJOB, job)
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["replica"] = 3
+    with pytest.raises(AssertionError, match="replica"):
+        question(tmp_path, PYTORCHJOB, job)
+
+
+def test_pods_know_their_host() -> None:
+    """One pod for each host, by affinity; the rank of its node is the host's place in rank order."""
+    hosts = list(dict.fromkeys(row.host for row in rank_rows(small_plan())))
+    _, jobset = manifests("kubernetes")
+    for rank, (host, pod) in enumerate(zip(hosts, pods(jobset), strict=True)):
+        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert terms["nodeSelectorTerms"][0]["matchExpressions"][0]["values"] == [host]
+        assert pod["spec"]["containers"][0]["command"][2].startswith(f"NODE_RANK={rank}; ")
+        assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    _, job = manifests("pytorchjob")
+    assert [one["replicas"] for one in job["spec"]["pytorchReplicaSpecs"].values()] == [1, 3]
+    for pod, wanted in zip(pods(job), (hosts[:1], hosts[1:]), strict=True):
+        affinity = pod["spec"]["affinity"]
+        terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert terms[0]["matchExpressions"][0]["values"] == wanted
+        assert affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["topologyKey"]
+        assert "[n3]=0 [n0]=1 [n4]=2 [n1]=3" in pod["spec"]["containers"][0]["command"][2]
+
+
+def test_config_map_has_torchruns_script() -> None:
+    """Byte for byte what the torchrun export writes."""
+    config_map, _ = manifests("kubernetes")
+    assert config_map["data"]["launch.sh"] == export(small_plan(), "torchrun")["launch.sh"]
