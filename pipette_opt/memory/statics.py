@@ -38,8 +38,8 @@ class StaticSizes:
     ----------
     num_parameters
         Parameters that the rank works with.
-    weights, gradients
-        Buffers, there from the start.
+    weights, copies, gradients
+        Buffers, there from the start; copies are those in fp8, and what ZeRO gathers.
     optimizer
         All of the optimizer's state: what ``master`` and ``moments`` are together.
     master, moments
@@ -50,6 +50,7 @@ class StaticSizes:
 
     num_parameters: int
     weights: tuple[int, ...]
+    copies: tuple[int, ...]
     gradients: tuple[int, ...]
     optimizer: tuple[int, ...]
     master: tuple[int, ...]
@@ -58,7 +59,7 @@ class StaticSizes:
 
     def during_passes(self) -> Mapping[str, tuple[int, ...]]:
         """Buffers by kind, as they are from the second iteration on."""
-        return {"weights": self.weights, "gradients": self.gradients, "optimizer": self.optimizer}
+        return {"weights": (*self.weights, *self.copies), "gradients": self.gradients, "optimizer": self.optimizer}
 
 
 def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: ParallelConfig) -> StaticSizes:
@@ -83,9 +84,9 @@ def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: Parallel
     else:
         weights = [e * share(size, expert, 3) for expert, size in kinds]
     if zero == 3:
-        weights += [e * size for size in largest] + [quantised * size for size in matrices if quantised]
-    elif quantised:
-        weights += [quantised * one.size for one in parameters if one.matrix]
+        copies = [e * size for size in largest] + [quantised * size for size in matrices if quantised]
+    else:
+        copies = [quantised * one.size for one in parameters if one.matrix and quantised]
     gradients = [g * share(size, expert, 2) for expert, size in kinds]
     if zero >= 2:
         gradients += [g * size for size in largest]
@@ -95,6 +96,7 @@ def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: Parallel
     return StaticSizes(
         num_parameters=sum(one.size for one in parameters),
         weights=tuple(weights),
+        copies=tuple(copies),
         gradients=tuple(gradients),
         optimizer=tuple(training.optimizer_bytes * share(size, expert, 1) for expert, size in kinds),
         master=tuple(master * size for size in owned if master),

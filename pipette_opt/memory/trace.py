@@ -181,7 +181,7 @@ def replay_iterations(statics: StaticSizes, workspace_bytes: int, passes: Sequen
         What the passes of one iteration allocate and free.
     """
     allocator, keys = CachingAllocator(), count()
-    for size in (*statics.weights, *statics.gradients, *statics.master, workspace_bytes):
+    for size in (*statics.weights, *statics.copies, *statics.gradients, *statics.master, workspace_bytes):
         allocator.allocate(next(keys), size)
     for iteration in range(2):
         names: dict[int, int] = {}
