@@ -39,3 +39,18 @@ def test_in_place_operations_cost_nothing() -> None:
         a.add_(1)
         a.mul_(2)
         assert storages.peak_bytes == 4096
+
+
+def test_events_tell_what_came_and_went_in_order() -> None:
+    """Every storage once, unrounded, under a number of its own, with its end; what stands apart is not told."""
+    weight = torch.empty(100, device="meta")
+    with torch.device("meta"), LiveStorages(apart=[weight]) as storages:
+        view = weight.t()
+        a = torch.empty(100, dtype=torch.uint8)
+        b = a.to(torch.float32)
+        del a
+        c = torch.empty(7, dtype=torch.uint8)
+        del view
+    assert storages.events == [(0, 100), (1, 400), (0, -1), (2, 7)]
+    del b, c
+    assert storages.events[4:] == [(1, -1), (2, -1)]
