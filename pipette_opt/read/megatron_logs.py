@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import median
 
 from pipette_opt.errors import InputError
-from pipette_opt.read.files import read_text
 from pipette_opt.read.runs import COLUMNS
 
 SUFFIXES = (".log", ".out", ".txt", ".err")
@@ -16,10 +15,11 @@ WARM_UP = 3
 """First reported iterations left out, if there are more."""
 
 _ARGUMENT = re.compile(r"^\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?([a-z][a-z0-9_]+) \.{2,} (.*?)\s*$")
-_TIME = re.compile(r"elapsed time per iteration \(ms\):\s*([\d.]+)")
+_TIME = re.compile(r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)\s*\|")
 _GBS = re.compile(r"global batch size:\s*(\d+)")
-_MEMORY = re.compile(r"\[Rank \d+\].*?memory \(MB\).*?max allocated:\s*([\d.]+).*?max reserved:\s*([\d.]+)")
+_MEMORY = re.compile(r"\[Rank \d+\].*?memory \(MB\).*?max allocated:\s*([\d.]+).*?max reserved:\s*(\d+\.?\d*)\s*?[|\n]")
 _OOM = re.compile(r"CUDA out of memory|OutOfMemoryError", re.IGNORECASE)
+_HEADER = re.compile(r"-{3,} arguments -{3,}")
 _GPU = re.compile(r"(?:NVIDIA\s+)((?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)")
 
 RECOMPUTE = {"selective": "selective", "full": "full"}
@@ -32,7 +32,8 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
     A log is what Megatron-LM prints: its arguments (``name ....... value``), lines with ``elapsed time per iteration
     (ms)``, and ``[Rank r] (after n iterations) memory (MB)`` reports. The time of a run is the median over its reports
     after the first few; the memory the largest ``max reserved`` of the ranks that report. Files without arguments or
-    without either result are left out.
+    without either result are left out. Lines of several ranks may come mixed, with or without a prefix. A report that
+    breaks off in the middle is not read. A file to which a restarted job appended is read from its last start.
 
     Parameters
     ----------
@@ -73,7 +74,12 @@ def _files(path: Path) -> list[Path]:
 
 def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, object] | str:
     """A row, or why there is none."""
-    text = read_text(file)
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")  # a broken byte must not cost the other runs
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
+    starts = [found.start() for found in _HEADER.finditer(text)]
+    text = text[starts[-1] :] if starts else text
     arguments = {match[1]: match[2] for line in text.splitlines() if (match := _ARGUMENT.match(line))}
     if "world_size" not in arguments or "num_layers" not in arguments:
         return "no Megatron arguments (`world_size ..... 64` and so on)"

@@ -99,3 +99,43 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
         import_runs([tmp_path])
     with pytest.raises(InputError, match="no such file"):
         import_runs([tmp_path / "nowhere"])
+
+
+def test_a_log_that_breaks_off(tmp_path: Path) -> None:
+    """The last number is cut in two, and says nothing: 2500.0 is not 2 milliseconds, 30720.0 MB not 3."""
+    text = log(ARGUMENTS, [2500.0] * 3).rstrip("\n") + "\n"
+    text += "[Rank 0] (after 2 iterations) memory (MB) | max allocated: 1.0 | reserved: 1.0 | max reserved: 1024.0\n"
+    text += "[Rank 8] (after 2 iterations) memory (MB) | max allocated: 1.0 | reserved: 1.0 | max reserved: 3"
+    run = imported(tmp_path, text)
+    assert run.peak_mem_bytes == GIB
+    shorter = log(ARGUMENTS, [2500.0, 2500.0]) + " iteration 3/ 50 | elapsed time per iteration (ms): 2"
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / "run.log").write_text(shorter)
+    table = import_runs([tmp_path / "short"], gpu="h100-80gb")[0]
+    assert ",2.5," in table
+    assert "2 reports of time" in table
+
+
+def test_ranks_that_write_at_once(tmp_path: Path) -> None:
+    """Prefixes of torchrun, and two reports in one line."""
+    lines = log(ARGUMENTS, [2500.0] * 6).splitlines()
+    mixed = [f"[default{index % 2}]:{line}" for index, line in enumerate(lines)]
+    mixed[-1] += "[default1]:[Rank 8] (after 2 iterations) memory (MB) | max allocated: 1.0 | max reserved: 2048.0 |"
+    run = imported(tmp_path, "\n".join(mixed) + "\n")
+    assert run.iter_time_s == 2.5
+    assert run.peak_mem_bytes == 2 * GIB
+    assert run.tp == 2
+
+
+def test_a_restarted_job_counts_from_its_last_start(tmp_path: Path) -> None:
+    """Arguments and times of the last start only."""
+    first = log(ARGUMENTS, [9000.0] * 8)
+    second = log(ARGUMENTS | {"micro_batch_size": "1"}, [2500.0] * 4)
+    run = imported(tmp_path, first + second)
+    assert (run.iter_time_s, run.mbs) == (2.5, 1)
+
+
+def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
+    """Logs have them where a progress bar was cut."""
+    (tmp_path / "run.log").write_bytes(b"\xff\xfe\n" + log(ARGUMENTS, [2500.0] * 4).encode())
+    assert ",2.5," in import_runs([tmp_path], gpu="h100-80gb")[0]
