@@ -11,26 +11,34 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from pipette_opt import __version__
 from pipette_opt.backtest.calibrate import calibrate_runs
-from pipette_opt.backtest.metrics import OURS, measure, measure_predictions
+from pipette_opt.backtest.memory import calibrate_memory, framework_of_stack, memory_columns
+from pipette_opt.backtest.metrics import measure, measure_predictions
 from pipette_opt.backtest.predict import Prediction, predict_runs
-from pipette_opt.backtest.rivals import RIVALS
-from pipette_opt.backtest.tables import group_rows
+from pipette_opt.backtest.tables import form_rows, group_rows
 from pipette_opt.files import write_atomically
+from pipette_opt.memory.framework import numbers_of
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
 from pipette_opt.specs.stack import CONSTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
+
+RISK = 0.01
+"""Of running out of memory, as ``solve`` takes by default."""
+
+GOOD_PICK = 0.02
+"""Slower than the best measured."""
 
 Runs = list[MeasuredRun]
 
@@ -56,7 +64,8 @@ class Experiment:
 
 
 def halves(runs: Sequence[MeasuredRun], seed: int = 0) -> tuple[Runs, Runs]:
-    """A random half, and the other."""
+    """A random half of the runs with a time, and the other."""
+    runs = [run for run in runs if run.iter_time_s is not None]
     order = np.random.default_rng(seed).permutation(len(runs))
     middle = len(runs) // 2
     return [runs[i] for i in order[:middle]], [runs[i] for i in order[middle:]]
@@ -74,7 +83,7 @@ def vtrain_one(runs: Runs) -> tuple[Runs, Runs]:
 
 def vtrain_many(runs: Runs) -> tuple[Runs, Runs]:
     """Half of the runs on one host and ten on several; the rest on several."""
-    several = [run for run in runs if run.num_gpus > run.gpus_per_node]
+    several = [run for run in runs if run.num_gpus > run.gpus_per_node and run.iter_time_s is not None]
     order = np.random.default_rng(0).permutation(len(several))
     chosen = {int(index) for index in order[:10]}
     rest = [run for index, run in enumerate(several) if index not in chosen]
@@ -156,21 +165,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     today = datetime.now(UTC).date().isoformat()
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-backtest.md")
+    parser.add_argument("--only", default="", help="experiments whose name has this in it")
     folder = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
-    out = parser.parse_args().out
+    options = parser.parse_args()
     base = read_stack()
     parts = [_head(today)]
     rows = []
     for experiment in EXPERIMENTS:
+        if options.only not in experiment.name:
+            continue
         path = folder / experiment.file
         if not path.is_file():
-            rows.append(f"| {experiment.name} | not there | | | | | | |")
+            rows.append(f"| {experiment.name} | not there | | | | | | | |")
             continue
         summary, detail = _run(experiment, path, base)
+        print(summary, flush=True)
         rows.append(summary)
         parts.append(detail)
     parts.insert(1, _summary(rows))
-    write_atomically(out, "\n".join(parts))
+    write_atomically(options.out, "\n".join(parts))
 
 
 def _head(today: str) -> str:
@@ -178,16 +191,19 @@ def _head(today: str) -> str:
         f"# Back-test, {today}\n\n"
         f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
         "`python benchmarks/backtest/run.py`.\n\nError: `|predicted / measured - 1|`. Rank: Spearman. Regret: measured "
-        "time of the configuration predicted fastest over the fastest measured, minus one, worst group. Every form has "
-        "the same costs, ours; only the form differs. No constant belongs to a row, a model or a group.\n"
+        "time of the configuration predicted fastest over the fastest measured, minus one, worst group. Pick: the same "
+        "of the configuration predicted fastest among those predicted to fit with a risk of at most 1 %, also of runs "
+        "that died: in how many groups it ran and was within 2 %, and the worst. Memory is calibrated on the same rows "
+        "as the times. Every form has the same costs, ours; only the form differs. No constant belongs to a row, a "
+        "model or a group.\n"
     )
 
 
 def _summary(rows: Sequence[str]) -> str:
     return "\n".join(
         [
-            "| experiment | fitted to | judged on | mean | p90 | rank | worst regret | wanted |",
-            "|---|---|---|---|---|---|---|---|",
+            "| experiment | fitted to | judged on | mean | p90 | rank | worst regret | pick within 2 % | wanted |",
+            "|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
         ]
@@ -195,21 +211,25 @@ def _summary(rows: Sequence[str]) -> str:
 
 
 def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]:
-    runs = [run for run in read_runs(path) if run.iter_time_s is not None]
-    seen, judged = experiment.split(runs)
+    seen, judged = experiment.split(read_runs(path))
     stack, seconds = base, 0.0
     if seen:
         start = time.perf_counter()
-        stack = calibrate_runs(seen, base, validate=False).stack
+        framework = calibrate_memory(seen, base)
+        started = replace(base, memory=numbers_of(framework)) if framework.largest_job else base
+        stack = calibrate_runs(seen, started, validate=False).stack
         seconds = time.perf_counter() - start
-    predictions = predict_runs(judged, stack)
+    with_memory = stack.memory is not None
+    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=RISK) if with_memory else None
+    predictions = predict_runs(judged, stack, memory=memory)
     errors = measure_predictions(predictions)
     assert errors is not None
-    groups = group_rows(predictions, 0.01)
+    groups = group_rows(predictions, RISK)
     worst = max((float(str(row["regret"])) for row in groups), default=0.0)
+    timed = sum(run.iter_time_s is not None and not run.oom for run in seen)
     summary = (
-        f"| {experiment.name} | {len(seen)} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
-        f"{errors.spearman:.3f} | {worst:.1%} | {experiment.target} |"
+        f"| {experiment.name} | {timed} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
+        f"{errors.spearman:.3f} | {worst:.1%} | {_picks(groups)} | {experiment.target} |"
     )
     detail = [f"## {experiment.name}\n", f"{experiment.why_bad} Fitting took {seconds:.0f} s.\n"]
     detail += _forms(predictions)
@@ -217,15 +237,15 @@ def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]
     if own:
         detail.append(own)
     detail += [
-        "| model | seq | GPUs | kernel | runs | mean | p90 | rank | regret |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | seq | GPUs | kernel | runs | mean | p90 | rank | regret | pick |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in groups:
         rank = row["spearman"]
         detail.append(
             f"| {row['model']} | {row['seq_len']} | {row['num_gpus']} | {row['kernel']} | {row['num_runs']} | "
             f"{row['mean_error']:.1%} | {row['p90_error']:.1%} | {'' if rank is None else f'{rank:.3f}'} | "
-            f"{row['regret']:.1%} |"
+            f"{row['regret']:.1%} | {row['pick']} |"
         )
     if seen:
         constants = ", ".join(
@@ -235,12 +255,27 @@ def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]
     return summary, "\n".join(detail) + "\n"
 
 
+def _picks(groups: Sequence[Mapping[str, object]]) -> str:
+    """In how many groups the pick ran and was within 2 % of the best, and the worst of them."""
+    picked = [row for row in groups if "pick_ran" in row]
+    if not picked:
+        return ""
+    regrets = [float(str(row["pick_regret"])) for row in picked if row["pick_regret"] is not None]
+    good = sum(regret <= GOOD_PICK for regret in regrets)
+    died = sum(row["pick_ran"] is False for row in picked)
+    worst = f"worst {max(regrets):.1%}" if regrets else ""
+    return f"{good} of {len(picked)}, {died} died, {worst}"
+
+
 def _forms(predictions: Sequence[Prediction]) -> list[str]:
-    lines = ["| form | mean | p90 | rank |", "|---|---|---|---|"]
-    for column in (OURS, *RIVALS):
-        errors = measure_predictions(predictions, column)
-        if errors is not None:
-            lines.append(f"| {column} | {errors.mean:.1%} | {errors.p90:.1%} | {errors.spearman:.3f} |")
+    lines = ["| form | mean | p90 | rank in groups | worst regret |", "|---|---|---|---|---|"]
+    for row in form_rows(predictions):
+        rank = row["mean_group_spearman"]
+        lines.append(
+            f"| {row['form']} | {row['mean_error']:.1%} | {row['p90_error']:.1%} | "
+            f"{'' if rank is None else f'{rank:.3f}'} | "
+            f"{'' if row['worst_regret'] is None else format(row['worst_regret'], '.1%')} |"
+        )
     return [*lines, ""]
 
 

@@ -33,7 +33,9 @@ STEP = 0.02
 LARGEST_SAY = 4.0
 
 MIN_RUNS = 3
-MAX_ITERATIONS = 60
+FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
+"""From each start, to choose one; and from that."""
+
 TOLERANCE, STALE_TOLERANCE = 5e-4, 5e-3
 """A descent ends when a step with fresh slopes gains less than this share; with old ones they are renewed first."""
 
@@ -76,14 +78,12 @@ FREE = (
     Free(name="streaming", spread=0.15, largest=1.0),
     Free(name="elementwise", spread=0.5),
     Free(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
-    Free(name="host_collective_s", spread=0.7, start=30e-6, slow=3e-4),
     Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
     Free(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
     Free(name="flush_s", spread=1.5, start=0.1),
     Free(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
     Free(name="iteration_s", spread=1.0, start=20e-3),
     Free(name="collective_s", spread=0.5, start=30e-6),
-    Free(name="ring_step", spread=0.3),
     Free(name="intra_node", spread=0.3, largest=1.0),
     Free(name="congestion", spread=0.4, start=1.0, between_hosts=True),
     Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
@@ -238,9 +238,10 @@ class _Problem:
 
     def solve(self, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Constants (their logarithms) and predicted seconds; from ``start``, or the best from several starts."""
-        starts = [start] if start is not None else [self._start(slow_host) for slow_host in (False, True)]
-        found = [self._descend(one) for one in starts]
-        values, residuals, _ = min(found, key=lambda one: one[2])
+        if start is None:
+            tries = [self._descend(self._start(slow_host), FIRST_ITERATIONS) for slow_host in (False, True)]
+            start = min(tries, key=lambda one: one[2])[0]
+        values, residuals, _ = self._descend(start, MAX_ITERATIONS)
         return values, np.exp(residuals) * self.measured_s
 
     def _start(self, slow_host: bool) -> FloatArray:
@@ -261,7 +262,7 @@ class _Problem:
     def _spread(self) -> FloatArray:
         return np.array([one.spread for one in self.free])
 
-    def _descend(self, values: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    def _descend(self, values: FloatArray, max_iterations: int) -> tuple[FloatArray, FloatArray, float]:
         """
         Levenberg-Marquardt with Huber weights.
 
@@ -276,7 +277,7 @@ class _Problem:
         residuals = residuals_of(values)
         loss, damping = self._loss(residuals, values), 1e-2
         slopes, fresh = self._slopes(residuals_of, residuals, values), True
-        for _ in range(MAX_ITERATIONS):
+        for _ in range(max_iterations):
             weights = self.say * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / NOISE**2
             curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(1.0 / self._spread**2)
             downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self._spread**2)

@@ -23,7 +23,7 @@ def cases(*runs: MeasuredRun, stack: StackSpec = FITTED) -> list[Case]:
 
 
 def test_a_flush_in_every_micro_batch() -> None:
-    """tp 2, pp 2, dp 4, 64 sequences in twos: 8 + 1 micro-batches, half of the stages; none without a pipeline."""
+    """With tp 2, pp 2, dp 4, 64 sequences in twos: 8 + 1 micro-batches, half of the stages; none without a pipeline."""
     assert edge_times_s(cases(measured_run())).tolist() == pytest.approx([0.5 * 0.5 * 9])
     assert edge_times_s(cases(measured_run(pp=1, dp=8))).tolist() == [0.0]
 
