@@ -85,9 +85,15 @@ class AnnealingParams:
 class _Shapes:
     """The placements worth trying for each shape of grid, whichever candidate they were found for."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: ProblemData, start: Sequence[Solution], offer: Callable[[Solution], None] | None) -> None:
+        self.data, self.offer = data, offer
         self.found: dict[tuple[int, int, int], list[IntArray]] = {}
         self.searches: dict[tuple[int, int, int], list[_Search]] = {}
+        self.told: dict[int, int] = {}
+        everything = np.arange(data.num_nodes)
+        for one in start:
+            nodes = np.concatenate([one.nodes.ravel(), np.setdiff1d(everything, one.nodes)])
+            self.found.setdefault(data.candidates[one.candidate].grid, []).append(nodes)
 
     def join(self, search: "_Search") -> None:
         """A new candidate starts with what others of its shape have."""
@@ -105,6 +111,16 @@ class _Shapes:
             if other is not search:
                 for nodes in placements:
                     other.offer(nodes)
+            self._tell(other)
+
+    def _tell(self, search: "_Search") -> None:
+        """Hand an improvement on."""
+        if self.offer is None or search.best >= self.told.get(search.index, UNUSABLE_TICKS):
+            return
+        self.told[search.index] = search.best
+        solution = checked_solution(self.data, search.index, search.cells())
+        if solution is not None:
+            self.offer(solution)
 
 
 class _Search:
@@ -250,6 +266,9 @@ def anneal(
     params: AnnealingParams,
     candidates: Sequence[int] | None = None,
     stop: threading.Event | None = None,
+    *,
+    start: Sequence[Solution] = (),
+    offer: Callable[[Solution], None] | None = None,
 ) -> Result:
     """
     Place the promising candidates by simulated annealing.
@@ -261,6 +280,10 @@ def anneal(
     ----------
     candidates
         Indices of the candidates to try; all by default.
+    start
+        Placements known already, for the tuned variant.
+    offer
+        Told each improvement of the tuned variant at once.
 
     Returns
     -------
@@ -271,9 +294,12 @@ def anneal(
     bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
     chosen = range(len(data.candidates)) if candidates is None else candidates
     order = sorted((index for index in chosen if bounds[index] < UNUSABLE_TICKS), key=lambda index: bounds[index])
-    run = _run_tuned if params.variant == "tuned" else _run_pipette
+    if params.variant == "tuned":
+        searches = _run_tuned(data, params, order, bounds, budget, _Shapes(data, start, offer))
+    else:
+        searches = _run_pipette(data, params, order, bounds, budget)
     solutions: list[Solution] = []
-    for search in run(data, params, order, bounds, budget):
+    for search in searches:
         if search.best < UNUSABLE_TICKS:
             solution = checked_solution(data, search.index, search.cells())
             if solution is not None:
@@ -282,11 +308,15 @@ def anneal(
 
 
 def _run_tuned(
-    data: ProblemData, params: AnnealingParams, order: list[int], bounds: list[int], budget: _Budget
+    data: ProblemData,
+    params: AnnealingParams,
+    order: list[int],
+    bounds: list[int],
+    budget: _Budget,
+    shapes: "_Shapes",
 ) -> list[_Search]:
     """Restarts of doubling length; each round goes on with the better half of the candidates still open."""
     searches: list[_Search] = []
-    shapes = _Shapes()
     best = UNUSABLE_TICKS
     pool_share = _Share(budget, 3)
     num_promising = 0
