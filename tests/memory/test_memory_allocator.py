@@ -1,10 +1,14 @@
 """The model of PyTorch's caching allocator against hand-made traces; the sizes are those of its source."""
 
 import random
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import torch
 
+from pipette_opt.memory import allocator as model
 from pipette_opt.memory.allocator import AllocatorPeaks, CachingAllocator, DeviceFullError, Event
 from pipette_opt.units import MIB
 
@@ -132,3 +136,16 @@ def test_random_traces_keep_the_books() -> None:
         allocator.return_unused()
         assert allocator.reserved_bytes == 0
         assert not allocator._free_at
+
+
+def test_sizes_are_those_of_the_installed_torch() -> None:
+    """The constants stand in a header that PyTorch ships, at least since they have one of their own."""
+    header = Path(torch.__file__).parent / "include" / "c10" / "core" / "AllocatorConfig.h"
+    if not header.is_file():
+        pytest.skip("this torch keeps the constants in its sources")
+    found = {name: int(size) for name, size in re.findall(r"constexpr size_t (k\w+) = (\d+);", header.read_text())}
+    assert found["kMinBlockSize"] == model.MIN_BLOCK
+    assert found["kSmallSize"] == model.SMALL_SIZE
+    assert found["kSmallBuffer"] == model.SMALL_BUFFER
+    assert found["kMinLargeAlloc"] == model.MIN_LARGE
+    assert found["kRoundLarge"] == model.ROUND_LARGE
