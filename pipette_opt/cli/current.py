@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pipette_opt.parallel import ParallelConfig, Placement
+    from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plan import IterationTime, Plan, StageMemory
     from pipette_opt.types import IntArray
 
@@ -25,14 +26,21 @@ class Current:
     hosts: tuple[str, ...]
     estimate: "IterationTime"
     memory: "tuple[StageMemory, ...]"
+    schedule: "Schedule | None" = None
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
         """The estimate, beside a plan if there is one."""
         from pipette_opt.report.tables import estimate_tables
 
-        return estimate_tables(
+        parts = estimate_tables(
             self.config, self.estimate, self.memory, hosts=self.hosts, plan=plan, title="your current launch"
         )
+        if self.schedule is not None:
+            from pipette_opt.parallel.schedule import max_in_flight
+
+            held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
+            parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
+        return parts
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -44,7 +52,17 @@ class Current:
             "rank_order": self.placement.order,
             "estimate": {**asdict(self.estimate), "breakdown": dict(self.estimate.breakdown)},
             "memory": [asdict(stage) for stage in self.memory],
+            **self._schedule_dict(),
         }
+
+    def _schedule_dict(self) -> dict[str, Any]:
+        if self.schedule is None:
+            return {}
+        from pipette_opt.parallel.schedule import max_in_flight
+
+        stages = self.schedule.text().splitlines()
+        held = max_in_flight(self.schedule).tolist()
+        return {"schedule": {"stages": stages, "layout": self.schedule.layout, "max_in_flight": held}}
 
 
 def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float = 0.01) -> Current:

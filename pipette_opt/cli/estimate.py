@@ -28,6 +28,12 @@ def estimate(
     num_gpus: opt.NumGpus = None,
     p2p: opt.P2P = "blocking",
     max_oom_risk: opt.MaxOomRisk = 0.01,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="1f1b, interleaved, gpipe, zb-h1, zb-v, or a file; the launch's own.", rich_help_panel=opt.RUN
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(help="Write the predicted schedule there, for Perfetto or Chrome.", rich_help_panel=opt.RUN),
@@ -67,10 +73,14 @@ def estimate(
         )
         current = current_of(job, args or "", hosts, max_oom_risk)
         instance = job.instance
+    if schedule is not None:
+        from pipette_opt.cli.schedules import with_schedule
+
+        current = with_schedule(current, instance, schedule, max_oom_risk)
     if trace is not None:
         from pipette_opt.estimator.trace import write_trace
 
-        write_trace(trace, instance, current.config, current.placement)
+        write_trace(trace, instance, current.config, current.placement, current.schedule)
     if json:
         show_json(current.as_dict())
     else:

@@ -164,7 +164,8 @@ def shown_reduction_s(
     """
     What a reduction in buckets leaves after the last backward, and how much longer that takes.
 
-    Without slowdown it falls with the backward, and with it it is never less than that: what lower forms count. Of ``K`` buckets the last one follows the backward, the others run beside its last ``1 - 1 / K``.
+    Without slowdown it falls with the backward, and with it it is never less than that: what lower forms count. Of
+    ``K`` buckets the last one follows the backward, the others run beside its last ``1 - 1 / K``.
     """
     later = 1.0 - 1.0 / np.asarray(buckets)
     slower = slowdown * later * np.minimum(reduction_s, backward_s)

@@ -7,6 +7,7 @@ tensor-parallel rings of all stages.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +24,13 @@ from pipette_opt.costs.collectives import (
     stacked,
     tensor_traffic,
 )
-from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets
 from pipette_opt.costs.times import MissingLink, PlacedBatch, PlacedTimes
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.parallel.schedule import Layout
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.types import FloatArray, IntArray, RankOrder
 
@@ -54,13 +56,24 @@ class _Costs(NamedTuple):
     least: tuple[FloatArray, FloatArray]
 
 
-def placed_times(instance: Instance, config: ParallelConfig, placement: Placement) -> PlacedTimes:
+def placed_times(
+    instance: Instance, config: ParallelConfig, placement: Placement, layout: Layout = "loop"
+) -> PlacedTimes:
     """
     Times of any placement, regular or not.
 
-    Raises ``MissingLinkError`` if the placement uses a link that was not measured.
+    Parameters
+    ----------
+    layout
+        Where the schedule has the layers; in a V of two chunks the first stage has the output head, too.
+
+    Raises
+    ------
+    MissingLinkError
+        If the placement uses a link that was not measured.
     """
-    batch = placed_batch(instance, [(config, placement)])
+    known = {config: _in_a_vee(instance, config, _costs(instance, config))} if layout == "vee" else None
+    batch = placed_batch(instance, [(config, placement)], known)
     for who, source, target in batch.missing.values():
         cluster = instance.cluster
         raise MissingLinkError(
@@ -136,6 +149,42 @@ def _costs(instance: Instance, config: ParallelConfig) -> _Costs:
         embedding=embedding_traffic(model, training, config),
         buckets=num_buckets(model, config) if overlap else none.astype(np.int64),
         least=hiding_s(instance, config, compute, least=True) if overlap else (none, none),
+    )
+
+
+def _in_a_vee(instance: Instance, config: ParallelConfig, costs: _Costs) -> _Costs:
+    """The output head and the last norm on the first stage, whose embeddings are then no copies."""
+    chunks, layers = config.num_chunks, config.layers_per_stage
+    if config.pipeline_model_parallel_size == 1:
+        return costs
+    fixed = instance.stack.micro_batch_s / 2.0 / chunks
+
+    def moved(work_s: FloatArray) -> FloatArray:
+        of_layers = fixed + (work_s[:, -1, 0] - fixed) * (layers[-1] / layers[0])
+        work = work_s.copy()
+        work[:, -1, 0] += work_s[:, -1, -1] - of_layers
+        work[:, -1, -1] = of_layers
+        return work
+
+    model, tp = instance.model, config.tensor_model_parallel_size
+    before = stage_parameters(model, config)
+    vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
+    after = before.copy()
+    after[-1] -= vocabulary + model.norm_parameters
+    after[0] += vocabulary * model.untie_embeddings_and_output_weights + model.norm_parameters
+
+    def scaled(traffic: list[RingTraffic]) -> list[RingTraffic]:
+        shares = (after / before).tolist()
+        return [one._replace(hop_bytes=one.hop_bytes * by) for one, by in zip(traffic, shares, strict=True)]
+
+    compute = replace(
+        costs.compute, forward_s=moved(costs.compute.forward_s), backward_s=moved(costs.compute.backward_s)
+    )
+    return costs._replace(
+        compute=compute,
+        gradient=scaled(costs.gradient),
+        parameters=scaled(costs.parameters) if costs.parameters else [],
+        embedding=costs.embedding._replace(hop_bytes=0.0, num_steps=0, num_calls=0),
     )
 
 

@@ -10,7 +10,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.errors import InputError
 from pipette_opt.estimator.critical_path import Walked, critical_path, walk, weight_part
-from pipette_opt.estimator.schedule import WEIGHT, Schedule
+from pipette_opt.estimator.schedule import WEIGHT, Layout, Schedule
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plan import IterationTime
 from pipette_opt.specs import Instance
@@ -78,6 +78,11 @@ def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedul
         critical_stage=stage,
         critical_replica=replica,
     )
+
+
+def layout_of(schedule: Schedule | None) -> Layout:
+    """Where a schedule has the layers."""
+    return "loop" if schedule is None else schedule.layout
 
 
 def is_split(schedule: Schedule | None) -> bool:
@@ -160,7 +165,8 @@ def estimate(
     ``InputError`` if the batch or the GPU's data do not allow it.
     """
     num_microbatches = microbatches_of(instance, config)
-    judged = judge_times(placed_times(instance, config, placement), num_microbatches, instance.p2p, schedule)
+    times = placed_times(instance, config, placement, layout_of(schedule))
+    judged = judge_times(times, num_microbatches, instance.p2p, schedule)
     training = instance.training
     tokens_per_s = training.tokens / judged.iteration_time_s
     flops_per_s = instance.model.flops_per_token(training.seq_length) * tokens_per_s

@@ -16,7 +16,14 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.errors import InputError
 from pipette_opt.estimator.critical_path import Walked, events, walk
-from pipette_opt.estimator.estimate import is_split, judge_times, last_backward, microbatches_of, reduction_ends
+from pipette_opt.estimator.estimate import (
+    is_split,
+    judge_times,
+    last_backward,
+    layout_of,
+    microbatches_of,
+    reduction_ends,
+)
 from pipette_opt.estimator.schedule import FORWARD, LETTERS, Schedule, build_schedule
 from pipette_opt.files import write_atomically
 from pipette_opt.parallel import ParallelConfig, Placement
@@ -41,10 +48,12 @@ class Event(NamedTuple):
     chunk: int | None = None
 
 
-def write_trace(path: Path, instance: Instance, config: ParallelConfig, placement: Placement) -> None:
-    """Write the trace of a placed configuration in 1F1B; it ends with the estimated iteration time."""
-    times = placed_times(instance, config, placement)
-    found = trace_events(times, microbatches_of(instance, config), instance.p2p)
+def write_trace(
+    path: Path, instance: Instance, config: ParallelConfig, placement: Placement, schedule: Schedule | None = None
+) -> None:
+    """Write the trace of a placed configuration, in 1F1B by default; it ends with the estimated iteration time."""
+    times = placed_times(instance, config, placement, layout_of(schedule))
+    found = trace_events(times, microbatches_of(instance, config), instance.p2p, schedule)
     try:
         write_atomically(path, json.dumps(as_json(found)))
     except OSError as error:

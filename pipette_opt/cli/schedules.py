@@ -1,0 +1,125 @@
+"""Other schedules than the plan's own, for ``estimate --schedule``: read, checked, and what they do to the memory."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from pipette_opt.errors import InputError
+
+if TYPE_CHECKING:
+    from pipette_opt.cli.current import Current
+    from pipette_opt.parallel import ParallelConfig
+    from pipette_opt.parallel.schedule import Schedule
+    from pipette_opt.plan import StageMemory
+    from pipette_opt.specs import Instance
+    from pipette_opt.types import P2PMode
+
+OPTION = "--schedule"
+
+
+def with_schedule(current: "Current", instance: "Instance", given: str, max_oom_risk: float) -> "Current":
+    """The same launch with another schedule."""
+    from pipette_opt.estimator.estimate import estimate, microbatches_of
+
+    schedule = read_schedule(given, current.config, microbatches_of(instance, current.config), instance.p2p)
+    return replace(
+        current,
+        estimate=estimate(instance, current.config, current.placement, schedule),
+        memory=schedule_memory(current.memory, instance, current.config, schedule, max_oom_risk),
+        schedule=schedule,
+    )
+
+
+def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p2p: "P2PMode") -> "Schedule":
+    """
+    A schedule by name, or from a file with one line per stage (``data/README.md``).
+
+    ``InputError`` if it is not one of the configuration's stages, chunks and micro-batches, if its stages wait for each
+    other, or if it is none of Megatron-Core's and stages wait for their sends.
+    """
+    from pipette_opt.estimator.critical_path import schedule_program
+    from pipette_opt.estimator.orders import SCHEDULES, ScheduleName, named_schedule, parse_order
+    from pipette_opt.read.files import read_text
+
+    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+    if given == "interleaved" or given in SCHEDULES:
+        _check_chunks(given, chunks)
+        name = "1f1b" if given == "interleaved" else given
+        try:
+            schedule = named_schedule(cast("ScheduleName", name), pp, num_microbatches, chunks)
+        except ValueError as error:
+            raise InputError(f"{OPTION} {given}", str(error)) from None
+    elif Path(given).is_file():
+        schedule = parse_order(read_text(given), given)
+    else:
+        names = ", ".join((*SCHEDULES, "interleaved"))
+        raise InputError(OPTION, f"must be one of {names}, or a file, got {given!r}.")
+    found = (schedule.num_stages, schedule.num_chunks, schedule.num_microbatches)
+    if found != (pp, chunks, num_microbatches):
+        raise InputError(
+            given,
+            f"has {found[0]} stages of {found[1]} chunks and {found[2]} micro-batches, the launch {pp} of {chunks} and "
+            f"{num_microbatches}.",
+        )
+    try:
+        schedule_program(schedule, p2p, config.overlap_p2p_communication)
+    except ValueError as error:
+        hint = str(error).replace("give p2p 'async' for this schedule", "give --p2p async for this schedule")
+        raise InputError(f"{OPTION} {given}", hint) from None
+    return schedule
+
+
+def _check_chunks(name: str, chunks: int) -> None:
+    """The launch must have as many model chunks as the schedule works on."""
+    wanted = {"interleaved": "2 or more", "zb-v": "2"}.get(name, "1")
+    if not (chunks > 1 if name == "interleaved" else str(chunks) == wanted):
+        raise InputError(
+            f"{OPTION} {name}",
+            f"works on {wanted} model chunks per stage, the launch has {chunks}; see "
+            "--num-virtual-stages-per-pipeline-rank.",
+        )
+
+
+def schedule_memory(
+    memory: "tuple[StageMemory, ...]",
+    instance: "Instance",
+    config: "ParallelConfig",
+    schedule: "Schedule",
+    max_oom_risk: float,
+) -> "tuple[StageMemory, ...]":
+    """
+    Memory with as many activations as a schedule holds, where ``memory`` is that of 1F1B.
+
+    The share of the activations is the closed formula's; the rest of the prediction stays.
+    """
+    from pipette_opt.memory.formula import formula_bytes
+    from pipette_opt.memory.table import stage_table
+    from pipette_opt.parallel.schedule import max_in_flight
+    from pipette_opt.prepare import load_predictor
+
+    table = stage_table(instance.model, instance.training, [config])
+    formula = formula_bytes(table)
+    saved = np.asarray(formula.saved) * (max_in_flight(schedule) / np.asarray(table.in_flight) - 1.0)
+    grown = 1.0 + saved / np.asarray(formula.total)
+    predictor = load_predictor(max_oom_risk, instance)
+    (prediction,) = predictor.predict(
+        instance.model,
+        instance.training,
+        [config],
+        gpus_per_node=instance.cluster.gpus_per_node,
+        max_oom_risk=max_oom_risk,
+    )
+    predicted = np.ceil(np.array([one.predicted_bytes for one in memory]) * grown)
+    capacity = np.array([one.capacity_bytes for one in memory])
+    risks = predictor.oom_probability(predicted, capacity, prediction.spread)
+    return tuple(
+        replace(
+            one,
+            predicted_bytes=int(predicted[stage]),
+            upper_bytes=int(np.ceil(one.upper_bytes * grown[stage])),
+            oom_probability=float(risks[stage]),
+        )
+        for stage, one in enumerate(memory)
+    )
