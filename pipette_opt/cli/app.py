@@ -4,7 +4,19 @@ from typing import Annotated
 
 import typer
 
-from pipette_opt.cli import backtest, benchmark, calibrate, candidates, estimate, export, import_, replan, solve, verify
+from pipette_opt.cli import (
+    backtest,
+    benchmark,
+    calibrate,
+    candidates,
+    estimate,
+    export,
+    import_,
+    profile,
+    replan,
+    solve,
+    verify,
+)
 from pipette_opt.cli.memory import app as memory
 
 app = typer.Typer(
@@ -47,4 +59,5 @@ app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
 app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(import_.app, name="import")
+app.add_typer(profile.app, name="profile")
 app.add_typer(memory, name="memory")

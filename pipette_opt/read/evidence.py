@@ -11,6 +11,7 @@ import numpy as np
 
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
+from pipette_opt.read.link_log import LinkLog
 from pipette_opt.read.matrices import HostMatrix
 from pipette_opt.read.nccl_tests import NcclRow, NcclTest, pair_bytes_per_s, pair_flows
 from pipette_opt.read.pair_tests import PairTest
@@ -115,6 +116,18 @@ class LinkEvidence:
         if test.latency_s is not None:
             self.latencies.append(test.latency_s)
         self.used[test.kind] += 1
+
+    def add_link_log(self, log: LinkLog) -> None:
+        """What ``profile links`` measured: the largest message tells the bandwidth."""
+        for host in log.hosts:
+            self._add_host(host)
+            self.gpus_of_host[host] = max(self.gpus_of_host.get(host, 0), log.gpus_per_node)
+            if log.device_name:
+                self.device_names[host].add(log.device_name)
+        for (flows, sender, receiver), rates in log.rates.items():
+            self._add_rate(flows, sender, receiver, rates[max(rates)])
+        self.latencies += list(log.latencies.values())
+        self.used["profile links, " + ("all pairs of a round at once" if log.together else "one pair at a time")] += 1
 
     def add_inside(self, node: InsideNode, kind: str) -> None:
         """The inside of one host; all hosts are taken to be like it."""

@@ -24,6 +24,7 @@ from pipette_opt.read.inside_node import (
     parse_nccl_topology,
     parse_nvidia_smi_topology,
 )
+from pipette_opt.read.link_log import is_link_log, parse_link_log
 from pipette_opt.read.link_matrices import Direction, Fill, filled, measured_matrices, without_pairs
 from pipette_opt.read.link_notes import (
     note_on_excluded,
@@ -175,7 +176,9 @@ def _read_file(evidence: LinkEvidence, path: Path, only_gpus: int | None, *, in_
 
 def _read_known(evidence: LinkEvidence, path: Path, only_gpus: int | None) -> None:
     text, where = _text(path), str(path)
-    if text.lstrip().startswith("{"):
+    if is_link_log(text):
+        evidence.add_link_log(parse_link_log(text, where))
+    elif text.lstrip().startswith("{"):
         if is_nccl_json(_loads(text)) or '"nccl_version"' in text:
             evidence.add_nccl_test(parse_nccl_json(text, where), only_gpus)
         else:

@@ -1,0 +1,141 @@
+"""``pipette-opt profile``: measure the machines at hand."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+app = typer.Typer(help="Measure links, layers and memory of the machines at hand.", no_args_is_help=True)
+
+
+@app.command("links")
+def links(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; matrices beside it.")] = Path(
+        "cluster.yaml"
+    ),
+    log: Annotated[
+        Path | None, typer.Option(help="Where measurements go as they are made; beside the cluster by default.")
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(help="auto (nccl if there are GPUs), nccl or gloo.", rich_help_panel=opt.RUN)
+    ] = "auto",
+    sizes: Annotated[str, typer.Option(help="Message sizes, MiB.", rich_help_panel=opt.RUN)] = "4,32",
+    seconds: Annotated[
+        float, typer.Option(help="How long each size and direction is measured.", rich_help_panel=opt.RUN)
+    ] = 0.3,
+    flows: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers of processes of a host that measure at once, e.g. 1,4,8; one and all by default.",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone", help="One pair of hosts at a time, instead of all of a round.", rich_help_panel=opt.RUN
+        ),
+    ] = False,
+    host: Annotated[
+        str | None, typer.Option(help="Name of this host; the machine's by default.", rich_help_panel=opt.RUN)
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, if the driver's name does not tell.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if fewer processes run.")] = None,
+    master_addr: Annotated[
+        str | None, typer.Option(help="Address of the host of rank 0, if the launcher does not say.")
+    ] = None,
+    master_port: Annotated[int | None, typer.Option(help="A free port there.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds without an answer after which the run ends.")] = 300.0,
+) -> None:
+    """
+    Measure every link between hosts: a tournament of all pairs, both directions.
+
+    Start it on every host, with one process or with one for each GPU. Run again, it goes on where it was stopped.
+
+    Example: [bold]srun --ntasks-per-node=8 pipette-opt profile links -o cluster.yaml[/], or
+    [bold]torchrun --nnodes=16 --nproc-per-node=8 ... -m pipette_opt profile links -o cluster.yaml[/]
+    """
+    from pipette_opt.cli.output import say
+    from pipette_opt.profile.links import LinkParams, profile_links
+    from pipette_opt.profile.world import find_world, process_environment
+    from pipette_opt.read.cluster import write_cluster
+    from pipette_opt.read.links import import_links
+    from pipette_opt.units import MIB
+
+    opt.one_of("--backend", backend, ("auto", "nccl", "gloo"))
+    world = find_world(process_environment(), master_addr, master_port, host)
+    numbers = opt.sizes("--flows", flows) or tuple(sorted({1, world.local_size}))
+    params = opt.checked(
+        LinkParams,
+        sizes=tuple(MIB * size for size in opt.sizes("--sizes", sizes) or ()),
+        seconds=seconds,
+        flows=numbers,
+        together=not alone,
+        timeout_s=timeout,
+    )
+    log = log or out.with_suffix(".links.jsonl")
+    found = profile_links(
+        world,
+        log,
+        params,
+        backend=backend,  # type: ignore[arg-type]
+        on_round=lambda done, total: say(f"round {done} of {total}"),
+    )
+    if found is None:
+        return
+    imported = import_links(log, gpu=gpu, gpus_per_node=gpus_per_node, name=out.stem)
+    write_cluster(imported.cluster, out, comment="\n".join(imported.notes))
+    for note in imported.notes:
+        say(f"- {note}")
+    say(f"{imported.cluster.num_nodes} hosts written to {out}, measurements in {log}")
+
+
+@app.command("compute")
+def compute(
+    model: Annotated[str, typer.Option(help="Preset name, Hugging Face config.json, or Megatron arguments.")],
+    seq_length: Annotated[int, typer.Option(help="Tokens per sequence.", min=1)],
+    tensor_parallel: Annotated[str, typer.Option(help="Tensor-parallel sizes to time.")] = "1,2,4,8",
+    micro_batch_size: Annotated[str, typer.Option(help="Micro-batches to time.")] = "1,2,4",
+    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    device: Annotated[str, typer.Option(help="cuda, cuda:N or cpu.")] = "cuda",
+    gpu: Annotated[str | None, typer.Option(help="Name in the GPU catalogue, if the driver's does not tell.")] = None,
+    repeats: Annotated[int, typer.Option(help="Timed runs of each; the median counts.", min=1)] = 10,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the layer times go.")] = Path("layers.csv"),
+) -> None:
+    """
+    Time a transformer layer of the model on this device, for solve --profile.
+
+    Run again, it times only what the file lacks.
+
+    Example: [bold]pipette-opt profile compute --model llama-3-70b --seq-length 4096 -o layers.csv[/]
+    """
+    from pipette_opt.cli.output import say
+    from pipette_opt.profile.compute import ComputeParams, profile_compute
+    from pipette_opt.read.model import read_model
+    from pipette_opt.specs import TrainingSpec
+
+    opt.one_of("--precision", precision, ("bf16", "fp16", "fp32"))
+    params = opt.checked(
+        ComputeParams,
+        tensor_parallel=opt.sizes("--tensor-parallel", tensor_parallel),
+        micro_batch_size=opt.sizes("--micro-batch-size", micro_batch_size),
+        repeats=repeats,
+    )
+    training = TrainingSpec(
+        global_batch_size=1,
+        seq_length=seq_length,
+        precision=precision,  # type: ignore[arg-type]
+        accumulate_allreduce_grads_in_fp32=precision != "fp16",
+    )
+    found = profile_compute(
+        read_model(model),
+        training,
+        out,
+        params,
+        device=device,
+        gpu=gpu,
+        on_row=lambda done, total, what: say(f"{done} of {total}: {what}"),
+    )
+    say(f"{len(found.layers)} rows in {out}")
