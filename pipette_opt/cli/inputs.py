@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from pipette_opt.plan import Plan
 
 
+def cluster_record(path: Path) -> dict[str, Any]:
+    """What a plan records of its cluster file and of the link matrices beside it: paths and hashes."""
+    from pipette_opt.read.cluster import matrix_files
+    from pipette_opt.read.files import sha256_of
+
+    matrices = {name: sha256_of(path.parent / name) for name in matrix_files(path)}
+    return {"path": str(path), "sha256": sha256_of(path), "matrices": matrices}
+
+
 def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[str]:
     """
     Compare every file that the plan records with its hash.

@@ -107,8 +107,9 @@ def read_job(
     """Read what the job options name; an example fills in whatever is not given."""
     from dataclasses import asdict
 
+    from pipette_opt.cli.inputs import cluster_record
     from pipette_opt.read.cluster import exclude_hosts as without
-    from pipette_opt.read.cluster import matrix_files, read_cluster
+    from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.model import read_model
@@ -159,11 +160,7 @@ def read_job(
         stack=read_stack(calibration) if calibration else read_stack(),
     )
     inputs: dict[str, Any] = {
-        "cluster": {
-            "path": str(cluster_path),
-            "sha256": sha256_of(cluster_path),
-            "matrices": {name: sha256_of(cluster_path.parent / name) for name in matrix_files(cluster_path)},
-        },
+        "cluster": cluster_record(cluster_path),
         "example": example,
         "exclude_hosts": exclude_hosts,
         "profile": None if profile is None else {"path": str(profile), "sha256": sha256_of(profile)},

@@ -15,22 +15,19 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     """
     Read a plan and the instance that it names.
 
-    The cluster file must be the one the plan was made from, by its hash; ``cluster`` says where it is now.
+    The cluster file and its matrices must be those the plan was made from, by their hashes; ``cluster`` says where
+    they are now.
     """
+    from pipette_opt.cli.inputs import check_file, check_matrices
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
-    from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.report.plan_file import read_plan
 
     plan = read_plan(path)
     recorded = _recorded(plan, path)
     cluster_path = cluster or _found(Path(recorded["path"]), path, plan.inputs.get("example"))
-    if sha256_of(cluster_path) != recorded["sha256"]:
-        raise InputError(
-            str(cluster_path),
-            f"is not the file that {path} was made from (sha256 {sha256_of(cluster_path)[:12]}, "
-            f"the plan has {recorded['sha256'][:12]}); give the right one with --cluster, or solve again.",
-        )
+    check_file(cluster_path, recorded["sha256"], path, "cluster")
+    check_matrices(cluster_path, recorded, path)
     spec = read_cluster(cluster_path)
     excluded = plan.inputs.get("exclude_hosts")
     if excluded:
@@ -50,6 +47,7 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
+    from pipette_opt.cli.inputs import cluster_record
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
     from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
@@ -78,7 +76,7 @@ def plan_on_changed_hosts(
     instance = _instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
     inputs = {
         **old.inputs,
-        "cluster": {"path": str(cluster), "sha256": sha256_of(cluster)},
+        "cluster": cluster_record(cluster),
         "exclude_hosts": compress_hosts(excluded) if excluded else None,
     }
     return replace(old, inputs=inputs), instance, inputs
@@ -133,14 +131,11 @@ def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance"
 
 def _found(recorded: Path, plan: Path, example: object) -> Path:
     """The cluster file where it was, beside the plan, or among the shipped examples."""
-    candidates = [recorded, plan.parent / recorded.name]
-    if example:
-        from pipette_opt.shipped import shipped_path
+    from pipette_opt.cli.inputs import find_input
 
-        candidates.append(shipped_path("data", "clusters", recorded.name))
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
+    found = find_input(recorded, plan, example)
+    if found is not None:
+        return found
     raise InputError(str(plan), f"its cluster file {recorded} is not there; say where with --cluster.")
 
 

@@ -13,19 +13,47 @@ import yaml
 
 from pipette_opt.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.megatron import (
-    SAID_OF_CONFIG,
-    SAID_OF_MODEL,
-    TRIAL_ITERATIONS,
-    Option,
-    layout_options,
-)
+from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import array_lines, comment
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+SAID_OF_CONFIG = (
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "sequence_parallel",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "use_distributed_optimizer",
+    "zero_stage",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "ddp_bucket_size",
+    "overlap_p2p_communication",
+)
+SAID_OF_MODEL = (
+    "gated_linear_unit",
+    "untie_embeddings_and_output_weights",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "normalization",
+    "position_embedding_type",
+    "hidden_dropout",
+    "attention_dropout",
+    "make_vocab_size_divisible_by",
+    "num_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "num_dense_layers",
+)
+"""Written as sizes, or what the recipe of the model says anyway."""
 
 LAYOUT_FIELDS = (
     "pipeline_model_parallel_layout",
@@ -58,6 +86,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
     full = config.recompute_granularity == "full"
+    sends_beside = config.num_chunks > 1 and config.overlap_p2p_communication
     layout = layout_options(plan)
     return {
         "model": {
@@ -78,6 +107,8 @@ def overrides(plan: Plan) -> dict[str, Any]:
             **{name: layout.get(name) for name in LAYOUT_FIELDS},
             "account_for_embedding_in_pipeline_split": False,
             "account_for_loss_in_pipeline_split": False,
+            "overlap_p2p_comm": sends_beside,
+            "batch_p2p_comm": not sends_beside,
             "recompute_granularity": config.recompute_granularity,
             "recompute_method": config.recompute_method if full else None,
             "recompute_num_layers": config.recompute_num_layers if full else None,
@@ -85,8 +116,17 @@ def overrides(plan: Plan) -> dict[str, Any]:
         "train": {"micro_batch_size": config.micro_batch_size, "global_batch_size": plan.global_batch_size},
         "dataset": {"sequence_length": training.seq_length},
         "dist": {"use_tp_pp_dp_mapping": plan.placement.order == "tp-cp-ep-pp-dp"},
-        "ddp": {"use_distributed_optimizer": config.use_distributed_optimizer},
-        "optimizer": {"use_distributed_optimizer": config.use_distributed_optimizer},
+        "ddp": {
+            "use_distributed_optimizer": config.use_distributed_optimizer,
+            "overlap_grad_reduce": config.overlap_grad_reduce,
+            "overlap_param_gather": config.overlap_param_gather,
+            "bucket_size": config.ddp_bucket_size,
+        },
+        "optimizer": {
+            "use_distributed_optimizer": config.use_distributed_optimizer,
+            "overlap_param_gather": config.overlap_param_gather,
+        },
+        "comm_overlap": None,
         "mixed_precision": _mixed_precision(training),
     }
 

@@ -35,7 +35,10 @@ SAID_OF_CONFIG = (
     "recompute_granularity",
     "use_distributed_optimizer",
     "zero_stage",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
 )
+"""Fully sharded data parallelism overlaps both by itself."""
 
 
 class Shape(NamedTuple):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 PLANS: list[dict[str, Any]] = [
     {},
     {"layers_per_stage": (14, 18), "virtual_pipeline_model_parallel_size": 2, "recompute_granularity": "full"},
-    {"recompute_granularity": "selective", "context_parallel_size": 1},
+    {"recompute_granularity": "selective", "overlap_grad_reduce": True},
 ]
 
 QUESTION = """
@@ -80,7 +80,7 @@ def known_fields() -> dict[str, set[str]]:
     known["train"] = dataclass_fields(config, "TrainingConfig")
     known["dist"] = dataclass_fields(config, "DistributedInitConfig")
     known["logger"] = dataclass_fields(config, "LoggerConfig")
-    assert {*known, "mixed_precision"} <= dataclass_fields(config, "ConfigContainer")
+    assert {*known, "mixed_precision", "comm_overlap"} <= dataclass_fields(config, "ConfigContainer")
     return known
 
 
@@ -91,7 +91,7 @@ def test_hydra_applies_every_override(options: dict[str, Any], tmp_path: Path) -
     known = {name: dict.fromkeys(fields) for name, fields in known_fields().items()}
     plan = llama_plan(**options)
     words = [*hydra_words(overrides(plan)), f"train.train_iters={TRIAL_ITERATIONS}", "logger.log_interval=1"]
-    (tmp_path / "words.json").write_text(json.dumps([words, {**known, "mixed_precision": None}]))
+    (tmp_path / "words.json").write_text(json.dumps([words, {**known, "mixed_precision": None, "comm_overlap": None}]))
     applied = ask(QUESTION, tmp_path)
     written = yaml.safe_load(export(plan, "nemo")["overrides.yaml"])
     for section, entries in written.items():
