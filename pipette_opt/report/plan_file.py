@@ -139,7 +139,7 @@ def _config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str,
 
 def _read_config(parallel: Entries) -> tuple[ParallelConfig, int]:
     """The configuration and the global batch size; what follows from them must agree."""
-    degrees = {
+    degrees: dict[str, Any] = {
         name: parallel.whole(name, minimum=1)
         for name in (
             "tensor_model_parallel_size",
