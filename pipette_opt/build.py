@@ -14,6 +14,7 @@ from pipette_opt.costs.collectives import (
     tensor_traffic,
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import StageRing, stage_rings
 from pipette_opt.errors import InputError
@@ -234,14 +235,12 @@ def _gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
 def _chunk_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray]:
-    """Forward and backward with tensor communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
-    if config.tensor_model_parallel_size == 1 or block.nodes_per_slot > 1:
-        return compute.forward_s, compute.backward_s
+    """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
+    forward, backward = inside_layer_s(instance, config, compute)
+    if block.nodes_per_slot > 1:
+        forward = backward = 0.0
     layers = np.array(config.layers_per_stage, dtype=np.float64) / config.num_chunks
-    forward, backward = tensor_traffic(instance.model, instance.training, config, instance.stack)
-    forward_s = intra_node_ring_s(instance.cluster, forward, instance.stack) - compute.idle_forward_s
-    backward_s = intra_node_ring_s(instance.cluster, backward, instance.stack) - compute.idle_backward_s
-    return compute.forward_s + layers * max(forward_s, 0.0), compute.backward_s + layers * max(backward_s, 0.0)
+    return compute.forward_s + layers * forward, compute.backward_s + layers * backward
 
 
 def _paths(

@@ -163,7 +163,7 @@ def _layer_and_idle_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Forward and backward of one layer, and how long the device waits for the host in each."""
-    core = _attention_times_s(instance.model, instance.training, config, gpu, rates)
+    core = attention_times_s(instance.model, instance.training, config, gpu, rates)
     measured = _measured_layer(instance, config, gpu)
     if measured is None:
         outside = _outside_attention_times_s(instance.model, instance.training, config, gpu, rates)
@@ -214,7 +214,7 @@ def _tokens(training: TrainingSpec, config: ParallelConfig) -> int:
 
 
 def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[float, float] | None:
-    if instance.profile is None:
+    if instance.profile is None or config.context_parallel_size > 1:
         return None
     return instance.profile.layers.get(
         ProfileKey(
@@ -226,7 +226,7 @@ def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) ->
     )
 
 
-def _attention_times_s(
+def attention_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """Scores, softmax and the product with the values."""

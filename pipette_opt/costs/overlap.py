@@ -24,14 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.costs.collectives import (
-    RingTraffic,
-    gradient_traffic,
-    intra_node_ring_s,
-    parameter_traffic,
-    tensor_traffic,
-)
+from pipette_opt.costs.collectives import RingTraffic, gradient_traffic, parameter_traffic
 from pipette_opt.costs.compute import StageCompute, stage_parameters
+from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec
 from pipette_opt.types import FloatArray, IntArray
@@ -146,16 +141,13 @@ def hiding_s(
     """
     inside = config.tensor_model_parallel_size * config.context_parallel_size <= instance.cluster.gpus_per_node
     works = (compute.forward_s.sum(axis=1), compute.backward_s.sum(axis=1))
-    if not least and not inside and config.tensor_model_parallel_size > 1:
+    if not least and not inside:
         return np.full(works[0].shape[1], UNLIMITED_S), np.full(works[0].shape[1], UNLIMITED_S)
-    found = [work.min(axis=0) if least else work.max(axis=0) for work in works]
-    if inside and config.tensor_model_parallel_size > 1:
-        rings = tensor_traffic(instance.model, instance.training, config, instance.stack)
-        idle = (compute.idle_forward_s, compute.idle_backward_s)
-        for way, (ring, hidden) in enumerate(zip(rings, idle, strict=True)):
-            per_layer = max(intra_node_ring_s(instance.cluster, ring, instance.stack) - hidden, 0.0)
-            found[way] = found[way] + per_layer * np.array(config.layers_per_stage)
-    return found[0], found[1]
+    forward, backward = (work.min(axis=0) if least else work.max(axis=0) for work in works)
+    if inside:
+        layers, per_layer = np.array(config.layers_per_stage), inside_layer_s(instance, config, compute)
+        forward, backward = forward + per_layer[0] * layers, backward + per_layer[1] * layers
+    return forward, backward
 
 
 def shown_reduction_s(

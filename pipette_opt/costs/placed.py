@@ -3,7 +3,7 @@ All costs of configurations on given GPUs, in seconds.
 
 Placements with equal degrees are costed together, as arrays; one placement is a batch of one. Flows that run at once
 and share a host pair: the messages of one stage boundary in one direction; the gradient rings of all stages; the
-tensor-parallel rings of all stages.
+tensor-parallel rings of all stages; their context-parallel rings.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ from pipette_opt.costs.collectives import (
     tensor_traffic,
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
+from pipette_opt.costs.context import context_traffic, hidden_by_attention_s
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets
 from pipette_opt.costs.times import MissingLink, PlacedBatch, PlacedTimes
@@ -49,6 +50,8 @@ class _Costs(NamedTuple):
     compute: StageCompute
     message_bytes: float
     tensor: tuple[RingTraffic, RingTraffic]
+    context: tuple[RingTraffic, RingTraffic]
+    attention: tuple[float, float]
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
     embedding: RingTraffic
@@ -144,6 +147,8 @@ def _costs(instance: Instance, config: ParallelConfig) -> _Costs:
         compute=compute,
         message_bytes=p2p_bytes(model, training, config),
         tensor=tensor_traffic(model, training, config, stack),
+        context=context_traffic(model, training, config),
+        attention=hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0),
         gradient=gradient_traffic(model, training, config, stack),
         parameters=parameter_traffic(model, training, config) if config.overlap_param_gather else [],
         embedding=embedding_traffic(model, training, config),
@@ -244,21 +249,37 @@ class _Batch:
         return slowest[0], slowest[1]
 
     def _tensor(self) -> tuple[FloatArray, FloatArray]:
-        """Tensor-parallel communication of every chunk, shape ``(n, chunks, pp, dp)`` each, forward and backward."""
+        """Communication inside the layers of every chunk, shape ``(n, chunks, pp, dp)`` each, forward and backward."""
         n, pp, dp, cp, tp = self.hosts.shape
         chunks = self.config.num_chunks
-        if tp == 1:
-            nothing = np.zeros((n, chunks, pp, dp))
-            return nothing, nothing
+        per_layer = np.zeros((2, n, pp, dp))
+        if tp > 1:
+            idle = [(one.compute.idle_forward_s, one.compute.idle_backward_s) for one in self.costs]
+            groups = self.hosts.reshape(n, pp * dp * cp, tp)
+            per_layer += self._layer(groups, [one.tensor for one in self.costs], idle, "a tensor-parallel group")
+        if cp > 1:
+            groups = self.hosts.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
+            hidden = [one.attention for one in self.costs]
+            per_layer += self._layer(groups, [one.context for one in self.costs], hidden, "a context-parallel group")
         layers = np.array([config.layers_per_stage for config in self.configs])[:, None, :, None] / chunks
-        rings = self._rings(self.hosts.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
-        passes = []
-        for way, idle in enumerate(("idle_forward_s", "idle_backward_s")):
-            hidden = np.array([getattr(one.compute, idle) for one in self.costs])[:, None, None]
-            traffic = stacked([one.tensor[way] for one in self.costs])
-            per_layer = rings.time_s(_spread(traffic, 1)).reshape(n, pp, dp, cp).max(axis=3)
-            passes.append(np.repeat(layers * np.maximum(per_layer - hidden, 0.0)[:, None], chunks, axis=1))
-        return passes[0], passes[1]
+        forward, backward = (np.repeat(layers * one[:, None], chunks, axis=1) for one in per_layer)
+        return forward, backward
+
+    def _layer(
+        self,
+        groups: IntArray,
+        traffic: list[tuple[RingTraffic, RingTraffic]],
+        hidden: list[tuple[float, float]],
+        who: str,
+    ) -> FloatArray:
+        """Rings of one layer beyond what is hidden, the slowest of a slot, shape ``(2, n, pp, dp)``."""
+        n, pp, dp = self.hosts.shape[:3]
+        rings, found = self._rings(groups, who), np.empty((2, n, pp, dp))
+        for way in (0, 1):
+            times = rings.time_s(_spread(stacked([one[way] for one in traffic]), 1))
+            beside = np.array([one[way] for one in hidden])[:, None, None]
+            found[way] = np.maximum(times.reshape(n, pp, dp, -1).max(axis=3) - beside, 0.0)
+        return found
 
     def _sends(self) -> tuple[FloatArray, FloatArray]:
         """Transfers of every boundary, forward and backward, the one from the last to the first stage included."""

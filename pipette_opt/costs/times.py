@@ -17,10 +17,10 @@ class PlacedTimes:
     Parameters
     ----------
     forward_s, backward_s
-        One micro-batch through one model chunk, tensor communication and recomputation included, shape
+        One micro-batch through one model chunk, communication inside layers and recomputation included, shape
         ``(num_chunks, pp, dp)``; one chunk without interleaving.
     tensor_forward_s, tensor_backward_s
-        The part of them that is tensor communication, same shape.
+        The part of them that is tensor- and context-parallel communication, same shape.
     send_forward_s
         Transfer of one micro-batch from stage ``s`` to stage ``(s + 1) % pp``, shape ``(pp, dp)``; the last
         row is used by interleaved schedules only. Zero if ``pp`` is 1.

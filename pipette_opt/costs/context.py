@@ -1,0 +1,71 @@
+"""
+Context parallelism: attention over a sequence that is spread over ranks.
+
+Ring attention with point-to-point messages, Transformer Engine's default (``cp_comm_type="p2p"``): in ``cp - 1`` steps
+the keys and values of each rank go round the ring while the block that is there is worked on; in the backward pass
+their gradients travel with them (Liu et al., arXiv 2310.01889). What a step's attention does not hide is added to the
+layer. Megatron-Core gives each rank an early and a late piece of the sequence, so that causal blocks are equal.
+"""
+
+from pipette_opt.costs.collectives import RingTraffic, intra_node_ring_s, tensor_traffic
+from pipette_opt.costs.compute import StageCompute, attention_times_s
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+
+
+def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
+    """Keys and values of one layer that a rank holds; fewer query groups than tensor ranks are repeated."""
+    tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
+    groups = max(model.num_query_groups / config.tensor_model_parallel_size, 1.0)
+    return 2.0 * tokens * groups * model.kv_channels * training.parameter_bytes
+
+
+def context_traffic(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig
+) -> tuple[RingTraffic, RingTraffic]:
+    """
+    What a context-parallel ring moves per layer and micro-batch: forward and backward.
+
+    Full recomputation repeats the forward's, and so does selective recomputation of the attention.
+    """
+    steps = config.context_parallel_size - 1
+    one = steps * key_value_bytes(model, training, config)
+    again = config.recompute_granularity is not None
+    return (
+        RingTraffic(hop_bytes=one, num_steps=steps),
+        RingTraffic(hop_bytes=(2 + again) * one, num_steps=(1 + again) * steps),
+    )
+
+
+def hidden_by_attention_s(instance: Instance, config: ParallelConfig) -> tuple[float, float]:
+    """
+    Attention of one layer that runs beside the ring, forward and backward, on the fastest kind of GPU, seconds.
+
+    All blocks but the last one, beside which nothing is sent any more.
+    """
+    share = 1.0 - 1.0 / config.context_parallel_size
+    times = [
+        attention_times_s(instance.model, instance.training, config, gpu, instance.stack)
+        for gpu in instance.cluster.gpu_kinds
+    ]
+    forward, backward = (share * min(one[way] for one in times) for way in (0, 1))
+    return forward, backward + (forward if config.recompute_granularity is not None else 0.0)
+
+
+def inside_layer_s(instance: Instance, config: ParallelConfig, compute: StageCompute) -> tuple[float, float]:
+    """
+    Tensor- and context-parallel communication of one layer and micro-batch, if both stay inside hosts, seconds.
+
+    Forward and backward; what a layer hides is left out.
+    """
+    found = [0.0, 0.0]
+    model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
+    if config.tensor_model_parallel_size > 1:
+        idle = (compute.idle_forward_s, compute.idle_backward_s)
+        for way, ring in enumerate(tensor_traffic(model, training, config, stack)):
+            found[way] += max(intra_node_ring_s(cluster, ring, stack) - idle[way], 0.0)
+    if config.context_parallel_size > 1:
+        hidden = hidden_by_attention_s(instance, config)
+        for way, ring in enumerate(context_traffic(model, training, config)):
+            found[way] += max(intra_node_ring_s(cluster, ring, stack) - hidden[way], 0.0)
+    return found[0], found[1]

@@ -1,0 +1,104 @@
+"""Context parallelism: hand counts of the ring, and one clock in ticks and seconds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import LLAMA_8B, cluster, config, instance, random_cluster
+
+from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.costs.collectives import gradient_traffic
+from pipette_opt.costs.compute import attention_times_s, stage_parameters
+from pipette_opt.costs.context import context_traffic, hidden_by_attention_s, key_value_bytes
+from pipette_opt.costs.messages import p2p_bytes
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.estimator.closed_form import closed_s
+from pipette_opt.parallel import block_placement, identity_placement
+from pipette_opt.problem import objective_ticks
+from pipette_opt.units import GB, GIB
+
+
+def test_ring_by_hand() -> None:
+    """
+    32,768 tokens over four ranks, eight groups of 128 on two tensor ranks: 2 x 8192 x 4 x 128 x 2 bytes each.
+
+    They make three steps; backward their gradients go along; recomputed attention makes them again.
+    """
+    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
+    one = config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
+    held = 2 * 8192 * 4 * 128 * 2
+    assert key_value_bytes(LLAMA_8B, job.training, one) == held
+    assert context_traffic(LLAMA_8B, job.training, one) == ((3 * held, 3, 1), (6 * held, 3, 1))
+    again = replace(one, recompute_granularity="selective")
+    assert context_traffic(LLAMA_8B, job.training, again)[1] == (9 * held, 6, 1)
+    many = replace(one, tensor_model_parallel_size=16)
+    assert key_value_bytes(LLAMA_8B, job.training, many) == 2 * 8192 * 128 * 2  # a group for each rank, repeated
+
+
+def test_what_attention_hides() -> None:
+    """Three of four blocks run beside the ring."""
+    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
+    one = config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
+    core = attention_times_s(LLAMA_8B, job.training, one, job.cluster.gpu_kinds[0], job.stack)
+    assert hidden_by_attention_s(job, one) == pytest.approx((0.75 * core[0], 0.75 * core[1]))
+
+
+def test_what_else_is_spread() -> None:
+    """Messages between stages shrink with the sequence; gradients are reduced over context ranks too."""
+    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
+    one = config(tp=2, pp=2, dp=1, num_layers=32, context_parallel_size=4)
+    alone = replace(one, context_parallel_size=1)
+    assert p2p_bytes(LLAMA_8B, job.training, one) == p2p_bytes(LLAMA_8B, job.training, alone) / 4
+    first = stage_parameters(LLAMA_8B, one)[0]
+    assert gradient_traffic(LLAMA_8B, job.training, one)[0].hop_bytes == pytest.approx(2 * 3 / 4 * first * 4)
+
+
+def test_a_slow_ring_shows() -> None:
+    """
+    A ring inside a host hides behind long attention; one over a slow link does not, and takes its time per layer.
+
+    The hosts of a context group that spans them are the user's choice; packings of ours keep it inside.
+    """
+    job = instance(cluster(2, 1.0, gpus=4), LLAMA_8B, seq_length=32768)
+    one = config(tp=1, pp=1, dp=1, num_layers=32, context_parallel_size=4)
+    inside = placed_times(job, one, identity_placement(one, 4, np.arange(1), "tp-cp-ep-dp-pp"))
+    assert inside.tensor_forward_s.max() == 0.0
+    spread = replace(one, context_parallel_size=8)
+    across = placed_times(job, spread, identity_placement(spread, 4, np.arange(2), "tp-cp-ep-dp-pp"))
+    moved = context_traffic(LLAMA_8B, job.training, spread)[0].hop_bytes
+    hidden = hidden_by_attention_s(job, spread)[0]
+    # Four members on each host share four flows of 1 GB/s in sum over the pair of NICs.
+    per_layer = moved / (4 * 1.0 * GB) - hidden
+    assert per_layer > 0
+    assert across.tensor_forward_s[0, 0, 0] == pytest.approx(32 * per_layer)
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_ticks_and_seconds(p2p: str) -> None:
+    """The solver's objective counts context parallelism as the clock in seconds does."""
+    rng = np.random.default_rng(5)
+    shapes = [
+        config(tp=2, pp=2, dp=4, num_layers=32, context_parallel_size=4, sequence_parallel=True),
+        config(tp=1, pp=4, dp=4, num_layers=32, context_parallel_size=4),
+        config(tp=1, pp=8, dp=1, num_layers=32, context_parallel_size=8, recompute_granularity="full"),
+    ]
+    job = instance(random_cluster(rng, 9, intra_node_bytes_per_s=5 * GB), LLAMA_8B, seq_length=4096, p2p=p2p)
+    fitting = [
+        FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in shapes
+    ]
+    data = build_problem_data(job, fitting, np.full(9, 80 * GIB))
+    assert len(data.candidates) >= len(shapes)
+    for candidate in data.candidates:
+        nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
+        times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+        assert times.tensor_forward_s.min() > 0.0
+        form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
+        assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
+
+
+def test_groups_that_span_hosts_are_not_packed() -> None:
+    """Tensor and context ranks of a slot stay inside a host; without context parallelism tensor groups need not."""
+    job = instance(cluster(4), LLAMA_8B, seq_length=4096)
+    wide = config(tp=8, pp=1, dp=2, num_layers=32, context_parallel_size=2)
+    fitting = [FittingCandidate(config=wide, need_bytes=np.array([GIB]))]
+    assert not build_problem_data(job, fitting, np.full(4, 80 * GIB)).candidates
