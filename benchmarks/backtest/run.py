@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import het_model
 import numpy as np
 
 from pipette_opt import __version__
@@ -33,6 +34,8 @@ from pipette_opt.specs import StackSpec
 from pipette_opt.specs.stack import CONSTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
+
+UNEQUAL = "AMP, het_model (TransGAN on 16 V100): half and half"
 
 RISK = 0.01
 """Of running out of memory, as ``solve`` takes by default."""
@@ -182,6 +185,12 @@ def main() -> None:
         print(summary, flush=True)
         rows.append(summary)
         parts.append(detail)
+    unequal, layers = folder / "amp_aws16.csv", folder / "amp_layer_forward_times.json"
+    if options.only in UNEQUAL and unequal.is_file() and layers.is_file():
+        summary, detail = _unequal(unequal, layers)
+        print(summary, flush=True)
+        rows.append(summary)
+        parts.append(detail)
     parts.insert(1, _summary(rows))
     write_atomically(options.out, "\n".join(parts))
 
@@ -253,6 +262,25 @@ def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]
         )
         detail.append(f"\nConstants: {constants}.")
     return summary, "\n".join(detail) + "\n"
+
+
+def _unequal(path: Path, layers: Path) -> tuple[str, str]:
+    """AMP's model of unequal layers, whose stages come from measured layer times."""
+    seen, judged = halves([run for run in read_runs(path) if "het_model" in run.notes])
+    constants = het_model.fit(seen, het_model.read_layers(layers))
+    predicted = het_model.predict_s(judged, het_model.read_layers(layers), constants)
+    errors = measure(predicted, np.array([run.iter_time_s for run in judged], dtype=np.float64))
+    own = _own_predictor([Prediction(run=run, iter_time_s=1.0) for run in judged])
+    summary = (
+        f"| {UNEQUAL} | {len(seen)} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
+        f"{errors.spearman:.3f} | {errors.regret:.1%} | | rank above AMP's own |"
+    )
+    fitted = ", ".join(f"{name} {getattr(constants, name):.3g}" for name in het_model.PRIORS)
+    return summary, (
+        f"## {UNEQUAL}\n\nStages from measured forward times of the layers for one sample; how they grow with samples, "
+        "the network and a fixed cost are fitted. Pipelines with several tensor ranks take less than layer times and a "
+        f"common growth with samples say.\n\n{own}\nConstants: {fitted}.\n"
+    )
 
 
 def _picks(groups: Sequence[Mapping[str, object]]) -> str:
