@@ -32,6 +32,7 @@ from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
 from pipette_opt.solution import Result, Solution
+from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.types import BoolArray, IntArray
 
 FLOAT_MARGIN = 1e-9
@@ -46,8 +47,14 @@ FIRST_MOVES, MOST_MOVES = 20_000, 1_000_000
 VISITS_OF_A_LENGTH, QUIET_VISITS = 6, 3
 """How often a candidate is annealed before the moves double, and without learning anything before it is left alone."""
 
-ANNEALING_SHARE = 0.3
-"""Part of the time left that annealing may take."""
+ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
+"""Parts of the time left that annealing may take, and that the next best configurations get after that."""
+
+RUNNER_UP_VISITS = 3
+"""How often a configuration that cannot win is annealed, to be shown as an alternative."""
+
+SLOWER_LINK = 1.5
+"""What one link after the other is slowed down by, to find the paths that a slow link there would be on."""
 
 Report = Callable[[str, float | None, float | None], None]
 """Told the step, the fastest time so far and the bound."""
@@ -62,12 +69,18 @@ class CertifyParams:
     ----------
     gap_limit
         Stop when (fastest - bound) / fastest is proven to be at most this.
+    reserve_s
+        Part of the time limit that is left unused if the fastest plan is not interleaved: its closed form needs it.
+    num_alternatives
+        Configurations beside the best that are placed and judged in any case, if there are so many.
     """
 
     time_limit_s: float
+    reserve_s: float = 0.0
     gap_limit: float = 0.0
     workers: int = 1
     seed: int = 0
+    num_alternatives: int = 0
 
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:
@@ -114,6 +127,7 @@ def certify(
     search = _Search(prepared, known, params, report, stop or threading.Event())
     search.bound_at_best_links()
     search.anneal()
+    search.place_runners_up()
     search.solve()
     return Certified(bound_s=search.bound_s, judged=tuple(search.judged()), open_configs=search.open_configs)
 
@@ -158,16 +172,20 @@ class _Search:
         self.data: ProblemData = prepared.lower
         self.ends = time.perf_counter() + params.time_limit_s
         self.known = list(known)
-        self.fastest_s: float = min((one.estimate.iteration_time_s for one in known), default=float("inf"))
+        self.fastest_s, self.is_interleaved = float("inf"), False
+        for one in known:
+            self._take(one)
         self.closed_s = float("inf")
         self.open: list[_Open] = []
+        self.runners_up: list[_Open] = []
+        self.order: list[int] = []
         self.open_configs: frozenset[ParallelConfig] = frozenset()
         self._report = report
 
     @property
     def seconds_left(self) -> float:
-        """Until the time limit."""
-        return self.ends - time.perf_counter()
+        """Until the time limit, or what is reserved of it."""
+        return self.ends - (0.0 if self.is_interleaved else self.params.reserve_s) - time.perf_counter()
 
     @property
     def bound_s(self) -> float:
@@ -188,13 +206,20 @@ class _Search:
         lowest = min(self.closed_s, ticks * self.data.tick_s) * (1 - FLOAT_MARGIN)
         return max(0.0, min(lowest, self.fastest_s))
 
-    def report(self, step: str) -> None:
+    def _take(self, judged: JudgedSolution) -> None:
+        """A plan, which may be the fastest."""
+        if judged.estimate.iteration_time_s < self.fastest_s:
+            self.fastest_s = judged.estimate.iteration_time_s
+            self.is_interleaved = judged.objective_s is None
+
+    def report(self, step: str, bound_s: float | None = None) -> None:
         """Tell how far it is."""
-        self._report(step, self.fastest_s if np.isfinite(self.fastest_s) else None, self.bound_s)
+        fastest_s = self.fastest_s if np.isfinite(self.fastest_s) else None
+        self._report(step, fastest_s, self.bound_s if bound_s is None else bound_s)
 
     def judged(self) -> list[JudgedSolution]:
         """The best placement of each candidate that was placed."""
-        return [one.best for one in self.open if one.best is not None]
+        return [one.best for one in (*self.open, *self.runners_up) if one.best is not None]
 
     def bound_at_best_links(self) -> None:
         """Open the candidates that could be faster if all links were as fast as the fastest."""
@@ -203,9 +228,9 @@ class _Search:
         nodes_of: dict[tuple[object, object], IntArray] = {}
         for plan in sorted(self.known, key=lambda one: -one.estimate.iteration_time_s):
             nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
-        for index in np.argsort(bounds, kind="stable").tolist():
-            if bounds[index] >= UNUSABLE_TICKS:
-                break
+        order = np.argsort(bounds, kind="stable").tolist()
+        self.order = [index for index in order if bounds[index] < UNUSABLE_TICKS]
+        for index in self.order:
             bound_s, candidate = bounds[index] * self.data.tick_s, self.data.candidates[index]
             if bound_s >= self.fastest_s or self.seconds_left <= 0:
                 self.closed_s = min(self.closed_s, bound_s)
@@ -233,13 +258,13 @@ class _Search:
             deciding = _deciding_stages(candidate, times.backward_s[0].min(axis=1) / self.data.tick_s)
             counts = critical_counts(times, candidate.num_microbatches, self.data.p2p)
             candidate = with_paths(self.prepared.instance, self.data, candidate, [counts.ending_at(deciding)])
-            bound_ticks = max(bound_ticks, optimistic_ticks(self.data, candidate))
+            bound_ticks = max(bound_ticks, candidate_bound(self.data, candidate))
         return _Open(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
 
     def _could_win(self) -> list[_Open]:
         """Candidates that are not ruled out, most promising first."""
         enough = (1 - CLOSE_ENOUGH) * self.fastest_s
-        able = [one for one in self.open if one.bound_ticks * self.data.tick_s < enough]
+        able = [one for one in self.open if one.bound_ticks < min(UNUSABLE_TICKS, enough / self.data.tick_s)]
         return sorted(able, key=lambda one: (one.bound_ticks, one.index))
 
     def anneal(self) -> None:
@@ -251,10 +276,45 @@ class _Search:
                 return
             self.report(f"placing {len(able)} candidates for the judge")
             for one in able:
+                self._slow_links_down(one)
                 if self.is_over or time.perf_counter() >= ends:
                     return
                 if one.bound_ticks * self.data.tick_s < self.fastest_s:
                     self._anneal_once(one)
+
+    def _slow_links_down(self, one: _Open) -> None:
+        """Once: the paths that become critical when one of the links between hosts is slower than all others."""
+        times, candidate = best_links_times(self.prepared.instance, one.candidate), one.candidate
+        if one.visits or times is None:
+            return
+        rows = np.arange(candidate.num_stages) // candidate.block.stages
+        found = []
+        for stage in np.flatnonzero(rows != np.roll(rows, -1))[: candidate.num_links].tolist():
+            sends = [times.send_forward_s.copy(), times.send_backward_s.copy()]
+            for side in sends:
+                side[stage] *= SLOWER_LINK
+            slower = replace(times, send_forward_s=sends[0], send_backward_s=sends[1])
+            found.append(critical_counts(slower, candidate.num_microbatches, self.data.p2p).ending_at(one.deciding))
+        one.candidate = with_paths(self.prepared.instance, self.data, candidate, found)
+        one.bound_ticks = max(one.bound_ticks, candidate_bound(self.data, one.candidate))
+
+    def place_runners_up(self) -> None:
+        """Configurations that cannot win, with those that might so many as are asked for beside the best."""
+        ends = time.perf_counter() + RUNNERS_UP_SHARE * max(self.seconds_left, 0.0)
+        placed = {one.candidate.config for one in (*self.known, *self.judged())}
+        for index in self.order:
+            candidate = self.data.candidates[index]
+            if len(placed) > self.params.num_alternatives or time.perf_counter() >= ends or self.stop.is_set():
+                return
+            if candidate.config in placed:
+                continue
+            everywhere = np.ones(candidate.num_stages, dtype=np.bool_)
+            one = _Open(index=index, candidate=candidate, bound_ticks=0, deciding=everywhere)
+            for _ in range(RUNNER_UP_VISITS):
+                self._anneal_once(one)
+            if one.best is not None:
+                self.runners_up.append(one)
+                placed.add(candidate.config)
 
     def _anneal_once(self, one: _Open) -> None:
         """One annealing for the lower form, judged."""
@@ -295,13 +355,15 @@ class _Search:
         better = one.best is None or seconds < one.best.estimate.iteration_time_s
         if better:
             one.best = judged
-        self.fastest_s = min(self.fastest_s, seconds)
+        self._take(judged)
         counts = critical_counts(times, candidate.num_microbatches, self.data.p2p).ending_at(one.deciding)
         one.candidate = with_paths(instance, self.data, candidate, [counts])
         return better or objective_ticks(self.data, one.candidate, nodes) > form
 
     def solve(self) -> None:
         """Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over."""
+        for one in self._could_win():
+            one.bound_ticks = max(one.bound_ticks, candidate_bound(self.data, one.candidate))
         share = 0.5
         while not self.is_over:
             able = self._could_win()
@@ -313,7 +375,7 @@ class _Search:
                 learned |= self._look(able[solution.candidate], solution.nodes)
             if not learned:
                 share = 1.0
-            if result.status == "OPTIMAL" and not learned:
+            if result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned):
                 return
 
     def _solve_once(self, able: list[_Open], seconds: float) -> Result:
@@ -321,13 +383,16 @@ class _Search:
         from pipette_opt.solver.params import SolverParams
         from pipette_opt.solver.solve import solve
 
-        data = replace(self.data, candidates=tuple(one.candidate for one in able))
+        known = (replace(one.candidate, least_ticks=one.bound_ticks) for one in able)
+        data = replace(self.data, candidates=tuple(known))
         hints = [
             checked_solution(data, number, one.best.nodes) for number, one in enumerate(able) if one.best is not None
         ]
 
+        step = f"bounding the judge over {len(able)} candidates"
+
         def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
-            self._report(f"bounding the judge over {len(able)} candidates", self.fastest_s, self._with_open(bound))
+            self.report(step, max(self.bound_s, self._with_open(bound)))
 
         result = solve(
             data,

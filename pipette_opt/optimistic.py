@@ -23,7 +23,11 @@ def has_room(data: ProblemData, candidate: CandidateData) -> bool:
 
 
 def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
-    """The objective if every stage had its best host and every hop the best link; ``UNUSABLE_TICKS`` without room."""
+    """
+    The objective if every stage had its best host and every hop the best link; ``UNUSABLE_TICKS`` without room.
+
+    At least what is known already.
+    """
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
     pp, stage = candidate.num_stages, np.arange(candidate.num_stages)
@@ -51,7 +55,7 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
         embedding=max(candidate.embedding_floor_ticks, _best_link(candidate.embedding_ticks)),
         path_work=best_path_work(candidate, usable, hop),
     )
-    return placed_objective_ticks(data, candidate, placed)
+    return max(candidate.least_ticks, placed_objective_ticks(data, candidate, placed))
 
 
 def best_path_work(candidate: CandidateData, usable: BoolArray, hop: Sequence[int]) -> IntArray:

@@ -43,8 +43,8 @@ ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
 MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
 """Most seconds for the hint; where there are interleaved candidates, which are usually faster than any hint."""
 
-CERTIFYING_SHARE = 0.7
-"""Part of the time left for the judge's certificate if interleaved candidates make it come before the closed form."""
+CLOSED_FORM_SHARE = 0.4
+"""Part of the time left that is kept for the closed form where the judge's certificate comes first."""
 
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
@@ -149,7 +149,7 @@ def optimize(
         watcher.on_plan(finish(prepared, judged, hint, params, watcher, inputs))
     result, certified = hint, None
     if prepared.interleaved.candidates:
-        certified = certify_judge(prepared, judged, params, watcher, CERTIFYING_SHARE)
+        certified = certify_judge(prepared, judged, params, watcher, CLOSED_FORM_SHARE)
         judged += certified.judged
     if not judged or best_first(judged)[0].objective_s is not None:
         result = solve_exact(prepared, params, watcher, hint)
@@ -214,17 +214,20 @@ def judge_pool(instance: Instance, data: ProblemData, result: Result) -> list[Ju
 
 
 def certify_judge(
-    prepared: Prepared, judged: list[JudgedSolution], params: OptimizeParams, watcher: Watcher, share: float = 1.0
+    prepared: Prepared, judged: list[JudgedSolution], params: OptimizeParams, watcher: Watcher, kept_share: float = 0.0
 ) -> Certified:
-    """The judge's certificate over all candidates, in a share of the time left."""
+    """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
+    left = max(0.5, params.time_limit_s - watcher.elapsed_s)
     return certify(
         prepared,
         judged,
         CertifyParams(
-            time_limit_s=max(0.5, share * (params.time_limit_s - watcher.elapsed_s)),
+            time_limit_s=left,
+            reserve_s=kept_share * left,
             gap_limit=params.gap_limit,
             workers=params.workers,
             seed=params.seed,
+            num_alternatives=params.num_alternatives,
         ),
         report=watcher.report,
         stop=watcher.stop,

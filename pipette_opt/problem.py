@@ -127,6 +127,8 @@ class CandidateData:
         The integer objective exceeds the real one by at most this.
     paths
         Whose longest is the objective; ``None`` for the closed form of 1F1B.
+    least_ticks
+        What is known already: no placement has a smaller objective.
     """
 
     config: ParallelConfig
@@ -148,6 +150,7 @@ class CandidateData:
     embedding_ticks: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     embedding_floor_ticks: int = 0
     paths: Paths | None = None
+    least_ticks: int = 0
 
     def __post_init__(self) -> None:
         for name in (

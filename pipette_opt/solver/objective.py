@@ -14,6 +14,9 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemDat
 from pipette_opt.solver.variables import Cell, Formulation, GridVariables, Variables
 from pipette_opt.types import IntArray
 
+MOST_NODES_WITH_ARCS = 40
+"""Hosts up to which pairs of hosts are variables of their own; there are that many squared for each hop."""
+
 Expr = LinearExpr | IntVar | int
 
 
@@ -84,8 +87,9 @@ class _CandidateObjective:
         A path that is below the candidate's bound on the slowest hosts and links decides nothing.
         """
         known = self.variables.bounds[self.index] - self.candidate.optimizer_ticks
-        for column in range(self.grid.shape[1]):
-            links = self._links(column)
+        columns = [self._links(column) for column in range(self.grid.shape[1])]
+        self._add_arcs(columns)
+        for column, links in enumerate(columns):
             hops = [self._tensor_hop(row, column) for row in range(self.grid.shape[0])]
             for path in range(len(paths)):
                 stage = int(paths.stage[path])
@@ -98,6 +102,27 @@ class _CandidateObjective:
                 total = _together(terms)
                 if sum(count * self._most(one) for count, one in total) > known:
                     self._ends([count * one for count, one in total] + [self.candidate.optimizer_ticks])
+
+    def _add_arcs(self, columns: list[list[tuple[Expr, Expr]]]) -> None:
+        """
+        Transfers add up to what the pairs of hosts cost that send to each other.
+
+        Implied; but each host is in one pair on either side, which the transfers apart do not show.
+        """
+        P, _, K = self.grid.shape
+        if self.formulation == "by_host" or P == 1 or self.data.num_nodes > MOST_NODES_WITH_ARCS:
+            return
+        arcs = self.grid.arcs(self.model, wraps=self.candidate.wraps, used=len(self.variables.grids) == 1)
+        stages = [
+            stage
+            for stage in range(self.candidate.num_links)
+            if self.rows[stage] != self.rows[(stage + 1) % len(self.rows)]
+        ]
+        for ticks, ends in ((self.candidate.p2p_ticks, 0), (self.candidate.p2p_ticks.T, 1)):
+            transfers = [links[stage][ends] for links in columns for stage in stages]
+            usable = [pair for pair in arcs if ticks[pair] < UNUSABLE_TICKS]
+            costs = LinearExpr.weighted_sum([arcs[pair] for pair in usable], [int(ticks[pair]) for pair in usable])
+            self._at_least(K * LinearExpr.sum(transfers), costs)
 
     def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
         """Work of a path on the stages of a grid row."""
@@ -250,7 +275,7 @@ class _CandidateObjective:
         """The time is at least the cost between the two cells' hosts."""
         for u, tail in tails.items():
             row = [int(costs[u, v]) for v in heads]
-            if self.formulation == "by_host":
+            if self.formulation == "by_host" or self.candidate.paths is not None:
                 if max(row) > least:
                     self._at_least(time, LinearExpr.weighted_sum(list(heads.values()), row), tail)
                 continue

@@ -1,0 +1,164 @@
+"""The judge's certificate against the judge on every placement of every candidate."""
+
+import itertools
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
+
+from pipette_opt.build import FittingCandidate, build_problem_data, with_paths
+from pipette_opt.candidates import Enumeration
+from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.errors import MissingLinkError
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.estimator.longest_paths import critical_counts
+from pipette_opt.judge import judge_solution
+from pipette_opt.memory.filter import MemoryCheck
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem import objective_ticks
+from pipette_opt.solution import Solution
+from pipette_opt.specs import Instance
+from pipette_opt.types import P2PMode
+from pipette_opt.units import GIB
+
+QUICK = CertifyParams(time_limit_s=30.0)
+
+CONFIGS = [
+    config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
+    config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
+    config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
+    config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=4),
+    config(tp=4, pp=4, dp=2, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=4),
+    config(tp=16, pp=2, num_layers=32, virtual_pipeline_model_parallel_size=2),
+]
+
+
+def prepared_for(job: Instance, configs: Sequence[ParallelConfig]) -> Prepared:
+    """What is before the search, with memory that fits everywhere."""
+    fitting = [
+        FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in configs
+    ]
+    capacity = np.full(job.cluster.num_nodes, 40 * GIB)
+    return Prepared(
+        instance=job,
+        enumeration=Enumeration.__new__(Enumeration),
+        predictor=MemoryPredictor.__new__(MemoryPredictor),
+        memory=MemoryCheck.__new__(MemoryCheck),
+        problem=build_problem_data(job, fitting, capacity),
+        lower=build_problem_data(job, fitting, capacity, lower_form=True),
+    )
+
+
+def random_job(
+    rng: np.random.Generator, num_nodes: int, p2p: P2PMode, *, kinds: int = 1, missing: float = 0.0
+) -> Instance:
+    """Links that differ up to twentyfold, directed, some of them not measured; a model with many short chunks."""
+    values = 25.0 * rng.uniform(0.05, 1.0, (num_nodes, num_nodes)) ** rng.uniform(0.3, 1.5)
+    values[rng.random(values.shape) < missing] = np.nan
+    np.fill_diagonal(values, np.nan)
+    gpus = (A100_80, A100_40)[:kinds]
+    return instance(cluster(num_nodes, values, kinds=gpus), LLAMA_8B, seq_length=4096, global_batch_size=16, p2p=p2p)
+
+
+def fastest_by_enumeration(prepared: Prepared) -> float:
+    """The judge's least time over every placement of every candidate; infinite if none has all its links."""
+    fastest = float("inf")
+    for one in prepared.problem.candidates:
+        for hosts in itertools.permutations(range(prepared.problem.num_nodes), one.num_cells):
+            placement = block_placement(one.config, one.block, np.array(hosts).reshape(one.grid))
+            try:
+                fastest = min(fastest, estimate(prepared.instance, one.config, placement).iteration_time_s)
+            except MissingLinkError:
+                continue
+    return fastest
+
+
+VARIANTS: list[tuple[P2PMode, int, int, float]] = [
+    ("blocking", 4, 1, 0.0),
+    ("async", 4, 1, 0.0),
+    ("blocking", 5, 1, 0.0),
+    ("blocking", 4, 2, 0.0),
+    ("async", 5, 1, 0.25),
+    ("blocking", 5, 1, 0.25),
+]
+
+
+@pytest.mark.parametrize(("p2p", "num_nodes", "kinds", "missing"), VARIANTS)
+def test_bound_is_the_fastest_time(p2p: P2PMode, num_nodes: int, kinds: int, missing: float) -> None:
+    """Each candidate alone, and all together: the bound is never above the enumerated optimum, and closes on it."""
+    rng = np.random.default_rng(50 + VARIANTS.index((p2p, num_nodes, kinds, missing)))
+    for trial in range(3):
+        job = random_job(rng, num_nodes, p2p, kinds=kinds, missing=missing)
+        chosen = CONFIGS if trial == 0 else [CONFIGS[one] for one in rng.permutation(len(CONFIGS))[:2]]
+        prepared = prepared_for(job, chosen)
+        fastest = fastest_by_enumeration(prepared)
+        result = certify(prepared, [], replace(QUICK, seed=trial))
+        if not np.isfinite(fastest):
+            assert not result.judged
+            continue
+        assert result.bound_s <= fastest * (1 + 1e-9)
+        assert result.bound_s >= fastest * (1 - 7e-6)  # of which ticks are 5e-6 with tensor groups over hosts
+        assert min(one.estimate.iteration_time_s for one in result.judged) == pytest.approx(fastest, rel=2e-6)
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_paths_of_one_placement_are_below_the_judge_at_every_other(p2p: P2PMode) -> None:
+    """In ticks, every candidate, links up to twentyfold apart; and the judge's time where they were found."""
+    rng = np.random.default_rng(60)
+    for _ in range(4):
+        prepared = prepared_for(random_job(rng, 5, p2p, kinds=2), CONFIGS)
+        for one in prepared.lower.candidates:
+            grown = one
+            for _ in range(12):
+                nodes = rng.permutation(5)[: one.num_cells].reshape(one.grid)
+                placement = block_placement(one.config, one.block, nodes)
+                seconds = estimate(prepared.instance, one.config, placement).iteration_time_s
+                form = objective_ticks(prepared.lower, grown, nodes) * prepared.lower.tick_s
+                assert form <= seconds * (1 + 1e-9)
+                times = placed_times(prepared.instance, one.config, placement)
+                counts = critical_counts(times, one.num_microbatches, p2p)
+                grown = with_paths(prepared.instance, prepared.lower, grown, [counts])
+                form = objective_ticks(prepared.lower, grown, nodes) * prepared.lower.tick_s
+                assert form == pytest.approx(seconds, rel=5e-6)  # every link in every round is rounded down
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.3])
+def test_bound_holds_however_early_it_ends(seconds: float) -> None:
+    """Out of time, stopped, or with plans known before: below the enumerated optimum, above nothing."""
+    rng = np.random.default_rng(70)
+    prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS)
+    fastest = fastest_by_enumeration(prepared)
+    solution = Solution(candidate=0, nodes=np.arange(4).reshape(4, 1, 1), objective_ticks=0)
+    known = judge_solution(prepared.instance, prepared.problem, solution)
+    for plans in ([], [known]):
+        stopped = threading.Event()
+        early = certify(prepared, plans, replace(QUICK, time_limit_s=seconds))
+        stopped.set()
+        at_once = certify(prepared, plans, QUICK, stop=stopped)
+        for result in (early, at_once):
+            assert 0.5 * fastest < result.bound_s <= fastest * (1 + 1e-9)
+            assert all(one.estimate.iteration_time_s >= fastest * (1 - 1e-9) for one in result.judged)
+
+
+def test_gap_limit_and_progress() -> None:
+    """It stops where it may, and what it tells is the fastest time and a bound below."""
+    rng = np.random.default_rng(80)
+    prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS)
+    told: list[tuple[float | None, float | None]] = []
+    result = certify(prepared, [], replace(QUICK, gap_limit=0.05), report=lambda *what: told.append(what[1:]))
+    fastest = min(one.estimate.iteration_time_s for one in result.judged)
+    assert fastest - result.bound_s <= 0.05 * fastest
+    assert all(bound is None or best is None or bound <= best for best, bound in told)
+
+
+@pytest.mark.parametrize(("field", "value"), [("time_limit_s", 0.0), ("gap_limit", 1.0)])
+def test_params_are_checked(field: str, value: float) -> None:
+    """A setting that makes no sense names itself and its value."""
+    with pytest.raises(ValueError, match=f"{field} must be .* got {value}"):
+        replace(QUICK, **{field: value})
