@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.memory.table import StageTable
-from pipette_opt.types import FloatArray
+from pipette_opt.types import BoolArray, FloatArray
 
 FP8_COPIES_BYTES = 2
 """Per matrix element in fp8 training: Transformer Engine's copies by rows and by columns."""
@@ -91,18 +91,24 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     """Evaluate the formula for every row."""
     shard_tokens = table.tokens / table.shards
     layer_input = table.element * shard_tokens * table.hidden
-    core, rest = _core_bytes(table), _rest_bytes(table)
-    whole_layer = rest + core
+    core = _core_bytes(table)
+    dense, moe = _rest_bytes(table)
     unrecomputed = (1 - table.full) * table.chunk_layers
-    saved = table.inputs_kept * layer_input + unrecomputed * (rest + (1 - table.selective) * core)
+    # Layers with experts are the last of a chunk, recomputed ones the first.
+    experts = np.minimum(table.moe_share * table.chunk_layers, unrecomputed)
+    rest = (unrecomputed - experts) * dense + experts * moe
+    saved = table.inputs_kept * layer_input + rest + unrecomputed * (1 - table.selective) * core
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
     # Layers that were kept whole are gone before the first recomputed one has its turn.
-    brought_back = np.maximum(table.brought_back * whole_layer - unrecomputed * whole_layer, 0.0)
+    of_chunk = np.ceil(table.moe_layers * table.chunk_layers / np.maximum(table.layers, 1))
+    with_experts = np.minimum(table.brought_back, of_chunk)
+    group = table.brought_back * core + with_experts * moe + (table.brought_back - with_experts) * dense
+    brought_back = np.maximum(group - (rest + unrecomputed * core), 0.0)
     recomputed = (table.layers > 0) * (brought_back + table.selective * core)
     logits = table.tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
-    head_product = (table.element - 4) * logits + whole + layer_input
+    head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input
     return FormulaBytes(
         static=_static_bytes(table),
         saved=table.in_flight * saved + table.first_in_flight * masks,
@@ -114,6 +120,12 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - saved - masks, 0.0),
         step_work=table.step * _owned(table, 1),
     )
+
+
+def _has_dense(table: StageTable) -> BoolArray:
+    """Whether there are layers without experts."""
+    there: BoolArray = table.moe_layers < table.layers
+    return there
 
 
 def _owned(table: StageTable, from_stage: int) -> FloatArray:
@@ -150,7 +162,7 @@ def _layer_work(table: StageTable) -> FloatArray:
     stored = (2 - table.attention_dropout) * e * table.scores
     steps = table.context
     sums = 4 * tokens * table.heads
-    ring_back = 4 * kv * 2 + flash - mlp_gone
+    ring_back = 4 * kv * 2 + flash + q - mlp_gone
     ring_forth = steps * (2 * kv + q + sums) + q + 2 * kv - mlp_gone - q - incoming
     ring = np.where(steps > 1, np.maximum(ring_back, ring_forth), 0.0)
     quantised = table.fp8 * (q + 2 * kv) - table.fp8 * gathers * hidden / 2
@@ -185,23 +197,26 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     rows = tokens / table.shards * table.topk
     routed, here = e * rows * table.hidden, e * rows * table.expert_tensor * table.hidden
     up, down = (e * rows * table.expert_tensor * width for width in (table.expert_up, table.expert_down))
-    moves = (table.local_experts > 1) | (table.expert_tensor > 1)
+    sorts, gathers = table.local_experts > 1, table.expert_tensor > 1
+    gone = up + kept * (down + here)
     steps = (
-        routed + here,
-        here * (1 + np.maximum(moves, fp8)) + fp8 * down,
-        here + down,
+        routed * (1 + (table.expert_ranks > 1)),
+        here + gathers * routed,
+        here * (1 + sorts),
+        here * (1 + fp8) + down,
         up + down - kept * down,
-        here * (1 + moves) - up - kept * down,
         here - kept * down + fp8 * up,
+        here * (1 + sorts) - gone,
+        here + gathers * routed - gone,
     )
     experts, experts_gone = np.maximum.reduce(steps), up + kept * (down + here) + (1 + kept) * shard
-    mixed, some = table.moe_layers > 0, table.moe_layers < table.layers
-    work = np.maximum(np.where(mixed, experts, 0.0), np.where(some, dense, 0.0))
+    mixed = table.moe_layers > 0
+    work = np.maximum(np.where(mixed, experts, 0.0), np.where(_has_dense(table), dense, 0.0))
     return work, np.where(mixed, experts_gone, dense_gone)
 
 
-def _rest_bytes(table: StageTable) -> FloatArray:
-    """Activations that one layer keeps of one micro-batch on average, the attention core apart."""
+def _rest_bytes(table: StageTable) -> tuple[FloatArray, FloatArray]:
+    """Activations that a dense layer and one with experts keep of one micro-batch, the attention core apart."""
     e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
     stored = np.where(table.fp8 > 0, 1.0, e)  # of what matrix products keep
     # Inputs of both norms and of both column-parallel products, dropout masks, fp32 statistics.
@@ -211,9 +226,8 @@ def _rest_bytes(table: StageTable) -> FloatArray:
     attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.query)
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
     mlp = stored * shard_tokens * table.hidden + tokens * (e * table.up + stored * table.down)
-    experts = np.where(table.moe_layers > 0, _expert_bytes(table, stored), 0.0)
-    total: FloatArray = outside + attention + qk_norm + (1 - table.moe_share) * mlp + table.moe_share * experts
-    return total
+    both = outside + attention + qk_norm
+    return both + mlp, both + np.where(table.moe_layers > 0, _expert_bytes(table, stored), 0.0)
 
 
 def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
