@@ -12,7 +12,9 @@ def backtest(
     runs: Annotated[Path, typer.Argument(help="Measured runs, runs.csv; its format is in data/README.md.")],
     calibration: opt.Calibration = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the predictions go, as CSV.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where a scatter plot goes, as SVG.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where a scatter plot goes, as SVG; beside the predictions by default.")
+    ] = None,
     cluster: Annotated[
         Path | None, typer.Option(help="The hosts of the runs, if their links were measured.", rich_help_panel=opt.JOB)
     ] = None,
@@ -23,7 +25,8 @@ def backtest(
     Predict runs that were measured, and say how wrong that is.
 
     Per group: mean and p90 error, median ratio of predicted to measured, rank correlation, and regret: how much slower
-    than the best measured configuration the one predicted fastest was.
+    than the best measured configuration the one predicted fastest was; and pick, the same for the fastest of those
+    predicted to fit, which may have died. Then all runs by ours and by four other closed forms.
 
     Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
     """
@@ -45,6 +48,7 @@ def backtest(
     predictions = predict_runs(measured, stack, read_cluster(cluster) if cluster else None, memory=memory)
     if out is not None:
         write_atomically(out, predictions_csv(predictions))
+        plot = plot or out.with_suffix(".svg")
     if plot is not None:
         write_atomically(plot, scatter_svg(predictions, f"{runs.name}, {stack.name}"))
     if json:

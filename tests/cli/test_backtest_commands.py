@@ -34,12 +34,12 @@ def runs(tmp_path: Path) -> Path:
 
 def test_calibrate_then_backtest(runs: Path, tmp_path: Path) -> None:
     """The stack fits better than the shipped one; every row has a line."""
-    stack, out, plot = tmp_path / "stack.yaml", tmp_path / "predictions.csv", tmp_path / "plot.svg"
+    stack, out, plot = tmp_path / "stack.yaml", tmp_path / "predictions.csv", tmp_path / "predictions.svg"
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack), "--no-validate"])
     assert done.exit_code == 0, done.output
     assert read_stack(stack).source == "fitted to 5 runs of runs.csv"
     shipped = CliRunner().invoke(app, ["backtest", str(runs), "--json"])
-    command = ["backtest", str(runs), "--calibration", str(stack), "-o", str(out), "--plot", str(plot), "--json"]
+    command = ["backtest", str(runs), "--calibration", str(stack), "-o", str(out), "--json"]
     fitted = CliRunner().invoke(app, command)
     assert fitted.exit_code == 0, fitted.output
     before, after = (json.loads(one.stdout)["forms"][0]["mean_error"] for one in (shipped, fitted))

@@ -1,11 +1,13 @@
 """Measured runs: what is read, and what is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pipette_opt.errors import InputError
-from pipette_opt.read.runs import COLUMNS, find_run_gpu, read_runs
+from pipette_opt.read.runs import COLUMNS, REQUIRED, find_run_gpu, read_runs
+from pipette_opt.shipped import shipped_path
 from pipette_opt.units import GIB
 
 GOOD = {
@@ -121,3 +123,11 @@ def test_the_format_is_documented() -> None:
     """Every column is in the description of the data."""
     text = Path(__file__).parents[2].joinpath("data", "README.md").read_text()
     assert [name for name in COLUMNS if f"`{name}`" not in text] == []
+
+
+def test_the_published_schema_has_the_columns() -> None:
+    """In the order of the code, and what must be there is required."""
+    schema = json.loads(shipped_path("data", "schemas", "runs.schema.json").read_text())
+    assert tuple(field["name"] for field in schema["fields"]) == COLUMNS
+    required = {field["name"] for field in schema["fields"] if field.get("constraints", {}).get("required")}
+    assert required <= set(REQUIRED)
