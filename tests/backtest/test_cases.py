@@ -3,7 +3,17 @@
 import pytest
 from measured_runs import measured_run
 
-from pipette_opt.backtest.cases import Case, Skipped, balanced_layers, make_case, make_cases, run_model, run_training
+from pipette_opt.backtest.cases import (
+    Case,
+    Skipped,
+    balanced_layers,
+    make_case,
+    make_cases,
+    num_microbatches,
+    run_model,
+    run_training,
+    with_stack,
+)
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK
 
@@ -32,6 +42,16 @@ def test_the_assumed_links_are_the_stack_s() -> None:
     """All GPUs of a host together send what the stack says."""
     made = case(measured_run())
     assert made.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(DEFAULT_STACK.assumed_node_bytes_per_s)
+
+
+def test_another_stack_brings_its_links() -> None:
+    """As if the runs had been read with it."""
+    other = DEFAULT_STACK.with_constants({"assumed_node_bytes_per_s": 7e9, "assumed_latency_s": 1e-4})
+    (changed,) = with_stack([case(measured_run())], other)
+    assert changed.instance.stack is other
+    assert changed.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(7e9)
+    assert changed.instance.cluster.inter_node_latency_s == 1e-4
+    assert num_microbatches(changed) == 8
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,17 @@ def test_a_slow_host_is_a_floor() -> None:
     assert layer_times_s(job, config(), A100_80, quick) == pytest.approx(layer_times_s(job, config(), A100_80))
 
 
+def test_ranks_of_a_group_wait_for_each_other() -> None:
+    """Where the host decides: two all-reduces in a pass, each with four ranks squared; nothing without a group."""
+    job = instance(cluster(1))
+    slow = DEFAULT_EFFICIENCY.with_constants({"host_kernel_s": 1e-3})
+    waiting = slow.with_constants({"group_wait_s": 1e-4})
+    four = config(tp=4)
+    extra = layer_times_s(job, four, A100_80, waiting)[0] - layer_times_s(job, four, A100_80, slow)[0]
+    assert extra == pytest.approx(2 * 4**2 * 1e-4, rel=1e-3)
+    assert layer_times_s(job, config(), A100_80, waiting) == layer_times_s(job, config(), A100_80, slow)
+
+
 def test_norms_of_many_kernels_are_slower() -> None:
     """By the activations they read and write, 16 more forward and 42 more backward for each of two norms."""
     job = instance(cluster(1), LLAMA_8B, seq_length=4096)
