@@ -151,6 +151,10 @@ def build_problem_data(
     ProblemData
         One candidate per configuration and packing; configurations without a packing are left out.
     """
+    if instance.allreduce == "tree":
+        raise InputError(
+            "--allreduce", "tree is known to the judge only (estimate): a tree's time is that of no hop; give ring."
+        )
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
     shortest = min(
         (float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute), default=1.0
@@ -310,6 +314,7 @@ def _ring_ticks(
             num_flows=gpus,
             num_hosts=num_hosts,
             stack=instance.stack,
+            algorithm=instance.allreduce,
         )
 
     return _link_ticks(ring.shown_s(time_s), tick_s, rounding)

@@ -239,6 +239,7 @@ def make_plan(
         global_batch_size=instance.training.global_batch_size,
         launcher=instance.launcher,
         p2p=instance.p2p,
+        nccl_algorithm=instance.allreduce,
         certificate=certificate,
         estimate=best.estimate,
         memory=memory,

@@ -12,6 +12,9 @@ BoolArray = NDArray[np.bool_]
 P2PMode = Literal["blocking", "async"]
 """Whether a stage waits for its sends (Megatron-Core's 1F1B without interleaving) or hides them."""
 
+Collective = Literal["ring", "hierarchical", "tree"]
+"""How gradients are reduced over several hosts; see ``costs/collectives.py``."""
+
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 """Megatron-Core's two rank orders, fastest dimension first; the second is ``--use-tp-pp-dp-mapping``."""
 

@@ -27,6 +27,7 @@ def estimate(
     calibration: opt.Calibration = None,
     num_gpus: opt.NumGpus = None,
     p2p: opt.P2P = "blocking",
+    allreduce: opt.AllReduce = "ring",
     max_oom_risk: opt.MaxOomRisk = 0.01,
     schedule: Annotated[
         str | None,
@@ -70,6 +71,7 @@ def estimate(
             calibration=calibration,
             num_gpus=num_gpus,
             p2p=p2p,
+            allreduce=allreduce,
         )
         current = current_of(job, args or "", hosts, max_oom_risk)
         instance = job.instance

@@ -47,6 +47,10 @@ Launcher = Annotated[
     str, typer.Option(help="torchrun (contiguous ranks per host), slurm or mpi (any map).", rich_help_panel=SEARCH)
 ]
 P2P = Annotated[str, typer.Option(help="blocking (Megatron-Core's 1F1B) or async sends.", rich_help_panel=SEARCH)]
+AllReduce = Annotated[
+    str,
+    typer.Option("--allreduce", help="How gradients cross hosts: ring, hierarchical, tree.", rich_help_panel=SEARCH),
+]
 TensorParallel = Annotated[str | None, typer.Option(help="Allowed sizes, e.g. 4,8.", rich_help_panel=SEARCH)]
 PipelineParallel = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
 DataParallel = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
@@ -103,6 +107,7 @@ def read_job(
     exclude_hosts: str | None = None,
     launcher: str = "slurm",
     p2p: str = "blocking",
+    allreduce: str = "ring",
 ) -> Job:
     """Read what the job options name; an example fills in whatever is not given."""
     from dataclasses import asdict
@@ -121,6 +126,7 @@ def read_job(
     one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
     one_of("--launcher", launcher, ("torchrun", "slurm", "mpi"))
     one_of("--p2p", p2p, ("blocking", "async"))
+    one_of("--allreduce", allreduce, ("ring", "hierarchical", "tree"))
     shown = None
     if example is not None:
         from pipette_opt.read.example import read_example
@@ -155,6 +161,7 @@ def read_job(
         cluster=spec,
         training=training,
         p2p=p2p,  # type: ignore[arg-type]
+        allreduce=allreduce,  # type: ignore[arg-type]
         launcher=launcher,  # type: ignore[arg-type]
         profile=_profile(profile),
         stack=read_stack(calibration) if calibration else read_stack(),

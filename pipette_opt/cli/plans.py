@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pipette_opt.cli.current import Current
     from pipette_opt.plan import Plan
     from pipette_opt.specs import ClusterSpec, ComputeProfile, Instance
+    from pipette_opt.types import Collective
 
 
 def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance]":
@@ -119,6 +120,7 @@ def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance"
             cluster=cluster,
             training=TrainingSpec(**plan.inputs["training"]),
             p2p=plan.p2p,
+            allreduce=_allreduce(plan),
             launcher=plan.launcher,
             profile=_profile(plan),
             stack=StackSpec(**plan.inputs.get("stack", {})),
@@ -137,6 +139,12 @@ def _found(recorded: Path, plan: Path, example: object) -> Path:
     if found is not None:
         return found
     raise InputError(str(plan), f"its cluster file {recorded} is not there; say where with --cluster.")
+
+
+def _allreduce(plan: "Plan") -> "Collective":
+    """How the plan's gradients are reduced; what nobody here knows is taken for a ring."""
+    found = plan.nccl_algorithm
+    return found if found in ("hierarchical", "tree") else "ring"  # type: ignore[return-value]
 
 
 def _profile(plan: "Plan") -> "ComputeProfile | None":

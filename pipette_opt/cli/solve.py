@@ -23,6 +23,7 @@ def solve(
     exclude_hosts: opt.ExcludeHosts = None,
     launcher: opt.Launcher = "slurm",
     p2p: opt.P2P = "blocking",
+    allreduce: opt.AllReduce = "ring",
     tensor_parallel: opt.TensorParallel = None,
     pipeline_parallel: opt.PipelineParallel = None,
     data_parallel: opt.DataParallel = None,
@@ -83,6 +84,7 @@ def solve(
         exclude_hosts=exclude_hosts,
         launcher=launcher,
         p2p=p2p,
+        allreduce=allreduce,
     )
     space = opt.search_space(
         job,

@@ -1,11 +1,24 @@
 """
-Collectives: NCCL's flat ring through the hosts, in rank order.
+Collectives over groups of ranks, by one of three algorithms.
 
 A group with ``q`` members on each of its hosts opens ``q`` flows between two of them (NCCL lays its channels
 through different NICs), so its share of a host pair is ``q`` out of all the flows that cross it at once.
+
+``ring``
+    NCCL's flat ring through the hosts, in rank order: a rank sends ``(n - 1) / n`` of the message for each pass, and an
+    all-reduce has two. The slowest hop decides. ``benchmarks/network.py`` shows that measured groups of every shape
+    keep to it.
+``hierarchical``
+    First inside the hosts, then one ring over the hosts for each local rank, then inside again. Fewer steps, but the
+    phases follow one another.
+``tree``
+    NCCL's double binary tree over the hosts, with a chain inside: two trees, each for half of the message, in which a
+    host that has children in one is a leaf of the other (Sanders, Speck and Träff, 2009; ``ncclGetDtree`` in NCCL's
+    ``src/graph/trees.cc``). Only all-reduces; what is sent over a NIC is sent at the pace of each pair in turn.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +26,7 @@ import numpy as np
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.types import FloatArray, IntArray
+from pipette_opt.types import Collective, FloatArray, IntArray
 
 
 class RingTraffic(NamedTuple):
@@ -118,6 +131,7 @@ def inter_node_ring_s(
     num_flows: int,
     num_hosts: int = 2,
     stack: StackSpec = DEFAULT_STACK,
+    algorithm: Collective = "ring",
 ) -> FloatArray:
     """
     A ring whose slowest hop goes from host i to host j, shape ``(num_nodes, num_nodes)``; NaN without a link.
@@ -130,9 +144,12 @@ def inter_node_ring_s(
         All flows that cross the hop at once, at least ``group_flows``.
     num_hosts
         Hosts of the ring; with many of them it crosses more of the network.
+    algorithm
+        ``ring`` or ``hierarchical``; a tree has no slowest hop.
     """
     flow = cluster.pair_bytes_per_s(num_flows) / num_flows
-    return across_s(cluster, stacked([traffic]), flow, np.array(group_flows), np.array(num_hosts), stack)
+    across = hierarchical_s if algorithm == "hierarchical" else across_s
+    return across(cluster, stacked([traffic]), flow, np.array(group_flows), np.array(num_hosts), stack)
 
 
 def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
@@ -174,6 +191,80 @@ def across_s(
     start = _start_s(traffic, np.maximum(latency, cluster.inter_node_latency_s), stack)
     time: FloatArray = start + traffic.hop_bytes / share
     return time
+
+
+def hierarchical_s(
+    cluster: ClusterSpec,
+    traffic: RingArrays,
+    flow_bytes_per_s: FloatArray,
+    group_flows: IntArray,
+    num_hosts: IntArray,
+    stack: StackSpec,
+) -> FloatArray:
+    """
+    The same as :func:`across_s`, inside the hosts and between them one after the other.
+
+    Of each pass over the whole message ``(q - 1) / q`` go over the fabric and ``(h - 1) / h / q`` over each flow.
+    """
+    ranks = group_flows * num_hosts
+    whole, passes = traffic.hop_bytes * ranks / (ranks - 1), traffic.num_steps / (ranks - 1)
+    inside = whole * (group_flows - 1) / group_flows / (cluster.intra_node_bytes_per_s * stack.intra_node)
+    rate = flow_bytes_per_s * (stack.inter_node * (2.0 / num_hosts) ** stack.congestion)
+    across = whole * (num_hosts - 1) / num_hosts / group_flows / rate
+    latency = (group_flows - 1) * cluster.intra_node_latency_s + (num_hosts - 1) * cluster.inter_node_latency_s
+    calls = traffic.num_calls * np.where(group_flows > 1, 3, 1)
+    time: FloatArray = calls * stack.collective_s + passes * stack.ring_step * latency + inside + across
+    return time
+
+
+def tree_s(
+    cluster: ClusterSpec,
+    traffic: RingArrays,
+    host_s_per_byte: FloatArray,
+    group_flows: IntArray,
+    num_hosts: IntArray,
+    stack: StackSpec,
+) -> FloatArray:
+    """
+    All-reduce over a double binary tree of several hosts, in seconds; all arguments broadcast.
+
+    Parameters
+    ----------
+    host_s_per_byte
+        The longest that a host takes to send, or receive, its part of a byte over one flow of each pair.
+    """
+    ranks = group_flows * num_hosts
+    message = traffic.hop_bytes * ranks / (2 * (ranks - 1))
+    rate = stack.inter_node * (2.0 / num_hosts) ** stack.congestion
+    across = message * host_s_per_byte / group_flows / rate
+    inside = 2.0 * message / (cluster.intra_node_bytes_per_s * stack.intra_node) * (group_flows > 1)
+    latency = (group_flows - 1) * cluster.intra_node_latency_s + np.log2(num_hosts) * cluster.inter_node_latency_s
+    start = traffic.num_calls * stack.collective_s + 2 * stack.ring_step * latency
+    time: FloatArray = start + np.maximum(across, inside)
+    return time
+
+
+@lru_cache(maxsize=256)
+def tree_edges(num_hosts: int) -> IntArray:
+    """
+    Edges of the two binary trees, as pairs of places in the order of the hosts, shape ``(2 * (num_hosts - 1), 2)``.
+
+    In the first tree a host whose place has ``k`` trailing zero bits is the parent of places within ``2^(k - 1)``, so
+    odd places are leaves; the second tree is its mirror image, or, with an odd number of hosts, shifted by one.
+    """
+
+    def parent(place: int) -> int:
+        """Place above; the root is place 0."""
+        bit = 1
+        while not place & bit:
+            bit <<= 1
+        above = (place ^ bit) | (bit << 1)
+        return above if above < num_hosts else place ^ bit
+
+    first = np.array([(place, parent(place)) for place in range(1, num_hosts)], dtype=np.int64).reshape(-1, 2)
+    second = num_hosts - 1 - first if num_hosts % 2 == 0 else (first + 1) % num_hosts
+    edges: IntArray = np.concatenate([first, second])
+    return edges
 
 
 def _start_s(traffic: RingArrays, latency_s: FloatArray | float, stack: StackSpec) -> FloatArray:

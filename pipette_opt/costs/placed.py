@@ -19,10 +19,13 @@ from pipette_opt.costs.collectives import (
     embedding_traffic,
     gradient_traffic,
     has_tied_stages,
+    hierarchical_s,
     inside_s,
     parameter_traffic,
     stacked,
     tensor_traffic,
+    tree_edges,
+    tree_s,
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s
@@ -33,7 +36,7 @@ from pipette_opt.errors import MissingLinkError
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.parallel.schedule import Layout
 from pipette_opt.specs import ClusterSpec, Instance
-from pipette_opt.types import FloatArray, IntArray, RankOrder
+from pipette_opt.types import Collective, FloatArray, IntArray, RankOrder
 
 __all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "placed_times"]
 
@@ -317,7 +320,10 @@ class _Batch:
         if dp * cp == 1:
             return np.zeros((n, pp)), np.zeros((n, pp)) if beside else None
         groups = self.hosts.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
-        rings = self._rings(groups, "a data-parallel group")
+        algorithm = self.instance.allreduce
+        if algorithm == "tree" and self.config.use_distributed_optimizer:
+            algorithm = "ring"  # NCCL's reduce-scatter and all-gather know no trees
+        rings = self._rings(groups, "a data-parallel group", algorithm)
 
         def slowest(traffic: list[RingTraffic]) -> FloatArray:
             of_ring = (np.repeat(values.reshape(n, pp), tp, axis=1) for values in stacked(traffic))
@@ -353,27 +359,61 @@ class _Batch:
         slowest: FloatArray = times.max(axis=1)
         return slowest
 
-    def _rings(self, groups: IntArray, who: str) -> "_Rings":
+    def _rings(self, groups: IntArray, who: str, algorithm: Collective = "ring") -> "_Rings":
         """Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once."""
         from pipette_opt.costs._flows import ring_hops
 
         source, target, shared, num_hosts, members = ring_hops(groups, self.instance.cluster.num_nodes)
+        if algorithm == "tree":
+            return _Rings(
+                self.instance, algorithm, self._host_loads(source, num_hosts, members, who), num_hosts, members
+            )
         rate = _flow_rates(self.instance.cluster, source, target, shared)
         self._note_missing(who, rate, source, target)
-        return _Rings(self.instance, rate.min(axis=2), num_hosts, members)
+        return _Rings(self.instance, algorithm, rate.min(axis=2), num_hosts, members)
 
-    def _note_missing(self, who: str, rate: FloatArray, source: IntArray, target: IntArray) -> None:
-        """Remember the first link of each placement that was not measured."""
+    def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
+        """
+        Of double trees over the hosts of groups, in order: the longest a host takes for its part of a byte.
+
+        ``hosts``, shape ``(n, groups, members)``, holds ``num_hosts`` of each group; the trees of one placement run at
+        once. Shape ``(n, groups)``, zero for a single host; NaN if an edge was not measured.
+        """
+        cluster, loads = self.instance.cluster, np.zeros(num_hosts.shape)
+        for one in range(len(hosts)):
+            flows, ends = np.zeros((cluster.num_nodes,) * 2, dtype=np.int64), []
+            for group, count in enumerate(num_hosts[one].tolist()):
+                edges = hosts[one, group, tree_edges(count)] if count > 1 else np.zeros((0, 2), dtype=np.int64)
+                both = np.concatenate([edges, edges[:, ::-1]])  # up when reducing, down when broadcasting
+                once = np.unique(both, axis=0)  # both trees may use a pair; what they send over it follows in turn
+                flows[once[:, 0], once[:, 1]] += members[one, group]
+                ends.append(both)
+            for group, both in enumerate(ends):
+                rate = _flow_rates(cluster, both[:, 0], both[:, 1], flows[both[:, 0], both[:, 1]])
+                self._note_missing(who, rate[None], both[None, :, 0], both[None, :, 1], one)
+                out, into = np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes)
+                np.add.at(out, both[:, 0], 0.5 / rate)
+                np.add.at(into, both[:, 1], 0.5 / rate)
+                loads[one, group] = max(out.max(), into.max())
+        return loads
+
+    def _note_missing(self, who: str, rate: FloatArray, source: IntArray, target: IntArray, first: int = 0) -> None:
+        """Remember the first link of each placement, from ``first`` on, that was not measured."""
         for place in np.argwhere(np.isnan(rate)):
             at = tuple(place)
-            self.missing.setdefault(int(at[0]), MissingLink(who, int(source[at]), int(target[at])))
+            self.missing.setdefault(first + int(at[0]), MissingLink(who, int(source[at]), int(target[at])))
 
 
 class _Rings(NamedTuple):
-    """Rings of placements: what a flow gets over the slowest hop, hosts, own flows, shape ``(n, groups)`` each."""
+    """
+    Collectives of placements: hosts and own flows of each group, shape ``(n, groups)``.
+
+    ``pace``: what a flow gets over the slowest hop, bytes per second; of trees what a host takes for a byte.
+    """
 
     instance: Instance
-    flow_bytes_per_s: FloatArray
+    algorithm: Collective
+    pace: FloatArray
     num_hosts: IntArray
     members: IntArray
 
@@ -381,9 +421,12 @@ class _Rings(NamedTuple):
         """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
         cluster, stack = self.instance.cluster, self.instance.stack
         inside = np.where(self.members > 1, inside_s(cluster, traffic, stack), 0.0)
-        across = across_s(cluster, traffic, self.flow_bytes_per_s, self.members, self.num_hosts, stack)
-        slowest: FloatArray = np.maximum(inside, np.where(self.num_hosts > 1, across, 0.0))
-        return slowest
+        several = self.num_hosts > 1
+        times = {"ring": across_s, "hierarchical": hierarchical_s, "tree": tree_s}[self.algorithm]
+        hosts = np.where(several, self.num_hosts, 2)  # what is not used must be defined, too
+        across = times(cluster, traffic, self.pace, self.members, hosts, stack)
+        shown: FloatArray = np.where(several, across, inside)
+        return np.maximum(inside, shown) if self.algorithm == "ring" else shown
 
 
 def _spread(traffic: RingArrays, num_axes: int) -> RingArrays:

@@ -8,7 +8,7 @@ from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.profile import ComputeProfile
 from pipette_opt.specs.stack import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.training import TrainingSpec
-from pipette_opt.types import Launcher, P2PMode
+from pipette_opt.types import Collective, Launcher, P2PMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +26,8 @@ class Instance:
         Measured layer times; used where they have the kind of GPU and the sizes.
     stack
         What the software attains of the hardware.
+    allreduce
+        How gradients are reduced over several hosts.
     """
 
     model: ModelSpec
@@ -35,6 +37,7 @@ class Instance:
     launcher: Launcher = "slurm"
     profile: ComputeProfile | None = None
     stack: StackSpec = DEFAULT_STACK
+    allreduce: Collective = "ring"
 
     def __post_init__(self) -> None:
         """Refuse what only the memory side knows, before anything is timed wrongly."""
