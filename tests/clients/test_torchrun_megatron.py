@@ -109,6 +109,18 @@ def expected_members(plan: Plan, rank: int) -> dict[str, list[int]]:
     return members
 
 
+def stop(agents: list[subprocess.Popen[bytes]]) -> None:
+    """Asked to, an agent ends its processes, which are in sessions of their own; only then is it killed."""
+    for agent in agents:
+        agent.terminate()
+    for agent in agents:
+        try:
+            agent.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            agent.kill()
+            agent.wait()
+
+
 @pytest.mark.parametrize("make", [replicas_first, stages_first])
 def test_eight_processes_are_who_the_plan_says(make: Any, tmp_path: Path) -> None:
     """Ranks, GPUs, coordinates, group members, and sums over the groups; agents come up in the wrong order."""
@@ -134,8 +146,7 @@ def test_eight_processes_are_who_the_plan_says(make: Any, tmp_path: Path) -> Non
     try:
         codes = [agent.wait(timeout=180) for agent in agents]
     finally:
-        for agent in agents:
-            agent.kill()
+        stop(agents)
     said = [(tmp_path / f"agent.{node}").read_text()[-2000:] for node in (0, 1)]
     assert codes == [0, 0], said
     reports = [json.loads((tmp_path / f"report.{rank}").read_text()) for rank in range(8)]
