@@ -1,0 +1,72 @@
+"""megatron-core reads our layouts of uneven stages as the plan means them."""
+
+import warnings
+from dataclasses import replace
+from importlib import util
+
+import numpy as np
+import pytest
+from plans import small_plan
+
+from pipette_opt.export.megatron import layout_options
+from pipette_opt.plan import Plan
+
+if util.find_spec("megatron") is None:
+    pytest.skip("megatron-core is not installed", allow_module_level=True)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from megatron.core import parallel_state
+    from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+def plan_with(layers: tuple[int, ...], chunks: int | None) -> Plan:
+    """A plan of these stages; only its layout is asked for."""
+    chosen = replace(
+        small_plan().config,
+        pipeline_model_parallel_size=len(layers),
+        layers_per_stage=layers,
+        virtual_pipeline_model_parallel_size=chunks,
+    )
+    return replace(small_plan(), config=chosen)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_layout_string(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers and first layer of every chunk of random uneven stages, empty ones among them."""
+    rng = np.random.default_rng(seed)
+    pp, chunks = int(rng.integers(4, 9)), int(rng.integers(1, 5))
+    parts = rng.integers(0, 4, pp)
+    parts[2] = parts[1] + 1  # differ in the middle
+    layers = tuple(int(n) * chunks for n in parts)
+    options = layout_options(plan_with(layers, chunks if chunks > 1 else None))
+    monkeypatch.setattr(parallel_state, "get_virtual_pipeline_model_parallel_world_size", lambda: chunks)
+    layout = PipelineParallelLayerLayout(str(options["pipeline_model_parallel_layout"]), pp)
+    assert layout.virtual_pipeline_model_parallel_size == chunks
+    layout.validate_layer_layout(num_layers=sum(layers), mtp_num_layers=None)
+    first = 0
+    for chunk in range(chunks):
+        for stage in range(pp):
+            assert layout.get_num_layers_to_build(vp_stage=chunk, pp_rank=stage) == layers[stage] // chunks
+            assert layout.get_layer_offset(vp_stage=chunk, pp_rank=stage) == first
+            first += layers[stage] // chunks
+
+
+@pytest.mark.parametrize(
+    ("layers", "chunks"),
+    [((8, 8, 8, 8), None), ((7, 9, 9, 7), None), ((8, 8, 8, 6), None), ((6, 8, 10, 8), None), ((4, 8, 12, 8), 2)],
+)
+def test_configuration_accepts_the_options(layers: tuple[int, ...], chunks: int | None) -> None:
+    """The same names, given to ``TransformerConfig``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = TransformerConfig(
+            num_layers=sum(layers),
+            hidden_size=64,
+            num_attention_heads=4,
+            pipeline_model_parallel_size=len(layers),
+            pipeline_dtype="bf16",
+            **layout_options(plan_with(layers, chunks)),
+        )
+    assert made.virtual_pipeline_model_parallel_size == chunks
