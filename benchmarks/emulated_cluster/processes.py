@@ -1,0 +1,96 @@
+"""The processes of an emulated cluster: one on each host that is kept, and those that launch scripts start."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from network import Network
+from training_step import Job
+
+from pipette_opt.errors import InputError
+
+STEP = Path(__file__).with_name("training_step.py")
+_ports = itertools.count(20_000)
+
+
+class Servers:
+    """A process on every host that runs one job after the other; a context manager."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.running: dict[str, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> "Servers":
+        for host in self.network.hosts:
+            self.running[host] = subprocess.Popen(
+                self.network.command(host, [sys.executable, str(STEP), "serve"]),
+                env=environment(self.network, host),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.running.values():
+            process.kill()
+        for process in self.running.values():
+            process.communicate()
+
+    def measure(self, job: Job, host_of_rank: Sequence[str]) -> list[float]:
+        """Seconds of each iteration: that of the slowest rank."""
+        port = next(_ports)
+        for rank, host in enumerate(host_of_rank):
+            command = {
+                "job": asdict(job),
+                "rank": rank,
+                "master_addr": self.network.address(host_of_rank[0]),
+                "master_port": port,
+            }
+            pipe = self.running[host].stdin
+            assert pipe is not None
+            pipe.write(json.dumps(command) + "\n")
+            pipe.flush()
+        answers = []
+        for host in host_of_rank:
+            pipe = self.running[host].stdout
+            assert pipe is not None
+            line = pipe.readline()
+            if not line:
+                raise InputError("emulated cluster", f"the process on {host} died.")
+            answers.append(json.loads(line))
+        return [max(seconds) for seconds in zip(*answers, strict=True)]
+
+
+def run_everywhere(
+    network: Network, commands: Mapping[str, Sequence[str]], settings: Mapping[str, Mapping[str, str]]
+) -> None:
+    """A command on each host at the same time; raises ``InputError`` with the output of the first that fails."""
+    running = {
+        host: subprocess.Popen(
+            network.command(host, command),
+            env={**environment(network, host), **settings[host]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for host, command in commands.items()
+    }
+    outputs = {host: process.communicate()[0] for host, process in running.items()}
+    for host, process in running.items():
+        if process.returncode:
+            raise InputError(
+                "emulated cluster", f"{' '.join(commands[host])} on {host} failed:\n{outputs[host][-2000:]}"
+            )
+
+
+def environment(network: Network, host: str) -> dict[str, str]:
+    """Of a process on a host: one thread, the network's interface, the programs of this environment."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **network.environment(host), "OMP_NUM_THREADS": "1", "PATH": programs, "EMULATED_HOST": host}

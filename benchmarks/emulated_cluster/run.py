@@ -1,0 +1,335 @@
+"""
+Is the map really faster? Plans on an emulated cluster, measured.
+
+``python benchmarks/emulated_cluster/run.py`` (as root, on Linux): for each scenario and seed a network of namespaces
+is made, its links are measured by ``pipette-opt profile links``, the job is solved, and a training step over gloo is
+timed in the identity order, in random orders, in annealing's and in ours; ours also started by the exported script.
+All orders have the same degrees, so only the placement differs. Orders are compared in rounds, each measured once a
+round, so that what disturbs one disturbs all.
+"""
+
+import json
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from network import Network, why_not
+from processes import STEP, Servers, run_everywhere
+from scenarios import GPU, LAYER_S, MODEL, NUM_USED, PROFILE, SCENARIOS, TRAINING, rates_of
+from training_step import Job
+
+from pipette_opt import __version__
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.costs.messages import p2p_bytes
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.export.targets import export
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.parallel import ParallelConfig, Placement, block_placement
+from pipette_opt.plan import Plan
+from pipette_opt.prepare import prepare
+from pipette_opt.read.cluster import read_cluster
+from pipette_opt.specs import Instance
+
+SPACE = SearchSpace(
+    num_gpus=NUM_USED,
+    tensor_parallel=(1,),
+    pipeline_parallel=(4,),
+    data_parallel=(2,),
+    virtual_pipeline=(1,),
+    micro_batch_size=(1,),
+    use_distributed_optimizer=(False,),
+    recompute=(None,),
+    uneven_layers=False,
+)
+SEARCH_S = 10.0
+"""Time limit of the search, and of annealing."""
+
+NEAR = 0.15
+"""Predicted times within this of the measured ones are called near."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Order:
+    """
+    One placement, predicted and measured.
+
+    Parameters
+    ----------
+    by_round
+        Mean seconds of an iteration in each round.
+    """
+
+    name: str
+    placement: Placement
+    predicted_s: float
+    by_round: list[float] = field(default_factory=list)
+
+    @property
+    def measured_s(self) -> float:
+        """Median over the rounds."""
+        return statistics.median(self.by_round)
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus one."""
+        return self.predicted_s / self.measured_s - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """One scenario with one seed."""
+
+    scenario: str
+    seed: int
+    link_errors: list[float]
+    named: list[Order]
+    random: list[Order]
+    launched_s: float
+    gap: float
+
+    def row(self) -> list[str]:
+        """Of the results table."""
+        ours = self.order("ours")
+        cells = [self.scenario, str(self.seed), f"{self.gap:.2%}"]
+        for name in ("identity", "best of random", "annealing", "ours"):
+            one = self.order(name)
+            cells.append(f"{one.measured_s:.3f} ({one.predicted_s:.3f})")
+        cells.append(f"{self.launched_s:.3f}")
+        cells += [f"{self.order('identity').measured_s / ours.measured_s - 1:+.1%}", self.verdict()]
+        return cells
+
+    def order(self, name: str) -> Order:
+        """A named one."""
+        return next(one for one in self.named if one.name == name)
+
+    def verdict(self) -> str:
+        """Whether ours is slower than another beyond noise: by more than two standard errors of the paired rounds."""
+        ours, slower = self.order("ours"), []
+        for other in self.named:
+            differences = [mine - its for mine, its in zip(ours.by_round, other.by_round, strict=True)]
+            if other is not ours and len(differences) > 1:
+                error = statistics.stdev(differences) / len(differences) ** 0.5
+                if statistics.fmean(differences) > 2 * error and statistics.fmean(differences) > 0.01 * ours.measured_s:
+                    slower.append(other.name)
+        return f"slower than {', '.join(slower)}" if slower else "never slower"
+
+    def near(self) -> tuple[int, int]:
+        """Orders predicted within 15 %, of how many."""
+        every = [*self.named, *self.random]
+        return sum(abs(one.error) <= NEAR for one in every), len(every)
+
+
+def run_one(scenario: str, seed: int, rounds: int, num_random: int, folder: Path) -> Outcome:
+    """Measure the links, solve, measure the orders."""
+    rates = rates_of(scenario, seed)
+    hosts = [f"node{index}" for index in range(len(rates))]
+    with Network(hosts=hosts, bytes_per_s=rates) as network:
+        say(f"{scenario}, seed {seed}: measuring {len(hosts)} hosts with profile links")
+        cluster_file = profile(network, folder)
+        cluster = read_cluster(cluster_file)
+        measured = cluster.link_matrices[0].bytes_per_s
+        errors = (measured / rates - 1)[~np.isnan(rates)].tolist()
+        instance = Instance(model=MODEL, cluster=cluster, training=TRAINING, profile=PROFILE, launcher="torchrun")
+        inputs = {"model": asdict(MODEL), "training": asdict(TRAINING)}
+        plan = optimize(instance, SPACE, OptimizeParams(time_limit_s=SEARCH_S, seed=seed), inputs=inputs)
+        named = [
+            order(instance, plan.config, "identity", identity(instance, plan)),
+            order(instance, plan.config, "annealing", annealed(instance, seed)),
+            order(instance, plan.config, "ours", plan.placement),
+        ]
+        random = np.random.default_rng(seed)
+        others = [
+            order(instance, plan.config, f"random {index}", shuffled(instance, plan, random))
+            for index in range(num_random)
+        ]
+        with Servers(network) as servers:
+            for index, one in enumerate(others):
+                one.by_round.append(measure(servers, instance, plan.config, one.placement))
+                if (index + 1) % 20 == 0:
+                    say(f"  {index + 1} of {num_random} random orders")
+            best = min(others, key=lambda one: one.by_round[0])
+            named.insert(1, Order(name="best of random", placement=best.placement, predicted_s=best.predicted_s))
+            for _ in range(rounds):
+                for index in random.permutation(len(named)):
+                    named[index].by_round.append(measure(servers, instance, plan.config, named[index].placement))
+        launched_s = launched(network, instance, plan, folder)
+    outcome = Outcome(
+        scenario=scenario,
+        seed=seed,
+        link_errors=errors,
+        named=named,
+        random=others,
+        launched_s=launched_s,
+        gap=plan.certificate.gap,
+    )
+    say("  " + ", ".join(f"{one.name} {one.measured_s:.3f} s (predicted {one.predicted_s:.3f})" for one in named))
+    return outcome
+
+
+def profile(network: Network, folder: Path) -> Path:
+    """The cluster file, by ``pipette-opt profile links`` on every host."""
+    out = folder / "cluster.yaml"
+    command = [sys.executable, "-m", "pipette_opt", "profile", "links", "-o", str(out), "--sizes", "1,2"]
+    settings = {
+        host: {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(network.hosts)),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": network.address(network.hosts[0]),
+            "MASTER_PORT": "19999",
+        }
+        for rank, host in enumerate(network.hosts)
+    }
+    commands = {host: [*command, "--host", host, "--gpu", GPU, "--gpus-per-node", "1"] for host in network.hosts}
+    run_everywhere(network, commands, settings)
+    return out
+
+
+def order(instance: Instance, config: ParallelConfig, name: str, placement: Placement) -> Order:
+    """A placement with its predicted time."""
+    return Order(name=name, placement=placement, predicted_s=estimate(instance, config, placement).iteration_time_s)
+
+
+def identity(instance: Instance, plan: Plan) -> Placement:
+    """The first hosts in their order."""
+    return on_hosts(instance, plan, np.arange(NUM_USED))
+
+
+def shuffled(instance: Instance, plan: Plan, random: np.random.Generator) -> Placement:
+    """Some hosts in some order."""
+    return on_hosts(instance, plan, random.permutation(instance.cluster.num_nodes)[:NUM_USED])
+
+
+def on_hosts(instance: Instance, plan: Plan, nodes: np.ndarray) -> Placement:
+    """The plan's ranks on other hosts, one GPU each."""
+    del instance
+    return Placement(order=plan.placement.order, node=nodes, local_rank=np.zeros(NUM_USED, dtype=np.int64))
+
+
+def annealed(instance: Instance, seed: int) -> Placement:
+    """What annealing finds in as much time."""
+    prepared = prepare(instance, SPACE, 0.01)
+    found = anneal(prepared.exact, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
+    assert found is not None
+    candidate = prepared.exact.candidates[found.candidate]
+    return block_placement(candidate.config, candidate.block, found.nodes)
+
+
+def job_of(instance: Instance, config: ParallelConfig, placement: Placement, iterations: int) -> Job:
+    """What the processes run: times and bytes from the cost model, but no time of a transfer."""
+    times = placed_times(instance, config, placement)
+    return Job(
+        pipeline_parallel=config.pipeline_model_parallel_size,
+        data_parallel=config.data_parallel_size,
+        num_microbatches=config.num_microbatches(instance.training.global_batch_size),
+        forward_s=times.forward_s[0, :, 0].tolist(),
+        backward_s=times.backward_s[0, :, 0].tolist(),
+        message_bytes=int(p2p_bytes(instance.model, instance.training, config)),
+        gradient_bytes=[int(4 * count) for count in stage_parameters(instance.model, config)],
+        iterations=iterations,
+    )
+
+
+def measure(servers: Servers, instance: Instance, config: ParallelConfig, placement: Placement) -> float:
+    """Mean seconds of two iterations."""
+    hosts = [instance.cluster.hosts[node] for node in placement.node]
+    return statistics.fmean(servers.measure(job_of(instance, config, placement, 2), hosts))
+
+
+def launched(network: Network, instance: Instance, plan: Plan, folder: Path) -> float:
+    """Our plan, started by the exported torchrun script on every host; the ranks must be where the plan has them."""
+    target = folder / "launch"
+    target.mkdir(exist_ok=True)
+    for name, text in export(plan, "torchrun").items():
+        (target / name).write_text(text)
+    job = target / "job.json"
+    job.write_text(json.dumps(asdict(job_of(instance, plan.config, plan.placement, 5))))
+    nodes = (target / "nodes.txt").read_text().split()
+    commands = {host: ["bash", str(target / "launch.sh"), str(rank)] for rank, host in enumerate(nodes)}
+    setting = {"PRETRAIN": str(STEP), "EMULATED_JOB": str(job), "MASTER_ADDR": network.address(nodes[0])}
+    run_everywhere(network, commands, dict.fromkeys(nodes, setting))
+    answers = [json.loads((target / f"rank{rank}.json").read_text()) for rank in range(NUM_USED)]
+    for rank, answer in enumerate(answers):
+        expected = plan.hosts[plan.placement.node[rank]]
+        if answer["host"] != expected:
+            raise AssertionError(f"rank {rank} ran on {answer['host']}, the plan says {expected}")
+    return statistics.median(max(seconds) for seconds in zip(*(answer["seconds"] for answer in answers), strict=True))
+
+
+def page(outcomes: Sequence[Outcome], rounds: int) -> str:
+    """The results as Markdown."""
+    near, every = (sum(numbers) for numbers in zip(*(one.near() for one in outcomes), strict=True))
+    errors = sorted(abs(error) for one in outcomes for error in one.link_errors)
+    head = (
+        f"# Emulated cluster, {datetime.now(UTC).date()}\n\n"
+        f"pipette-opt {__version__}, Python {platform.python_version()}, {platform.machine()}. Made by "
+        "`python benchmarks/emulated_cluster/run.py`.\n\n"
+        "Hosts are network namespaces with a rate for every directed pair (tc htb); one training step of pipeline 4 x "
+        "data 2 runs over gloo with real messages in Megatron-Core's 1F1B order. Compute is a tiny forward and "
+        f"backward and then sleep: {LAYER_S[0] * 1e3:g} and {LAYER_S[1] * 1e3:g} ms a layer. Seconds of an iteration, "
+        f"medians of {rounds} rounds, predicted in brackets; ours was also started by the exported torchrun script.\n\n"
+    )
+    columns = [
+        "scenario", "seed", "gap", "identity", "best of random", "annealing", "ours", "ours, by launch.sh",
+        "faster than identity", "beyond noise",
+    ]  # fmt: skip
+    rows = [columns, ["---"] * len(columns), *(one.row() for one in outcomes)]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    tail = (
+        f"\n\nPredicted within {NEAR:.0%} of measured: {near} of {every} orders ({near / every:.1%}). "
+        f"`profile links` against the rates that were set: median error {np.median(errors):.1%}, "
+        f"p90 {np.quantile(errors, 0.9):.1%} (TCP's and IP's headers alone take 4 %).\n"
+    )
+    return head + table + tail
+
+
+def say(text: str) -> None:
+    """Progress."""
+    typer.echo(text, err=True)
+
+
+def main(
+    seeds: Annotated[int, typer.Option(help="Seeds of each scenario.", min=1)] = 3,
+    scenario: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
+    rounds: Annotated[int, typer.Option(help="Paired rounds.", min=2)] = 5,
+    num_random: Annotated[int, typer.Option(help="Random orders.", min=1)] = 100,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the page goes.")] = None,
+) -> None:
+    """Measure plans on emulated clusters; needs root."""
+    reason = why_not()
+    if reason is not None:
+        say(f"An emulated cluster {reason}.")
+        raise typer.Exit(2)
+    chosen = scenario or list(SCENARIOS)
+    unknown = [name for name in chosen if name not in SCENARIOS]
+    if unknown:
+        say(f"--scenario {unknown[0]!r} is unknown; there are: {', '.join(SCENARIOS)}.")
+        raise typer.Exit(2)
+    outcomes = []
+    for name in chosen:
+        for seed in range(seeds):
+            with tempfile.TemporaryDirectory() as folder:
+                outcomes.append(run_one(name, seed, rounds, num_random, Path(folder)))
+            text = page(outcomes, rounds)
+            if out is not None:
+                out.write_text(text)
+    typer.echo(page(outcomes, rounds))
+
+
+if __name__ == "__main__":
+    typer.run(main)
