@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from functools import cache
 from importlib import util
 
 import numpy as np
@@ -21,15 +22,21 @@ with warnings.catch_warnings():
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 
+@cache
+def base() -> Plan:
+    """Judged once."""
+    return small_plan()
+
+
 def plan_with(layers: tuple[int, ...], chunks: int | None) -> Plan:
     """A plan of these stages; only its layout is asked for."""
     chosen = replace(
-        small_plan().config,
+        base().config,
         pipeline_model_parallel_size=len(layers),
         layers_per_stage=layers,
         virtual_pipeline_model_parallel_size=chunks,
     )
-    return replace(small_plan(), config=chosen)
+    return replace(base(), config=chosen)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 from importlib import util
 from itertools import product
 from typing import Any
@@ -34,6 +35,12 @@ SIZES = [
 """Tensor, context, data, pipeline, expert; tensor size of experts."""
 
 
+@cache
+def base() -> Plan:
+    """Judged once."""
+    return small_plan()
+
+
 def map_of(sizes: tuple[Any, ...], order: RankOrder) -> Plan:
     """A plan of these degrees; only its rank map is asked for."""
     tp, cp, dp, pp, ep, etp = sizes
@@ -48,7 +55,7 @@ def map_of(sizes: tuple[Any, ...], order: RankOrder) -> Plan:
     )
     ranks = np.arange(chosen.world_size)
     return replace(
-        small_plan(),
+        base(),
         config=chosen,
         gpus_per_node=4,
         hosts=tuple(f"h{number}" for number in range(-(-chosen.world_size // 4))),
