@@ -290,12 +290,12 @@ def bottleneck_level(ticks: IntArray, number: int) -> int:
     if number <= 0:
         return 0
     levels = np.unique(ticks[ticks < UNUSABLE_TICKS])
-    if not len(levels) or _matching_size(ticks <= levels[-1]) < number:
+    if not len(levels) or matching_size(ticks <= levels[-1]) < number:
         return UNUSABLE_TICKS
     low, high = 0, len(levels) - 1
     while low < high:
         middle = (low + high) // 2
-        if _matching_size(ticks <= levels[middle]) >= number:
+        if matching_size(ticks <= levels[middle]) >= number:
             high = middle
         else:
             low = middle + 1
@@ -303,7 +303,7 @@ def bottleneck_level(ticks: IntArray, number: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _matching_size(usable):  # type: ignore[no-untyped-def]
+def matching_size(usable):  # type: ignore[no-untyped-def]
     """Largest number of arcs without a common sender or receiver (augmenting paths, depth first)."""
     n, m = usable.shape
     sender = np.full(m, -1, np.int64)

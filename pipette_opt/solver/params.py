@@ -27,6 +27,9 @@ class SolverParams:
         Candidates in one model at most.
     first_slice_s
         Time of a batch's first model; it doubles each time the batch comes back.
+    decompose
+        Whether counts of classes of hosts and the search of grids come before and beside the CP-SAT model that names
+        the hosts. They take what time allows, so a deterministic search does without.
     log
         Whether CP-SAT writes its log to standard output.
     """
@@ -38,6 +41,7 @@ class SolverParams:
     deterministic: bool = False
     batch_size: int = 4
     first_slice_s: float = 2.0
+    decompose: bool = True
     log: bool = False
 
     def __post_init__(self) -> None:
@@ -51,6 +55,11 @@ class SolverParams:
             raise ValueError(f"batch_size must be >= 1, got {self.batch_size}.")
         if not self.first_slice_s > 0:
             raise ValueError(f"first_slice_s must be > 0, got {self.first_slice_s}.")
+
+    @property
+    def decomposes(self) -> bool:
+        """Whether other engines than the CP-SAT model that names the hosts are used."""
+        return self.decompose and not self.deterministic
 
     @property
     def num_workers(self) -> int:

@@ -15,6 +15,7 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, larg
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.constraints import CONSTRAINTS
+from pipette_opt.solver.grid_search import GridSearch, searches
 from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.params import SolverParams
@@ -37,7 +38,10 @@ ROWS_SHARE, ROWS_SHARE_LARGE = 0.1, 0.6
 """Parts of the time left that bounds by rows may take, where CP-SAT may close the candidate and where it will not."""
 
 LARGE_CELLS, SMALL_CELLS = 20, 9
-"""Cells from which a model that names the hosts is seldom closed, and below which it needs no other bound."""
+"""Cells above which a model that names the hosts is seldom closed, and below which it needs no other bound."""
+
+MOST_SEARCHED_HOSTS = 256
+"""Hosts listed, above which a search of the grid costs more than it says."""
 
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
@@ -58,9 +62,10 @@ def solve(
     Choose one candidate and place it, with a bound over all candidates.
 
     Candidates whose bound reaches the incumbent are pruned: first by bounds that need no search, then by counts of
-    classes of hosts. The others are modelled in batches, those with the least bounds first, looking only for solutions
-    better than the incumbent. A batch that is not finished in its slice of time comes back with more of it, and first
-    shows that nothing is near its bound. With two workers or more, both formulations of a batch run at once, and the
+    classes of hosts. The others come in batches, those with the least bounds first. Each grid of a batch is searched
+    between periods, then the batch is modelled (unless it is too large), looking only for solutions better than the
+    incumbent. A batch that is not finished in its slice of time comes back with more of it, and first shows that
+    nothing is near its bound. With two workers or more, both formulations of a batch run at once, and the
     first to finish stops the other; with one they take turns.
 
     Parameters
@@ -135,6 +140,8 @@ class _Search:
         self.modelled: set[int] = set()
         self.visits: dict[int, int] = {}
         self.reach: dict[int, float] = {}
+        self.grids: dict[int, GridSearch] = {}
+        self.search_visits: dict[int, int] = {}
         self.helpers = 0
         self._lock = threading.RLock()
         self._reported: tuple[int | None, int] = (None, 0)
@@ -161,13 +168,9 @@ class _Search:
         self.bounds = lower_bounds(self.data, self.upper, self.started + BOUNDING_SHARE * self.params.time_limit_s)
 
     def bound_by_rows(self) -> None:
-        """
-        Bounds from counts of classes of hosts, least bounds first; most candidates of a joint choice end here.
-
-        They take what time allows, so a deterministic search does without.
-        """
+        """Bounds from counts of classes of hosts, least bounds first; most candidates of a joint choice end here."""
         self.report()
-        if self.params.deterministic:
+        if not self.params.decomposes:
             return
         tried: set[int] = set()
         while not self.is_over:
@@ -236,9 +239,54 @@ class _Search:
         self.report()
         while not self.is_over:
             batch = self._next_batch()
-            if not batch or not self._solve_batch(batch):
+            if not batch:
+                return
+            searched = self._search_grids(batch)
+            still = [index for index in batch if self.bounds[index] < self.upper]
+            large = any(self.data.candidates[index].num_cells > LARGE_CELLS for index in still)
+            if still and not self.is_over and not (large and searched) and not self._solve_batch(still):
                 return
             self.report()
+
+    def _search_grids(self, batch: list[int]) -> bool:
+        """Search each grid of a batch between periods for a slice of time; False if none can be."""
+        if not self.params.decomposes or self.data.num_nodes > MOST_SEARCHED_HOSTS:
+            return False
+        chosen = [index for index in batch if searches(self.data.candidates[index])]
+        for index in chosen:
+            if not self.is_over and self.bounds[index] < self.upper:
+                self._search_grid(index, len(batch))
+        return bool(chosen)
+
+    def _search_grid(self, index: int, number: int) -> None:
+        """Search one grid of so many."""
+        candidate, bound = self.data.candidates[index], int(self.bounds[index])
+        ceiling = self.upper - 1 if self.found else largest_ticks(candidate)
+        if index not in self.grids:
+            self.grids[index] = GridSearch(self.data, candidate, bound, ceiling)
+        grid = self.grids[index]
+        grid.narrow(bound, ceiling)
+
+        def on_bound(bound: int) -> None:
+            with self._lock:
+                self.bounds[index] = max(self.bounds[index], bound)
+                self.report()
+
+        def on_placement(nodes: IntArray) -> int:
+            self.offer(Solution(candidate=index, nodes=nodes.reshape(candidate.grid), objective_ticks=0))
+            return self.upper - 1 if self.found else largest_ticks(candidate)
+
+        visit = self.search_visits.get(index, 0)
+        self.search_visits[index] = visit + 1
+        self.modelled.add(index)
+        found = grid.run(
+            min(self.params.first_slice_s * 2**visit / number, self.seconds_left),
+            workers=max(1, self.params.num_workers - self.helpers),
+            stop=self.stop,
+            on_bound=on_bound,
+            on_placement=on_placement,
+        )
+        on_bound(found if self.found or found <= largest_ticks(candidate) else UNUSABLE_TICKS)
 
     @property
     def seconds_left(self) -> float:

@@ -51,13 +51,14 @@ def check(data: ProblemData, result: Result) -> None:
         assert min(bound, best) <= optimum
 
 
+@pytest.mark.parametrize("decompose", [False, True], ids=["model alone", "all engines"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_one_candidate_against_enumeration(name: str) -> None:
+def test_one_candidate_against_enumeration(name: str, decompose: bool) -> None:
     """Every shape of at most five hosts on five hosts: P=1, D=1, two columns, tensor groups, blocks of both kinds."""
     rng = np.random.default_rng(list(VARIANTS).index(name))
     for shape in SMALL_SHAPES:
         data = random_problem(rng, [shape], 5, VARIANTS[name])
-        check(data, solve(data, PARAMS))
+        check(data, solve(data, replace(PARAMS, decompose=decompose)))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -67,7 +68,8 @@ def test_joint_choice_against_enumeration(name: str) -> None:
     for trial in range(8):
         shapes = [SMALL_SHAPES[one] for one in rng.integers(len(SMALL_SHAPES), size=rng.integers(2, 5))]
         data = random_problem(rng, shapes, 5, VARIANTS[name])
-        check(data, solve(data, replace(PARAMS, batch_size=2 + 2 * (trial % 2), workers=1 + trial % 2)))
+        params = replace(PARAMS, batch_size=2 + 2 * (trial % 2), workers=1 + trial % 2, decompose=trial % 3 > 0)
+        check(data, solve(data, params))
 
 
 @pytest.mark.parametrize("name", ["blocking", "async"])
@@ -116,13 +118,14 @@ def test_memory_changes_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     def everything(data: ProblemData, candidate: CandidateData) -> np.ndarray:
         return np.ones((candidate.grid[0], data.num_nodes), dtype=np.bool_)
 
+    model_alone = replace(PARAMS, decompose=False)
     monkeypatch.setattr(ProblemData, "allowed", everything)
-    with_rule = solve(data, PARAMS)
+    with_rule = solve(data, model_alone)
     assert with_rule.solution is not None
     assert with_rule.solution.objective_ticks == kept.solution.objective_ticks, "the linear rule alone is enough"
     rules = tuple(rule for rule in solve_module.CONSTRAINTS if rule.__name__ != "add_memory_capacity")
     monkeypatch.setattr(solve_module, "CONSTRAINTS", rules)
-    without = solve(data, PARAMS)
+    without = solve(data, model_alone)
     assert without.solution is not None
     assert without.solution.candidate == 0
     assert without.solution.objective_ticks == roomy.solution.objective_ticks

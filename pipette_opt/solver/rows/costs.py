@@ -57,15 +57,15 @@ def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses)
     """Costs of a candidate with a closed form and tensor groups inside hosts."""
     if not candidate.exact or candidate.grid[2] > 1:
         raise ValueError("only closed forms with tensor groups inside hosts have row costs.")
-    watched = _watched(candidate)
+    watched = watched_stages(candidate)
     kinds = np.array([data.kind_of_node[classes.of_host == one][0] for one in range(classes.number)])
     both, period_pair, back = _transfers(data, candidate, classes)
     window = _windows(data, candidate, kinds, period_pair)
     ends, means, nodes, arcs = [], [], [], []
     for stage in watched.tolist():
-        node, arc = _end_parts(candidate, kinds, both, back, stage)
+        node, arc = end_parts(candidate, kinds, both, back, stage)
         ends.append(_through(node, arc, window.shape))
-        mean_node, mean_arc = _mean_parts(data, candidate, kinds, period_pair)
+        mean_node, mean_arc = mean_parts(data, candidate, kinds, period_pair)
         pp, rounds = candidate.num_stages, candidate.num_microbatches - 1
         nodes.append(pp * node + rounds * mean_node)
         arcs.append(np.where(arc < NEVER, pp * np.minimum(arc, NEVER) + rounds * mean_arc, NEVER))
@@ -85,7 +85,7 @@ def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses)
     )
 
 
-def _watched(candidate: CandidateData) -> IntArray:
+def watched_stages(candidate: CandidateData) -> IntArray:
     """Of stages of a row with equal rings the first ends last; the last stage may have tied embeddings to reduce."""
     rows = np.arange(candidate.num_stages) // candidate.block.stages
     keys = list(zip(rows.tolist(), candidate.ring_class.tolist(), candidate.ring_floor_ticks.tolist(), strict=True))
@@ -168,7 +168,7 @@ def _row_work(ticks: IntArray, kinds: IntArray, row: int, stages: int) -> IntArr
     return ticks[kinds, row * stages : (row + 1) * stages].T
 
 
-def _end_parts(
+def end_parts(
     candidate: CandidateData, kinds: IntArray, both: IntArray, there: IntArray, stage: int
 ) -> tuple[IntArray, IntArray]:
     """
@@ -193,7 +193,7 @@ def _end_parts(
     return node, arc
 
 
-def _mean_parts(
+def mean_parts(
     data: ProblemData, candidate: CandidateData, kinds: IntArray, pair: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Sum of what a column's stages take in a period, by hosts ``(P, C)`` and transfers ``(P - 1, C, C)``."""

@@ -1,0 +1,381 @@
+"""
+Bounds by searching the grid between two periods.
+
+With a ceiling on the objective, a column's period and the slowest ring share what is left: the longer one, the
+shorter the other must be. So the placements are split by their longest period. Between two periods each link of a
+column has a limit from the upper and each ring hop one from the lower; few links keep both, and a depth-first search
+over the cells soon ends. Each interval of periods has its own bound; the least is raised first, in steps, and an
+interval that takes too long is split.
+"""
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.solver.bounds import bottleneck_level, least_embedding, matching_size
+from pipette_opt.solver.grid_kernel import Grid, Limits, State, explore
+from pipette_opt.solver.rows.costs import NEVER, end_parts, mean_parts, watched_stages
+from pipette_opt.types import BoolArray, IntArray
+
+logger = logging.getLogger(__name__)
+
+FIRST_PARTS = 8
+"""Intervals of periods at first."""
+
+FIRST_BUDGET = 300_000
+"""Hosts that are tried in an interval before it is split."""
+
+CHUNK = 300_000
+"""Hosts that are tried before the clock is looked at."""
+
+OnBound = Callable[[int], None]
+"""Called with each better bound, from any thread."""
+
+OnPlacement = Callable[[IntArray], int]
+"""Called with the hosts of each cell, shape ``(P, D)``; gives back the largest objective still of interest."""
+
+
+def searches(candidate: CandidateData) -> bool:
+    """Whether a candidate can be searched: a closed form, tensor groups inside hosts, at least two hosts."""
+    return candidate.exact and candidate.grid[2] == 1 and candidate.num_cells > 1
+
+
+@dataclass(order=True, slots=True)
+class _Interval:
+    """
+    Placements whose longest period is in ``[low, high]``; their objective is at least ``bound``.
+
+    Parameters
+    ----------
+    step
+        By how much the bound is to be raised next.
+    budget
+        Hosts that may be tried.
+    """
+
+    bound: int
+    low: int
+    high: int
+    step: int = field(compare=False)
+    budget: int = field(compare=False)
+
+
+class GridSearch:
+    """
+    The search of one candidate, which can go on where it was.
+
+    Parameters
+    ----------
+    floor
+        A known bound.
+    ceiling
+        The largest objective of interest.
+    """
+
+    def __init__(self, data: ProblemData, candidate: CandidateData, floor: int, ceiling: int) -> None:
+        self.candidate, self.floor, self.ceiling = candidate, floor, ceiling
+        self.grid, self.room = grid_of(data, candidate), data.allowed(candidate)
+        self.heap: list[_Interval] = []
+        self.at_work: list[_Interval] = []
+        self.tried = 0
+        self._ends, self._stop = 0.0, threading.Event()
+        self._on_bound: OnBound = lambda bound: None
+        self._on_placement: OnPlacement | None = None
+        self._lock = threading.Condition()
+        self._reported = floor
+        self._divide()
+
+    def run(
+        self,
+        seconds: float,
+        *,
+        workers: int = 1,
+        stop: threading.Event | None = None,
+        on_bound: OnBound = lambda bound: None,
+        on_placement: OnPlacement | None = None,
+    ) -> int:
+        """
+        Go on for some time; returns :attr:`bound`.
+
+        Parameters
+        ----------
+        on_placement
+            Takes placements that may cost at most the ceiling; without it they only end the search of an interval.
+        """
+        started, before = time.perf_counter(), self.tried
+        self._ends, self._stop = started + seconds, stop or threading.Event()
+        self._on_bound, self._on_placement = on_bound, on_placement
+        with ThreadPoolExecutor(workers) as pool:
+            for done in [pool.submit(self._work) for _ in range(workers)]:
+                done.result()
+        bound = self.bound
+        logger.info(
+            "search of %s cells between periods: bound %d, ceiling %d, %d hosts tried in %.2f s, %d intervals open",
+            "x".join(map(str, self.candidate.grid[:2])),
+            bound,
+            self.ceiling,
+            self.tried - before,
+            time.perf_counter() - started,
+            sum(one.bound <= self.ceiling for one in self.heap),
+        )
+        return bound
+
+    def narrow(self, floor: int, ceiling: int) -> None:
+        """What has become known elsewhere."""
+        self.floor, self.ceiling = max(self.floor, floor), min(self.ceiling, ceiling)
+        for one in self.heap:
+            one.bound = max(one.bound, self.floor)
+        heapq.heapify(self.heap)
+
+    @property
+    def bound(self) -> int:
+        """No placement has a smaller objective; above the ceiling if there is nothing of interest."""
+        known = [one.bound for one in (*self.heap, *self.at_work)]
+        return max(self.floor, min([self.ceiling + 1, *known]))
+
+    def _divide(self) -> None:
+        """The first intervals, from the least period there can be to the longest that the ceiling leaves."""
+        g = self.grid
+        rounds = int(g.scalars[3])
+        least_end = self._least_end(0)
+        spare = self.ceiling - least_end - g.least_hop - g.after
+        if spare.min() < 0:
+            return  # nothing is that good
+        if rounds == 0:
+            self._push(0, int(NEVER), self.floor, self.ceiling)
+            return
+        low, high = int(g.work.min(axis=1).max()), int(spare.min()) // rounds
+        edges = np.unique(np.linspace(low, high + 1, FIRST_PARTS + 1).astype(np.int64)).tolist()
+        for start, end in itertools.pairwise(edges):
+            self._push(start, end - 1, self.floor, max(1, (self.ceiling + 1 - self.floor) // 4))
+
+    def _least_end(self, period: int) -> IntArray:
+        """Least end of each watched stage in a column of such a period, shape ``(W,)``."""
+        g = self.grid
+        path = np.where(self.room[0], g.node[:, 0] + g.rest[:, 0], NEVER).min(axis=1)
+        least: IntArray = path + int(g.scalars[3]) * period
+        return least
+
+    def _push(self, low: int, high: int, known: int, step: int, budget: int = FIRST_BUDGET) -> None:
+        least = int((self._least_end(low) + self.grid.least_hop + self.grid.after).max())
+        heapq.heappush(self.heap, _Interval(max(known, least), low, high, max(1, step), budget))
+
+    def _work(self) -> None:
+        """Raise the least bound until all are above the ceiling, or time is up."""
+        while True:
+            with self._lock:
+                while not self.heap and self.at_work and not self._is_over:
+                    self._lock.wait(0.05)
+                if self._is_over or not self.heap or self.heap[0].bound > self.ceiling:
+                    self._lock.notify_all()
+                    if not self.at_work or self._is_over:
+                        return
+                    self._lock.wait(0.05)
+                    continue
+                interval = heapq.heappop(self.heap)
+                self.at_work.append(interval)
+            parts = self._raise(interval)
+            with self._lock:
+                self.at_work.remove(interval)
+                for part in parts:
+                    heapq.heappush(self.heap, part)
+                bound = self.bound
+                self._lock.notify_all()
+                if bound > self._reported:
+                    self._reported = bound
+                    self._on_bound(bound)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stop.is_set() or time.perf_counter() >= self._ends
+
+    def _raise(self, interval: _Interval) -> list[_Interval]:
+        """Refute the next step, or split: what takes the interval's place."""
+        ceiling = min(self.ceiling, interval.bound + interval.step - 1)
+        if ceiling < interval.bound:
+            return []  # a placement has been found that is as good
+        refuted = self._refutes(interval, ceiling)
+        if refuted:
+            return [_Interval(ceiling + 1, interval.low, interval.high, 2 * interval.step, interval.budget)]
+        if self._is_over:
+            return [interval]
+        wide = int(self.grid.scalars[3]) * (interval.high - interval.low) > interval.step // 16
+        if not wide or interval.high == interval.low:
+            step = max(1, interval.step // 2)
+            return [_Interval(interval.bound, interval.low, interval.high, step, 4 * interval.budget)]
+        middle = (interval.low + interval.high) // 2
+        parts = []
+        for low, high in ((interval.low, middle), (middle + 1, interval.high)):
+            least = int((self._least_end(low) + self.grid.least_hop + self.grid.after).max())
+            step, budget = max(1, (3 * interval.step) // 4), interval.budget
+            parts.append(_Interval(max(interval.bound, least), low, high, step, budget))
+        return parts
+
+    def _refutes(self, interval: _Interval, ceiling: int) -> bool:
+        """Whether no placement of the interval costs at most the ceiling."""
+        limits = self._limits(interval, ceiling)
+        if limits is None:
+            return True
+        state = self._start(interval)
+        left = interval.budget
+        while left > 0 and not self._is_over:
+            before = int(state.depth[1])
+            code = int(explore(self.grid, limits, state, min(left, CHUNK)))
+            with self._lock:
+                self.tried += int(state.depth[1]) - before
+            left -= int(state.depth[1]) - before
+            if code == 0:
+                return True
+            if code == 1:
+                if self._on_placement is None:
+                    return False
+                with self._lock:
+                    self.ceiling = min(self.ceiling, self._on_placement(state.nodes.copy()))
+                    limits.values[0] = min(limits.values[0], self.ceiling)
+        return False
+
+    def _start(self, interval: _Interval) -> State:
+        g = self.grid
+        P, D = int(g.scalars[0]), int(g.scalars[1])
+        watched, cells = len(g.row), P * D
+        state = State(
+            depth=np.zeros(2, dtype=np.int64),
+            tried=np.zeros(cells + 1, dtype=np.int64),
+            nodes=np.zeros((P, D), dtype=np.int64),
+            used=np.zeros(g.wait.shape[0], dtype=np.bool_),
+            period=np.zeros((P, D), dtype=np.int64),
+            mean=np.zeros((P, D), dtype=np.int64),
+            wait_in=np.zeros((P, D), dtype=np.int64),
+            passed=np.zeros((len(g.work), D), dtype=np.int64),
+            end=np.zeros((watched, P, D), dtype=np.int64),
+            latest=np.zeros((cells + 1, watched), dtype=np.int64),
+            ring=np.zeros((cells + 1, watched), dtype=np.int64),
+        )
+        state.latest[0] = self._least_end(interval.low)
+        state.ring[0] = g.least_hop
+        return state
+
+    def _limits(self, interval: _Interval, ceiling: int) -> Limits | None:
+        """What links may cost; ``None`` if some host or some row then has no place or no hosts."""
+        g = self.grid
+        P, D, N = int(g.scalars[0]), int(g.scalars[1]), len(g.wait)
+        along = np.ones((P, N, N), dtype=np.bool_)
+        if D > 1:
+            left = ceiling - g.after - self._least_end(interval.low)
+            for watched, row in enumerate(g.row.tolist()):
+                along[row] &= g.hop[watched] <= left[watched]
+        down = self._down(interval, ceiling)
+        room = self.room.copy()
+        for _ in range(3):
+            if D > 1:
+                room &= (along & room[:, None, :]).any(axis=2) & (along & room[:, :, None]).any(axis=1)
+            room[:-1] &= (down & room[1:, None, :]).any(axis=2)
+            room[1:] &= (down & room[:-1, :, None]).any(axis=1)
+        every = N == P * D
+        if (room.sum(axis=1) < D).any() or (every and not room.any(axis=0).all()):
+            return None
+        if matching_size(np.repeat(room, D, axis=0)) < P * D:
+            return None
+        return Limits(values=np.array([ceiling, interval.high], dtype=np.int64), room=room, down=down, along=along)
+
+    def _down(self, interval: _Interval, ceiling: int) -> BoolArray:
+        """Whether a column within the limits may take a transfer, shape ``(P - 1, N, N)``."""
+        g = self.grid
+        P, N = int(g.scalars[0]), len(g.wait)
+        down = np.broadcast_to(g.wait < NEVER, (P - 1, N, N)).copy()
+        for row in range(P - 1):
+            here, there = g.last_wait[row][:, None] + g.wait, g.first_wait[row + 1][None, :] + g.wait
+            if g.scalars[4]:
+                if g.scalars[2] == 1:
+                    here = here + (g.least_out[:, None] if row > 0 else 0)
+                    there = there + (g.least_out[None, :] if row + 1 < P - 1 else 0)
+                down[row] &= (here <= interval.high) & (there <= interval.high)
+            else:
+                stages = int(g.scalars[2])
+                pair = g.work[(row + 1) * stages - 1][:, None] + g.work[(row + 1) * stages][None, :] + g.wait
+                down[row] &= -(-pair // 2) <= interval.high
+        return down
+
+
+def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
+    """A candidate as arrays of the search."""
+    P, D, _ = candidate.grid
+    a, blocking = candidate.block.stages, data.p2p == "blocking"
+    kinds, room = data.kind_of_node, data.allowed(candidate)
+    there, home = _apart(candidate.p2p_ticks), _apart(candidate.p2p_ticks.T)
+    missing = np.maximum(there, home) >= NEVER
+    both = np.where(missing, NEVER, there + home)
+    there = np.where(missing, NEVER, there)
+    wait = np.where(missing, NEVER, np.maximum(there, home)) if blocking else both
+    watched = watched_stages(candidate)
+    nodes, rests, arcs, hops = [], [], [], []
+    for stage in watched.tolist():
+        node, arc = end_parts(candidate, kinds, both, there, stage)
+        nodes.append(node)
+        rests.append(_rest(node, arc, room))
+        arcs.append([(row + 1) * a - 1 >= stage for row in range(P)])
+        hops.append(
+            np.maximum(_apart(candidate.ring_ticks[candidate.ring_class[stage]]), candidate.ring_floor_ticks[stage])
+            if D > 1
+            else np.full(wait.shape, candidate.ring_floor_ticks[stage])
+        )
+    mean_node, mean_arc = mean_parts(data, candidate, kinds, wait)
+    work = (candidate.forward_ticks + candidate.backward_ticks)[kinds].T
+    inside = candidate.intra_p2p_ticks if a > 1 else 0
+    by_row = work.reshape(P, a, len(kinds))
+    inner = by_row[:, 1:-1].max(axis=1, initial=0) + 2 * inside if a > 2 else np.zeros_like(by_row[:, 0])
+    after = np.full(len(watched), candidate.optimizer_ticks)
+    after[(watched == 0) | (watched == candidate.num_stages - 1)] += least_embedding(candidate)
+    rows = np.arange(P)[:, None].repeat(D, axis=1)
+    order = np.stack([rows, np.arange(D)[None, :].repeat(P, axis=0)], axis=2)
+    if D > P:
+        order = order.transpose(1, 0, 2)
+    turns = all((hop == hop.T).all() for hop in hops)
+    return Grid(
+        scalars=_ints([P, D, a, candidate.num_microbatches - 1, blocking, candidate.intra_p2p_ticks, turns]),
+        order=_ints(order.reshape(-1, 2)),
+        wait=_ints(wait),
+        first_wait=_ints(by_row[:, 0] + inside),
+        last_wait=_ints(by_row[:, -1] + inside),
+        inner=_ints(inner),
+        work=_ints(work),
+        least_out=_ints(wait.min(axis=1)),
+        node=_ints(nodes),
+        arc=_ints(arcs),
+        transfer=_ints([there, both]),
+        rest=_ints(rests),
+        mean_node=_ints(mean_node),
+        mean_rest=_ints(_rest(mean_node, mean_arc, room)),
+        hop=_ints(hops),
+        least_hop=_ints([bottleneck_level(hop, D) if D > 1 else int(hop[0, 0]) for hop in hops]),
+        after=_ints(after),
+        row=_ints(watched // a),
+    )
+
+
+def _ints(values: object) -> IntArray:
+    return np.ascontiguousarray(values, dtype=np.int64)
+
+
+def _apart(ticks: IntArray) -> IntArray:
+    """Costs between different hosts."""
+    apart = np.array(ticks, dtype=np.int64)
+    np.fill_diagonal(apart, NEVER)
+    return apart
+
+
+def _rest(node: IntArray, arc: IntArray, room: BoolArray) -> IntArray:
+    """Least that the rows below a host add, shape ``(P, N)``."""
+    rest = np.zeros_like(node)
+    for row in range(len(node) - 2, -1, -1):
+        below = np.where(room[row + 1], node[row + 1] + rest[row + 1], NEVER)
+        rest[row] = np.minimum((arc[row] + below[None, :]).min(axis=1), NEVER)
+    return rest
