@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from pipette_opt.memory.framework import KINDS, MOMENTS, Framework, framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.memory.table import stage_table
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 from pipette_opt.types import IntArray
@@ -36,7 +38,7 @@ def shipped_predictor() -> MemoryPredictor:
 
 def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRun:
     """What the row of a case says about memory, and what its stages weigh."""
-    run, config, instance = case.run, case.config, case.instance
+    run, config, instance = case.run, memory_config(case), case.instance
     chosen = predictor or shipped_predictor()
     columns = chosen.columns(instance.model, instance.training, [config], gpus_per_node=run.gpus_per_node)
     formula = formula_bytes(stage_table(instance.model, instance.training, [config])).total / GIB
@@ -53,6 +55,14 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         num_gpus=run.num_gpus,
         formula_gib=(float(formula[stages].max()), float(formula.max())),
     )
+
+
+def memory_config(case: Case) -> ParallelConfig:
+    """The degrees of a case, with what only memory knows: ZeRO stages beyond the distributed optimizer."""
+    config, stage = case.config, case.run.zero_stage
+    if config.use_distributed_optimizer and stage is not None and stage > 1:
+        return replace(config, zero_stage=stage)
+    return config
 
 
 def measured_stages(run: MeasuredRun, pp: int) -> IntArray:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt.backtest.memory import framework_of_stack, known_memory
-from pipette_opt.memory.calibration import MemoryRun, predict_memory
+from pipette_opt.backtest.memory_learning import LearningPoint, Reliability, learning_curve, reliability
+from pipette_opt.memory.calibration import MemoryRun, peak_errors, predict_memory
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
 from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
@@ -19,6 +20,13 @@ from pipette_opt.types import BoolArray, FloatArray
 FOLDER_VARIABLE = "PIPETTE_OPT_SHARED"
 
 RISKS = (0.1, 0.05, 0.02, 0.01)
+
+EVEN = 0.5
+
+MOST_KINDS = 12
+
+SLICED = ("num_gpus", "model", "tp", "pp", "dp", "mbs", "zero_stage", "recompute_text")
+"""What errors are grouped by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,12 @@ class Split:
 
 
 SPLITS = (
+    Split(
+        name="H100, nanotron: 8 GPUs to 16",
+        file="hf_ultrascale_h100.csv",
+        calibrate=lambda run: run.num_gpus == 8,
+        judge=lambda run: run.num_gpus == 16,
+    ),
     Split(
         name="H100, nanotron: 8-16 GPUs to 32",
         file="hf_ultrascale_h100.csv",
@@ -83,6 +97,8 @@ class MethodResult:
     ----------
     mean_error, median_error
         Of peaks, absolute and relative; NaN without peaks.
+    verdicts, even
+        At the accepted risk, and at even odds; the same for methods that know no risk.
     kept, groups
         Groups (model and number of GPUs) whose fastest run that fits is not refused, and all groups.
     """
@@ -93,6 +109,7 @@ class MethodResult:
     mean_error: float
     median_error: float
     verdicts: Verdicts
+    even: Verdicts
     kept: int
     groups: int
 
@@ -115,11 +132,26 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Errors of peaks where some quantity has some value; ``bias`` is the median of measured over predicted, less 1."""
+
+    split: str
+    name: str
+    num_peaks: int
+    mean_error: float
+    median_error: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All methods on all splits, the coverage of ours, and what was left out and why."""
+    """All methods on all splits; of ours coverage, errors by slice, reliability, learning curve; what was left out."""
 
     methods: tuple[MethodResult, ...]
     coverage: tuple[Coverage, ...]
+    slices: tuple[Slice, ...]
+    reliability: tuple[Reliability, ...]
+    learning: tuple[LearningPoint, ...]
     notes: tuple[str, ...]
 
 
@@ -129,22 +161,47 @@ def measured_folder() -> Path:
     return (Path(root) if root else Path.cwd().parent / "shared") / "measured"
 
 
-def evaluate_memory(folder: Path, max_oom_risk: float = 0.01, *, with_pipette: bool = True) -> Evaluation:
-    """Every split whose file is there."""
+def evaluate_memory(
+    folder: Path, max_oom_risk: float = 0.01, *, with_pipette: bool = True, with_learning: bool = False
+) -> Evaluation:
+    """
+    Every split whose file is there.
+
+    Parameters
+    ----------
+    with_learning
+        Whether to calibrate again and again on few rows, which takes a minute or two.
+    """
     methods: list[MethodResult] = []
     coverage: list[Coverage] = []
+    slices: list[Slice] = []
+    bins: list[Reliability] = []
+    learning: list[LearningPoint] = []
     notes: list[str] = []
     for split in SPLITS:
         if not (folder / split.file).is_file():
             notes.append(f"{split.name}: no file {split.file}, skipped")
             continue
         known, judged = split_cases(split, folder)
+        known_runs, runs = [run for _, run in known], [run for _, run in judged]
         start = framework_of_stack(read_stack())
-        fitted = fit_framework([run for _, run in known], start)
+        fitted = fit_framework(known_runs, start)
         methods += judge(split.name, fitted, known, judged, max_oom_risk, with_pipette=with_pipette)
-        if any(run.peak_gib is not None for _, run in judged):
-            coverage += coverage_of(split.name, fitted, [run for _, run in judged])
-    return Evaluation(methods=tuple(methods), coverage=tuple(coverage), notes=tuple(notes))
+        if any(run.peak_gib is not None for run in runs):
+            coverage += coverage_of(split.name, fitted, runs)
+            slices += slices_of(split.name, fitted, judged)
+        if any(run.ran_out for run in runs):
+            bins += reliability(split.name, fitted, runs)
+        if with_learning and known_runs:
+            learning += learning_curve(split.name, known_runs, runs, start)
+    return Evaluation(
+        methods=tuple(methods),
+        coverage=tuple(coverage),
+        slices=tuple(slices),
+        reliability=tuple(bins),
+        learning=tuple(learning),
+        notes=tuple(notes),
+    )
 
 
 def split_cases(
@@ -170,9 +227,10 @@ def judge(
     ours = [predict_memory(framework, run) for run in runs]
     formula, fullest = np.array([run.formula_gib for run in runs if run.formula_gib is not None]).T
     capacity = np.array([run.capacity_gib for run in runs])
-    refused = np.array([oom_probability(one) > max_oom_risk for one in ours])
+    risks = np.array([oom_probability(one) for one in ours])
+    taken = np.array([one.taken_gib for one in ours])
     results = [
-        _result(name, "ours", judged, np.array([one.taken_gib for one in ours]), refused),
+        _result(name, "ours", judged, taken, risks > max_oom_risk, risks > EVEN),
         _result(name, "closed formula", judged, formula, fullest > capacity),
         _result(name, "formula + 20 %", judged, formula * MARGIN, fullest * MARGIN > capacity),
     ]
@@ -208,7 +266,12 @@ def pipette_features(pairs: Sequence[tuple[MeasuredRun, MemoryRun]]) -> FloatArr
 
 
 def _result(
-    split: str, method: str, judged: Sequence[tuple[MeasuredRun, MemoryRun]], predicted: FloatArray, refused: BoolArray
+    split: str,
+    method: str,
+    judged: Sequence[tuple[MeasuredRun, MemoryRun]],
+    predicted: FloatArray,
+    refused: BoolArray,
+    unlikely: BoolArray | None = None,
 ) -> MethodResult:
     runs = [run for _, run in judged]
     peaks = np.array([np.nan if run.peak_gib is None else run.peak_gib for run in runs])
@@ -225,6 +288,7 @@ def _result(
         mean_error=float(errors.mean()) if len(errors) else float("nan"),
         median_error=float(np.median(errors)) if len(errors) else float("nan"),
         verdicts=verdicts(refused[labelled], ran_out[labelled]),
+        even=verdicts((refused if unlikely is None else unlikely)[labelled], ran_out[labelled]),
         kept=kept,
         groups=seen,
     )
@@ -245,6 +309,45 @@ def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> 
     return results
 
 
+def slices_of(split: str, framework: Framework, judged: Sequence[tuple[MeasuredRun, MemoryRun]]) -> list[Slice]:
+    """Errors of peaks by each of ``SLICED`` that has several values."""
+    measured = [(run, memory) for run, memory in judged if memory.peak_gib is not None]
+    errors = peak_errors(framework, [memory for _, memory in measured])
+    off = np.abs(np.exp(-errors) - 1)
+    found = []
+    for name in SLICED:
+        values = np.array([str(getattr(run, name)) for run, _ in measured])
+        kinds = sorted(set(values), key=lambda value: (len(value), value))
+        for kind in kinds if 1 < len(kinds) <= MOST_KINDS else ():
+            members = values == kind
+            found.append(
+                Slice(
+                    split=split,
+                    name=f"{name.removesuffix('_text')} {kind}",
+                    num_peaks=int(members.sum()),
+                    mean_error=float(off[members].mean()),
+                    median_error=float(np.median(off[members])),
+                    bias=float(np.expm1(np.median(errors[members]))),
+                )
+            )
+    return found
+
+
+def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:
+    """The table of errors by slice, as text."""
+    return [
+        {
+            "runs": one.split,
+            "slice": one.name,
+            "peaks": str(one.num_peaks),
+            "mean error": _percent(one.mean_error),
+            "median": _percent(one.median_error),
+            "measured over predicted": f"{one.bias:+.1%}",
+        }
+        for one in evaluation.slices
+    ]
+
+
 def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:
     """The table of methods, as text."""
     rows = []
@@ -260,6 +363,7 @@ def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:
                 "missed OOM": _share(verdict.missed, verdict.ran_out),
                 "false alarms": _share(verdict.false, verdict.fitted),
                 "accuracy": _percent(verdict.accuracy),
+                "at even odds": _percent(one.even.accuracy),
                 "best kept": f"{one.kept} of {one.groups}" if one.groups else "",
             }
         )

@@ -93,6 +93,12 @@ def predict(
     attention_kernel: Annotated[str, typer.Option(help="flash or unfused.")] = "flash",
     gpu_memory_gib: Annotated[float, typer.Option(help="Memory of one GPU, GiB.", min=1)] = 80.0,
     max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="GPUs of one host; by default the whole job.", min=1)
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="Constants of a stack: a profile of data/frameworks, or a stack's file.")
+    ] = None,
     weights: Annotated[Path | None, typer.Option(help="Weights file; the shipped one by default.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Also trace every stage (needs torch).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -107,6 +113,7 @@ def predict(
     from pipette_opt.memory.predictor import MemoryPredictor
     from pipette_opt.memory.shapes import LocalShapes
     from pipette_opt.parallel import ParallelConfig
+    from pipette_opt.read.framework import read_framework
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import TrainingSpec
     from pipette_opt.units import GIB
@@ -135,20 +142,24 @@ def predict(
         )
         config.num_microbatches(global_batch_size)
         LocalShapes.of(spec, training, config)
-        predictor = MemoryPredictor.load(weights)
-        prediction = predictor.predict(spec, training, [config], max_oom_risk=max_oom_risk)[0]
+        constants = None if framework is None else read_framework(framework)
+        predictor = MemoryPredictor.load(weights, framework=constants)
+        prediction = predictor.predict(
+            spec, training, [config], gpus_per_node=gpus_per_node, max_oom_risk=max_oom_risk
+        )[0]
     except InputError:
         raise
     except ValueError as error:
         raise InputError("memory predict", str(error)) from error
-    capacity = int(gpu_memory_gib * GIB) - predictor.overhead.reserve_bytes
+    capacity = predictor.room_bytes(int(gpu_memory_gib * GIB))
+    risks = predictor.oom_probability(prediction.predicted_bytes, capacity, prediction.spread)
     rows: list[dict[str, Any]] = [
         {
             "stage": stage,
             "predicted_gib": predicted / GIB,
             "upper_gib": upper / GIB,
             "capacity_gib": capacity / GIB,
-            "oom_probability": float(predictor.oom_probability(predicted, capacity)),
+            "oom_probability": float(risks[stage]),
             "extrapolates": bool(outside),
         }
         for stage, (predicted, upper, outside) in enumerate(
@@ -171,6 +182,7 @@ def evaluate(
     ] = None,
     max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
     pipette: Annotated[bool, typer.Option(help="Also train Pipette's network (needs torch).")] = True,
+    learning: Annotated[bool, typer.Option(help="Also calibrate on few runs again and again (a minute).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """
@@ -181,7 +193,14 @@ def evaluate(
 
     Example: pipette-opt memory evaluate
     """
-    from pipette_opt.backtest.memory_evaluation import coverage_rows, evaluate_memory, measured_folder, method_rows
+    from pipette_opt.backtest.memory_evaluation import (
+        coverage_rows,
+        evaluate_memory,
+        measured_folder,
+        method_rows,
+        slice_rows,
+    )
+    from pipette_opt.backtest.memory_learning import learning_rows, reliability_rows
 
     chosen = folder or measured_folder()
     if not chosen.is_dir():
@@ -189,15 +208,22 @@ def evaluate(
             raise InputError("--folder", f"is no folder of measured runs: {folder}.")
         typer.echo("no measured runs here: set PIPETTE_OPT_SHARED, or give --folder; nothing evaluated.")
         return
-    evaluation = evaluate_memory(chosen, max_oom_risk, with_pipette=pipette)
-    tables = {"methods": method_rows(evaluation), "coverage": coverage_rows(evaluation)}
+    evaluation = evaluate_memory(chosen, max_oom_risk, with_pipette=pipette, with_learning=learning)
+    tables = {
+        "methods": method_rows(evaluation),
+        "coverage": coverage_rows(evaluation),
+        "probabilities": reliability_rows(evaluation.reliability),
+        "learning": learning_rows(evaluation.learning),
+        "slices": slice_rows(evaluation),
+    }
     if as_json:
         import json
 
         typer.echo(json.dumps({**tables, "notes": list(evaluation.notes)}, indent=2))
         return
     for rows in tables.values():
-        typer.echo(_markdown(rows) + "\n")
+        if rows:
+            typer.echo(_markdown(rows) + "\n")
     for note in evaluation.notes:
         typer.echo(note)
 

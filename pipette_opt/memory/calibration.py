@@ -7,7 +7,7 @@ nothing, as jobs fail for many reasons). Every constant has a prior around the s
 what they can tell and leave the rest. How wrong predictions are is learnt from runs left out (:mod:`spread`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -41,11 +41,12 @@ SPREADS = {
 }
 """Standard deviations of the priors: by how much stacks differ."""
 
-STARTS: tuple[dict[str, float], ...] = (
-    {},
-    {"step_state_bytes": 6.0, "run_ahead_buffers": 40.0, "pile_up_buffers": 40.0, "activations": 0.2},
-)
-"""Where descents begin, besides the starting stack: terms that never show have no slope."""
+HOPS: Mapping[str, float] = {
+    "run_ahead_buffers": 40.0,
+    "pile_up_buffers": 40.0,
+    "step_state_bytes": 7.0,
+}
+"""Where else to look, one constant at a time: terms that do not show have no slope."""
 
 UNDECIDED = 1.0
 """Terms that the runs leave open by so little count as there: a job is dearer than a candidate."""
@@ -60,6 +61,8 @@ FEWEST_PEAKS = 3
 TYPICAL_SPREAD = 0.03
 SMALLEST_SPREAD, LARGEST_SPREAD = 0.015, 0.3
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
+
+MOST_STEPS, MOST_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
 
 SURELY_OUT = 2.0
 """Needs beyond the device by so many standard deviations are shown as they are."""
@@ -171,18 +174,19 @@ def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework
 
 def fit_constants(runs: Sequence[MemoryRun], base: Framework) -> Framework:
     """
-    Constants and spread, from several starts.
+    Constants and spread: from the starting stack, then by a hop of some constant wherever that is likelier.
 
     The spread is that of the peaks; where there are none, the one under which the labels are likeliest.
     """
     has_peaks = sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
-    starts = [replace(base, **moved) for moved in STARTS]  # type: ignore[arg-type]
-    found = [_alternate(runs, base, start, has_peaks) for start in starts]
-    posterior = _Posterior(runs, base, found[0].spread)
-    losses = [posterior.loss(_state(one)) - UNDECIDED * (index > 0) for index, one in enumerate(found)]
-    framework = found[int(np.argmin(losses))]
+    framework = _alternate(runs, base, base, has_peaks)
+    for name, value in HOPS.items():
+        posterior = _Posterior(runs, base, framework.spread)
+        hopped = posterior.maximise(replace(framework, **{name: value}))  # type: ignore[arg-type]
+        if posterior.loss(_state(hopped)) < posterior.loss(_state(framework)) + UNDECIDED:
+            framework = hopped
     if has_peaks:
-        return framework
+        return replace(framework, spread=robust_spread(peak_errors(framework, runs)))
     tries = [(_Posterior(runs, base, spread), spread) for spread in LABEL_SPREADS]
     fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
     return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
@@ -235,26 +239,35 @@ class _Posterior:
         self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
 
     def maximise(self, start: Framework) -> Framework:
-        """Gauss-Newton steps in what is not held by a limit, halved until they help."""
+        """Gauss-Newton steps in what is not held by a limit; where they fail, at a kink, constants one by one."""
         state = np.maximum(_state(start), self.lowest)
         loss = self.loss(state)
-        for _ in range(60):
+        for _ in range(MOST_STEPS):
             gradient, curvature = self._slopes(state)
             free = (state > self.lowest) | (gradient < 0)
             step = np.zeros_like(state)
             step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
             before = loss
-            for _ in range(12):
-                trial = np.maximum(state + step, self.lowest)
-                trial_loss = self.loss(trial)
-                if trial_loss < loss:
-                    state, loss = trial, trial_loss
-                    break
-                step = step / 2
-            if before - loss < 1e-6 * (1 + abs(before)):
+            state, loss = self._along(state, loss, step)
+            if before - loss < SMALLEST_GAIN * (1 + abs(before)):
+                for index in np.flatnonzero(free):
+                    alone = np.zeros_like(state)
+                    alone[index] = -gradient[index] / curvature[index, index]
+                    state, loss = self._along(state, loss, alone)
+            if before - loss < SMALLEST_GAIN * (1 + abs(before)):
                 break
         values = dict(zip((*COLUMNS, "unusable_gib"), state.tolist(), strict=True))
         return replace(start, **values)
+
+    def _along(self, state: FloatArray, loss: float, step: FloatArray) -> tuple[FloatArray, float]:
+        """The first of ever shorter steps that helps; nowhere if none does."""
+        for _ in range(MOST_HALVINGS):
+            trial = np.maximum(state + step, self.lowest)
+            trial_loss = self.loss(trial)
+            if trial_loss < loss:
+                return trial, trial_loss
+            step = step / 2
+        return state, loss
 
     def loss(self, state: FloatArray) -> float:
         """Minus the logarithm of the posterior."""

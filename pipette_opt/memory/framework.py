@@ -216,7 +216,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     ),
     "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes", "table_bytes"),
     "buffer_spread": ("gathered_buffers", "run_ahead_buffers", "pile_up_buffers"),
-    "step_spread": ("step_bytes", "step_state_bytes"),
+    "step_spread": ("step_bytes",),
 }
 """Columns whose errors go together."""
 

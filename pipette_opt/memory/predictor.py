@@ -197,9 +197,13 @@ class MemoryPredictor:
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
         """What the tensors of a stage may take on a GPU."""
+        return self.room_bytes(gpu.memory_bytes)
+
+    def room_bytes(self, memory_bytes: int) -> int:
+        """The same of a GPU with so much memory."""
         if self.framework is not None:
-            return max(gpu.memory_bytes - int(self.framework.unusable_gib * GIB), 0)
-        return self.overhead.usable_bytes(gpu)
+            return max(memory_bytes - int(self.framework.unusable_gib * GIB), 0)
+        return max(memory_bytes - self.overhead.reserve_bytes, 0)
 
     def columns(
         self,

@@ -1,0 +1,95 @@
+"""
+Write ``data/frameworks``: memory constants of software stacks, from measured runs where there are any.
+
+Run ``python benchmarks/memory/frameworks.py``; measured runs are looked for in ``$PIPETTE_OPT_SHARED/measured`` or
+``../shared/measured``. What rests on no measurement says "assumed".
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from pipette_opt.backtest.memory import memory_runs
+from pipette_opt.backtest.memory_evaluation import SPLITS, measured_folder, split_cases
+from pipette_opt.files import write_atomically
+from pipette_opt.memory.calibration import MemoryRun, peak_errors
+from pipette_opt.memory.framework import Framework, numbers_of
+from pipette_opt.memory.spread import fit_framework
+from pipette_opt.read.runs import read_runs
+from pipette_opt.read.stack import read_stack
+from pipette_opt.units import GIB
+
+FOLDER = Path(__file__).resolve().parents[2] / "data" / "frameworks"
+HEAD = "What the constants mean: class Framework in pipette_opt/memory/framework.py."
+
+BUCKET_ELEMENTS = 5e8
+"""DeepSpeed's default ``reduce_bucket_size`` and ``allgather_bucket_size``."""
+
+
+def main() -> None:
+    """Every profile."""
+    folder = measured_folder()
+    nanotron = fit_framework(memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), Framework())
+    judged = memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
+    write(
+        "nanotron",
+        "Memory of nanotron on H100 80 GB.",
+        "Fitted to the Ultra-Scale Playbook sweep of Hugging Face (nanotron, H100, 8 to 32 GPUs; peaks reserved by the "
+        "allocator on the first pipeline stage, and which jobs ran out of memory), as copied in eyao600/Rapid-LLM @ "
+        "9a8d0a1.",
+        "reserved",
+        f"{errors(nanotron, judged)}, fitted; what is predicted for larger jobs: benchmarks/results/memory.md",
+        nanotron,
+    )
+    tests = next(split for split in SPLITS if split.file == "megatron_ci_golden.csv")
+    own = [run for _, run in split_cases(tests, folder)[1]]
+    write(
+        "megatron-core",
+        "Memory of Megatron-Core.",
+        "Counted tensors and allowances, nothing fitted. Checked against the peaks that Megatron-LM's own functional "
+        "tests record (NVIDIA/Megatron-LM @ d98e8a6; allocated on the last rank).",
+        "allocated",
+        f"{errors(Framework(), own)}; more where tests of an older image fell back to unfused attention",
+        Framework(),
+    )
+    published = memory_runs(read_runs(folder / "published_tables.csv"), read_stack())
+    off = np.expm1(-peak_errors(Framework(), published))
+    write(
+        "torchtitan",
+        "Memory of torchtitan: assumed.",
+        "Assumed: Megatron-Core's constants, and norms that are one kernel each. Public peaks (pytorch/torchtitan @ "
+        "b5bcd76, benchmarks/) are of one model in variants of one layout, which is too few to fit anything; calibrate "
+        "on your own runs.",
+        "reserved",
+        f"of {len(off)} published peaks in bf16 (Llama 3.1 8B, FSDP over 8 GPUs) the prediction is "
+        f"{off.min():+.0%} to {off.max():+.0%} off, as its recomputation of single operators is not modelled",
+        replace(Framework(), spread=0.15),
+    )
+    write(
+        "deepspeed",
+        "Memory of DeepSpeed with ZeRO: assumed.",
+        "Assumed: Megatron-Core's constants, and one bucket each of reduced gradients and gathered parameters in 16 "
+        "bits at DeepSpeed's default size of 5e8 elements. No public peaks were found; calibrate on your own runs.",
+        "reserved",
+        "not measured",
+        replace(Framework(), base_gib=2 * 2 * BUCKET_ELEMENTS / GIB, spread=0.15),
+    )
+
+
+def errors(framework: Framework, runs: list[MemoryRun]) -> str:
+    """Mean and median of absolute errors, for people."""
+    off = np.abs(np.expm1(-peak_errors(framework, runs)))
+    return f"mean {off.mean():.1%}, median {np.median(off):.1%} of {len(off)} peaks"
+
+
+def write(name: str, title: str, source: str, peak: str, error: str, framework: Framework) -> None:
+    """One profile."""
+    data = {"name": name, "source": source, "peak": peak, "error": error, "memory": numbers_of(framework)}
+    text = yaml.safe_dump(data, sort_keys=False, width=118)
+    write_atomically(FOLDER / f"{name}.yaml", f"# {title} {HEAD}\n{text}")
+
+
+if __name__ == "__main__":
+    main()
