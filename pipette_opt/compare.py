@@ -2,17 +2,30 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.amp import AmpParams, amp
+from pipette_opt.heuristics.annealing import AnnealingParams
 from pipette_opt.heuristics.megatron import identity_order, megatron_rule
+from pipette_opt.heuristics.varuna import varuna
 from pipette_opt.judge import best_first, judge_solution, lower_bound_s
 from pipette_opt.optimize import OptimizeParams, Watcher, hint_for, solve_exact
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem import ProblemData
+from pipette_opt.search import anneal_on_threads
 from pipette_opt.solution import Result
 
-METHODS = ("pipette-opt", "annealing (tuned)", "annealing (Pipette's)", "identity order", "Megatron's rule")
+METHODS = (
+    "pipette-opt",
+    "annealing (tuned)",
+    "annealing (Pipette's)",
+    "AMP",
+    "Varuna",
+    "identity order",
+    "Megatron's rule",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +53,13 @@ class MethodRow:
 
 
 def compare_methods(prepared: Prepared, params: OptimizeParams) -> list[MethodRow]:
-    """Run every method on the candidates that have a closed form, each with ``params.time_limit_s``."""
+    """Run every method on the candidates with a closed form, each with ``params.time_limit_s`` on as many threads."""
     data = prepared.exact
 
-    def annealed(variant: str) -> Result:
-        settings = AnnealingParams(time_limit_s=params.time_limit_s, seed=params.seed)
-        return anneal(data, replace(settings, variant=variant))  # type: ignore[arg-type]
+    def annealed(variant: Literal["tuned", "pipette"]) -> Result:
+        settings = AnnealingParams(variant=variant, time_limit_s=params.time_limit_s, seed=params.seed)
+        results = anneal_on_threads(data, settings, params.workers)
+        return min(results, key=lambda one: inf if one.solution is None else one.solution.objective_ticks)
 
     def solved() -> Result:
         watcher = Watcher()
@@ -55,6 +69,8 @@ def compare_methods(prepared: Prepared, params: OptimizeParams) -> list[MethodRo
         "pipette-opt": solved,
         "annealing (tuned)": lambda: annealed("tuned"),
         "annealing (Pipette's)": lambda: annealed("pipette"),
+        "AMP": lambda: amp(data, AmpParams(time_limit_s=params.time_limit_s, seed=params.seed)),
+        "Varuna": lambda: varuna(data),
         "identity order": lambda: identity_order(data),
         "Megatron's rule": lambda: megatron_rule(data),
     }

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from pipette_opt.backends import Backend
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import Certified, CertifyParams, certify
 from pipette_opt.errors import InfeasibleError
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.annealing import AnnealingParams
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
@@ -32,6 +33,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
+from pipette_opt.search import SearchParams, anneal_on_threads, search
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
 
@@ -126,6 +128,7 @@ def optimize(
     inputs: Mapping[str, Any] | None = None,
     prepared: Prepared | None = None,
     known: Sequence[Solution] = (),
+    backend: Backend | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
@@ -138,6 +141,8 @@ def optimize(
         What :func:`~pipette_opt.prepare.prepare` made of the same instance and space, if that was done before.
     known
         Placements to start from, of candidates of ``prepared.exact``.
+    backend
+        Processes over which the search for the closed form is spread; threads of this one without it.
     """
     from pipette_opt.verify import verify
 
@@ -152,7 +157,7 @@ def optimize(
         certified = certify_judge(prepared, judged, params, watcher, CLOSED_FORM_SHARE)
         judged += certified.judged
     if not judged or best_first(judged)[0].objective_s is not None:
-        result = solve_exact(prepared, params, watcher, hint)
+        result = solve_exact(prepared, params, watcher, hint, backend)
         judged += judge_pool(instance, prepared.exact, result)
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
@@ -165,11 +170,14 @@ def optimize(
 
 
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:
-    """Anneal the candidates that have a closed form."""
+    """Anneal the candidates that have a closed form, on every thread with a seed of its own."""
     watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
     most = HINT_BESIDE_INTERLEAVED_S if prepared.interleaved.candidates else MOST_ANNEALING_S
     limit = min(most, ANNEALING_SHARE * params.time_limit_s)
-    return anneal(prepared.exact, AnnealingParams(time_limit_s=limit, seed=params.seed), stop=watcher.stop)
+    settings = AnnealingParams(time_limit_s=limit, seed=params.seed)
+    first, *others = anneal_on_threads(prepared.exact, settings, params.workers, watcher.stop)
+    found = (one for other in others if other.solution is not None for one in (other.solution, *other.pool))
+    return with_known(first, tuple(found))
 
 
 def with_known(hint: Result, known: Sequence[Solution]) -> Result:
@@ -184,11 +192,10 @@ def with_known(hint: Result, known: Sequence[Solution]) -> Result:
     return replace(hint, status=status, solution=best, pool=tuple(others))
 
 
-def solve_exact(prepared: Prepared, params: OptimizeParams, watcher: Watcher, hint: Result) -> Result:
-    """CP-SAT over the candidates that have a closed form, from the hint."""
-    from pipette_opt.solver.params import SolverParams
-    from pipette_opt.solver.solve import solve
-
+def solve_exact(
+    prepared: Prepared, params: OptimizeParams, watcher: Watcher, hint: Result, backend: Backend | None = None
+) -> Result:
+    """Search and proof over the candidates that have a closed form, from the hint."""
     data = prepared.exact
     left = max(0.1, (1.0 - INTERLEAVED_SHARE) * params.time_limit_s - watcher.elapsed_s)
     start = [] if hint.solution is None else [hint.solution, *hint.pool]
@@ -197,12 +204,15 @@ def solve_exact(prepared: Prepared, params: OptimizeParams, watcher: Watcher, hi
         objective = None if incumbent is None else incumbent * data.tick_s
         watcher.report("solving", objective, bound * data.tick_s)
 
-    return solve(
+    return search(
         data,
-        SolverParams(time_limit_s=left, gap_limit=params.gap_limit, workers=params.workers, seed=params.seed),
-        hint=start,
+        SearchParams(
+            time_limit_s=left, gap_limit=params.gap_limit, workers=params.workers, seed=params.seed, first_s=0.0
+        ),
+        known=start,
         on_progress=on_progress,
         stop=watcher.stop,
+        backend=backend,
     )
 
 

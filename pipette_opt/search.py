@@ -56,6 +56,8 @@ class SearchParams:
         Stop when (objective - bound) / objective is at most this.
     workers
         Threads; of no effect with a backend, which has its own number.
+    first_s
+        How long all threads anneal before anything is proven; by default as long as the number of hosts calls for.
     deterministic
         The same seed and workers give the same result wherever the time limit does not strike first: annealing is
         limited by moves and comes before the proof.
@@ -66,6 +68,7 @@ class SearchParams:
     workers: int = 2
     seed: int = 0
     deterministic: bool = False
+    first_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.time_limit_s >= 0:
@@ -107,6 +110,13 @@ def first_annealing_s(data: ProblemData, time_limit_s: float) -> float:
     return min(FIRST_SHARE * time_limit_s, FIRST_S_PER_HOST * data.num_nodes, MOST_FIRST_S)
 
 
+def _anneal_first(data: ProblemData, params: SearchParams, stop: threading.Event) -> list[Result]:
+    first_s = first_annealing_s(data, params.time_limit_s) if params.first_s is None else params.first_s
+    if first_s <= 0:
+        return []
+    return anneal_on_threads(data, AnnealingParams(time_limit_s=first_s, seed=params.seed), params.workers, stop)
+
+
 def anneal_on_threads(
     data: ProblemData, params: AnnealingParams, threads: int, stop: threading.Event | None = None
 ) -> list[Result]:
@@ -131,9 +141,8 @@ def _on_threads(
         settings = AnnealingParams(time_limit_s=None, max_moves=DETERMINISTIC_MOVES, seed=params.seed)
         hints = [anneal(data, settings, stop=stop)]
     else:
-        first_s = first_annealing_s(data, params.time_limit_s)
-        hints = anneal_on_threads(data, AnnealingParams(time_limit_s=first_s, seed=params.seed), params.workers, stop)
-    passed = time.perf_counter() - started
+        hints = _anneal_first(data, params, stop)
+    passed, start = time.perf_counter() - started, [*known, *_solutions(hints)]
     settings = AnnealingParams(time_limit_s=None, max_moves=1 << 62, seed=params.seed, first_moves=FIRST_MOVES)
 
     def told(elapsed_s: float, incumbent: int | None, bound: int) -> None:
@@ -141,7 +150,7 @@ def _on_threads(
             on_progress(passed + elapsed_s, incumbent, bound)
 
     def improve(offer: Callable[[Solution], None], ended: threading.Event) -> None:
-        anneal(data, replace(settings, seed=params.seed + 7), stop=ended, offer=offer, start=_solutions(hints))
+        anneal(data, replace(settings, seed=params.seed + 7), stop=ended, offer=offer, start=start)
 
     result = solve(
         data,
@@ -152,7 +161,7 @@ def _on_threads(
             seed=params.seed,
             deterministic=params.deterministic,
         ),
-        hint=[*known, *_solutions(hints)],
+        hint=start,
         on_progress=told,
         stop=stop,
         improve=improve if params.workers > 1 and not params.deterministic else None,
@@ -261,7 +270,10 @@ class _Rounds:
 
     def run(self) -> Result:
         """Rounds until nothing is open or time is up."""
-        seconds, proves = first_annealing_s(self.data, self.params.time_limit_s), False
+        first_s = self.params.first_s
+        seconds = first_annealing_s(self.data, self.params.time_limit_s) if first_s is None else first_s
+        proves = seconds <= 0
+        seconds = seconds or ROUND_S
         while not self.stop.is_set() and self.seconds_left > 0 and not self.is_closed:
             pieces = self._pieces(min(seconds, max(self.seconds_left, 0.05)), proves=proves)
             for _, outcome in self.backend.run(work_on, pieces, self.stop):

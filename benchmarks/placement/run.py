@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 def run() -> None:
     """Hand all options on, with the files for the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--set", default="quick", choices=("quick", "full"))
+    parser.add_argument("--set", default="quick", choices=("quick", "full", "reach"))
     arguments, others = parser.parse_known_args()
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"placement-{arguments.set}-{datetime.now(UTC).date().isoformat()}"

@@ -94,10 +94,48 @@ def solve(
             say(f"written to {csv}")
 
 
+@app.command("annealing")
+def annealing(
+    seconds: Annotated[float, typer.Option(help="For each measurement.", rich_help_panel=opt.RUN)] = 0.3,
+    json: opt.Json = False,
+) -> None:
+    """
+    Moves that the annealers make in a second on one core.
+
+    Example: [bold]pipette-opt benchmark annealing --seconds 1[/]
+    """
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.placement_bench.speed import speeds
+    from pipette_opt.placement_bench.tables import environment
+
+    if not seconds > 0:
+        raise InputError("--seconds", f"must be > 0, got {seconds}.")
+    rows = speeds(seconds)
+    if json:
+        show_json([asdict(row) for row in rows])
+        return
+    table = Table(caption=environment(), caption_justify="left")
+    for name in ("cluster", "shape", "sends", "tuned", "general kernel", "Pipette's"):
+        table.add_column(name, justify="left" if name in ("cluster", "shape", "sends") else "right")
+    for row in rows:
+        figures = (row.tuned_per_s, row.general_per_s, row.pipette_per_s)
+        table.add_row(row.cluster, row.shape, row.p2p, *(f"{figure / 1e6:.2f} M/s" for figure in figures))
+    show(table)
+
+
 @app.command("placement")
 def placement(
     set_: Annotated[
-        str, typer.Option("--set", help="quick (under two minutes) or full (hours).", rich_help_panel=INSTANCES)
+        str,
+        typer.Option(
+            "--set",
+            help="quick (two minutes), full (75 minutes on two cores), reach (days).",
+            rich_help_panel=INSTANCES,
+        ),
     ] = "quick",
     instances: Annotated[
         str | None, typer.Option(help="Only these clusters, e.g. tree,measured-17,joint.", rich_help_panel=INSTANCES)
@@ -140,7 +178,7 @@ def placement(
     from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows
     from pipette_opt.types import P2PMode
 
-    opt.one_of("--set", set_, ("quick", "full"))
+    opt.one_of("--set", set_, ("quick", "full", "reach"))
     if p2p is not None:
         opt.one_of("--p2p", p2p, ("blocking", "async"))
     for option, value in (("--seeds", seeds), ("--seconds", seconds), ("--workers", workers)):
@@ -163,7 +201,7 @@ def placement(
     threads = workers or opt.cores()
     known = read_rows(csv) if resume and csv is not None and csv.exists() else []
     warm_up_s = warm_up(threads)
-    say(f"{len(chosen)} instances, at most {3 * sum(one.limit_s for one in chosen) / 60:.0f} minutes")
+    say(f"{len(chosen)} instances, at most {2 * sum(one.limit_s for one in chosen) / 60:.0f} minutes")
     rows = []
     for row in run_all(chosen, workers=threads, known=known, say=say):
         rows.append(row)

@@ -79,6 +79,16 @@ MaxOomRisk = Annotated[
 TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
 GapLimit = Annotated[float, typer.Option(help="Stop at this proven gap, e.g. 0.01.", rich_help_panel=RUN)]
 Workers = Annotated[int | None, typer.Option(help="Threads; all cores by default.", rich_help_panel=RUN)]
+Backend = Annotated[
+    str,
+    typer.Option(
+        help="threads; joblib: processes of this machine; ray: a Ray cluster (pip install 'pipette-opt\\[ray]').",
+        rich_help_panel=RUN,
+    ),
+]
+RayAddress = Annotated[
+    str | None, typer.Option(help="Of the Ray cluster, e.g. auto; one on this machine otherwise.", rich_help_panel=RUN)
+]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
 

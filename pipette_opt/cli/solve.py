@@ -1,12 +1,13 @@
 """``pipette-opt solve``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+from pipette_opt.errors import InputError
 
 
 def solve(
@@ -39,6 +40,8 @@ def solve(
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = 0.0,
     workers: opt.Workers = None,
+    backend: opt.Backend = "threads",
+    ray_address: opt.RayAddress = None,
     seed: opt.Seed = 0,
     compare_current: Annotated[
         str | None,
@@ -65,6 +68,7 @@ def solve(
     Ctrl-C stops the search; the best plan so far is written. Exit code 0: done, 2: wrong input, 3: no feasible
     plan, 4: stopped early.
     """
+    from pipette_opt.backends import BackendName, backend_of
     from pipette_opt.cli.output import live_progress, say, show, show_json
     from pipette_opt.optimize import OptimizeParams, Watcher, optimize
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
@@ -108,6 +112,10 @@ def solve(
         seed=seed,
         max_oom_risk=max_oom_risk,
     )
+    opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
+    if ray_address is not None and backend != "ray":
+        raise InputError("--ray-address", f"has no effect with --backend {backend}.")
+    processes = backend_of(cast(BackendName, backend), params.workers, ray_address)
     current = None
     if compare_current is not None:
         from pipette_opt.cli.current import current_of
@@ -119,7 +127,8 @@ def solve(
             say(f"your current launch cannot be compared: {error}")
     watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        plan = optimize(job.instance, space, params, watcher, {**job.inputs, "max_oom_risk": max_oom_risk})
+        inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
+        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes)
     write_plan(plan, out)
     if trace is not None:
         from pipette_opt.estimator.trace import write_trace

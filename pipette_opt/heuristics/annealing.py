@@ -92,6 +92,8 @@ class _Shapes:
         self.told: dict[int, int] = {}
         everything = np.arange(data.num_nodes)
         for one in start:
+            if checked_solution(data, one.candidate, one.nodes) is None or len(np.unique(one.nodes)) < one.nodes.size:
+                continue
             nodes = np.concatenate([one.nodes.ravel(), np.setdiff1d(everything, one.nodes)])
             self.found.setdefault(data.candidates[one.candidate].grid, []).append(nodes)
 

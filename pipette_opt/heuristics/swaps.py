@@ -360,6 +360,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
         threshold[index] = (1.0 - uniform(state)) ** (-1.0 / softness)
     stages = max(np.int64(1), moves // REBUILD)
     accepted = 0
+    many = max(np.int64(100), 100 * cells // 256)  # moves of many cells are rarer where they take long
     tau, sum_columns, sum_rings, energy = 1.0, 1.0, 1.0, 1.0
     column_reference, ring_reference = 0.0, 0.0
     fresh = True
@@ -417,7 +418,8 @@ def anneal_grid(  # type: ignore[no-untyped-def]
             at = below(state, NUM_THRESHOLDS)
         if M < 2:
             return best
-        number = _draw_move(below(state, 100), P, D, M, nodes, first, second, state)
+        choice = below(state, many)
+        number = _draw_move(choice if choice < 100 else 0, P, D, M, nodes, first, second, state)
         if number == 0:
             continue
         if number == 1:

@@ -32,7 +32,7 @@ MAX_OOM_RISK = 0.01
 Shape = tuple[int, int]
 """Pipeline and data size of the grid of hosts."""
 
-SetName = Literal["quick", "full"]
+SetName = Literal["quick", "full", "reach"]
 
 SHAPES: dict[int, tuple[Shape, ...]] = {
     8: ((4, 2), (2, 4)),
@@ -87,8 +87,8 @@ class BenchInstance:
         ``None`` for the choice among all candidates of a job with 128 GPUs.
     limit_s
         Wall time that the solver has.
-    target
-        Placement gap aimed at within ``limit_s``; ``None`` where none is set.
+    target, target_s
+        Placement gap aimed at, and within how many seconds; ``None`` where none is set.
     """
 
     cluster: str
@@ -98,6 +98,7 @@ class BenchInstance:
     seed: int
     limit_s: float
     target: float | None
+    target_s: float | None = None
 
     @property
     def num_used(self) -> int:
@@ -145,8 +146,10 @@ def instances(
     """
     The instances of a set; what is given narrows or changes it.
 
-    Quick: every cluster once, small. Full: every cluster, shape and send mode with balanced weights; the first shape
-    of 16 to 128 hosts with the weights of each job, sent as Megatron-Core sends by default; the joint choice.
+    Quick: every cluster once, small. Full: what 75 minutes on two cores allow, with less time for each than the goals
+    give: 16 hosts on every cluster, 32 and 64 on four, all with five seeds; 128 and 1,280 hosts on two with one seed;
+    weights of real jobs; the joint choice; asynchronous sends on some. Reach: every cluster, shape and send mode, with
+    the seconds of the goals; takes days.
 
     Parameters
     ----------
@@ -155,9 +158,9 @@ def instances(
     seeds
         So many of each, in place of its own.
     seconds
-        Time limit of each, in place of its own; a target holds for its own only.
+        Time limit of each, in place of its own; a goal for which that is more than its seconds is dropped.
     """
-    plan = _quick() if set_name == "quick" else _full()
+    plan = {"quick": _quick, "full": _full, "reach": _reach}[set_name]()
     chosen = [
         one
         for one in plan
@@ -173,8 +176,10 @@ def instances(
 
 
 def _limited(instance: BenchInstance, seconds: float) -> BenchInstance:
-    """With other seconds, for which nothing is aimed at."""
-    return replace(instance, limit_s=seconds, target=instance.target if seconds == instance.limit_s else None)
+    """With other seconds; a goal that allows fewer is dropped."""
+    if instance.target_s is None or seconds > instance.target_s:
+        return replace(instance, limit_s=seconds, target=None, target_s=None)
+    return replace(instance, limit_s=seconds)
 
 
 def _is_named(instance: BenchInstance, clusters: Sequence[str]) -> bool:
@@ -182,12 +187,12 @@ def _is_named(instance: BenchInstance, clusters: Sequence[str]) -> bool:
 
 
 _TARGETS: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {
-    8: ((0.0, 5), (0.0, 5)),
-    16: ((0.0, 5), (0.0, 20)),
-    32: ((0.005, 30), (0.02, 60)),
-    64: ((0.01, 60), (0.04, 120)),
-    128: ((0.02, 120), (0.06, 300)),
-    1280: ((0.05, 600), (1.0, 600)),
+    8: ((0.0, 5.0), (0.0, 5.0)),
+    16: ((0.0, 5.0), (0.0, 20.0)),
+    32: ((0.005, 30.0), (0.02, 60.0)),
+    64: ((0.01, 60.0), (0.04, 120.0)),
+    128: ((0.02, 120.0), (0.06, 300.0)),
+    1280: ((0.05, 600.0), (1.0, 600.0)),
 }
 """Placement gap and seconds aimed at, by number of hosts: with structure, and without."""
 
@@ -199,15 +204,34 @@ def target_of(cluster: str, num_used: int) -> tuple[float | None, float]:
     return _TARGETS[num_used][cluster in STRUCTURELESS]
 
 
-def _single(cluster: str, weights: str, shape: Shape, p2p: P2PMode, seed: int) -> BenchInstance:
-    target, limit_s = target_of(cluster, shape[0] * shape[1])
-    return BenchInstance(
-        cluster=cluster, weights=weights, shape=shape, p2p=p2p, seed=seed, limit_s=limit_s, target=target
+def _single(
+    cluster: str, weights: str, shape: Shape, p2p: P2PMode, seed: int, seconds: float | None = None
+) -> BenchInstance:
+    target, goal_s = target_of(cluster, shape[0] * shape[1])
+    one = BenchInstance(
+        cluster=cluster,
+        weights=weights,
+        shape=shape,
+        p2p=p2p,
+        seed=seed,
+        limit_s=goal_s,
+        target=target,
+        target_s=None if target is None else goal_s,
     )
+    return one if seconds is None else _limited(one, min(seconds, goal_s))
 
 
 def _joint(cluster: str, p2p: P2PMode, seed: int) -> BenchInstance:
-    return BenchInstance(cluster=cluster, weights=JOINT.model, shape=None, p2p=p2p, seed=seed, limit_s=15.0, target=0.0)
+    return BenchInstance(
+        cluster=cluster,
+        weights=JOINT.model,
+        shape=None,
+        p2p=p2p,
+        seed=seed,
+        limit_s=15.0,
+        target=0.0,
+        target_s=15.0,
+    )
 
 
 def _sizes_of(cluster: str) -> list[int]:
@@ -217,36 +241,71 @@ def _sizes_of(cluster: str) -> list[int]:
 def _quick() -> list[BenchInstance]:
     modes: tuple[P2PMode, ...] = ("blocking", "async")
     plan = [
-        _single(cluster, BALANCED, (4, 4), modes[number % 2], 0)
+        _single(cluster, BALANCED, (4, 4), modes[number % 2], 0, 2.0)
         for number, cluster in enumerate((*GENERATED, *MEASURED))
     ]
-    plan += [_single("tree", BALANCED, (2, 4), "async", 0), _single("tree", "llama-3-70b", (4, 4), "blocking", 0)]
-    plan = [_limited(one, 2.0) for one in plan]
+    plan += [
+        _single("tree", BALANCED, (2, 4), "async", 0, 2.0),
+        _single("tree", "llama-3-70b", (4, 4), "blocking", 0, 2),
+    ]
     return [*plan, _limited(_joint("tree", "blocking", 0), 10.0)]
 
 
+_FULL_SECONDS: dict[int, tuple[float, float]] = {32: (8, 15), 64: (10, 18), 128: (40, 60), 1280: (150, 150)}
+"""Seconds in the full set, by number of hosts: with structure, and without; 16 hosts have those of the goals."""
+
+_FULL_CLUSTERS: dict[int, tuple[str, ...]] = {
+    16: tuple(GENERATED),
+    32: ("tree", "two-rack", "slow-node", "unif"),
+    64: ("tree", "two-rack", "slow-node", "unif"),
+    128: ("tree", "unif"),
+    1280: ("tree", "unif"),
+}
+
+
+def _seeds_of(cluster: str, size: int) -> range:
+    """A measured matrix is the same whatever the seed; large instances take too long for more than one."""
+    return range(1 if cluster in MEASURED or size > 64 else 5)
+
+
 def _full() -> list[BenchInstance]:
-    return [*_full_balanced(), *_full_jobs(), *_full_joint()]
+    return [*_full_balanced(), *_full_jobs(), *_full_joint(("tree", "unif", *MEASURED), 2)]
 
 
 def _full_balanced() -> Iterator[BenchInstance]:
-    modes: tuple[P2PMode, ...] = ("blocking", "async")
-    for cluster in (*GENERATED, *MEASURED):
-        for size in _sizes_of(cluster):
-            for shape, p2p, seed in product(SHAPES[size], modes, range(5 if size <= 128 else 1)):
-                yield _single(cluster, BALANCED, shape, p2p, seed)
+    for size, clusters in _FULL_CLUSTERS.items():
+        for cluster in (*clusters, *(MEASURED if size == 16 else ())):
+            seconds = None if size == 16 else _FULL_SECONDS[size][cluster in STRUCTURELESS]
+            for shape, seed in product(SHAPES[size], _seeds_of(cluster, size)):
+                yield _single(cluster, BALANCED, shape, "blocking", seed, seconds)
+            if size <= 64:
+                yield _single(cluster, BALANCED, SHAPES[size][0], "async", 0, seconds)
 
 
 def _full_jobs() -> Iterator[BenchInstance]:
-    for cluster, size, job in product((*GENERATED, *MEASURED), (16, 32, 64, 128), JOBS):
+    for job, size in product(JOBS, (16, 32)):
+        yield _single("tree", job, SHAPES[size][0], "blocking", 0, 10.0)
+
+
+def _full_joint(clusters: Sequence[str], seeds: int) -> Iterator[BenchInstance]:
+    for cluster in clusters:
+        for seed in range(min(seeds, len(_seeds_of(cluster, JOINT_HOSTS)))):
+            yield _joint(cluster, "blocking", seed)
+
+
+def _reach() -> list[BenchInstance]:
+    modes: tuple[P2PMode, ...] = ("blocking", "async")
+    clusters = (*GENERATED, *MEASURED)
+    plan = [
+        _single(cluster, BALANCED, shape, p2p, seed)
+        for cluster in clusters
+        for size in _sizes_of(cluster)
+        for shape, p2p, seed in product(SHAPES[size], modes, range(5 if size <= 128 else 1))
+    ]
+    for cluster, size, job in product(clusters, (16, 32, 64, 128), JOBS):
         if size in _sizes_of(cluster):
-            for seed in range(5 if size == 16 else 1):
-                yield _single(cluster, job, SHAPES[size][0], "blocking", seed)
-
-
-def _full_joint() -> Iterator[BenchInstance]:
-    for cluster, seed in product((*GENERATED, *MEASURED), range(5)):
-        yield _joint(cluster, "blocking", seed)
+            plan += [_single(cluster, job, SHAPES[size][0], "blocking", seed) for seed in range(5 if size == 16 else 1)]
+    return [*plan, *_full_joint(clusters, 5)]
 
 
 def balanced_problem(gb_per_s: FloatArray, shape: Shape, p2p: P2PMode) -> ProblemData:

@@ -11,19 +11,21 @@ from typing import Literal, get_args
 import numpy as np
 
 from pipette_opt.heuristics.amp import AmpParams, amp
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.heuristics.megatron import identity_order
 from pipette_opt.heuristics.varuna import varuna
 from pipette_opt.placement_bench.clusters import UnavailableError
 from pipette_opt.placement_bench.instances import BenchInstance, Shape, balanced_problem
 from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.search import SearchParams, search
 from pipette_opt.solution import Result, Solution
 from pipette_opt.types import P2PMode
 
 BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")
 """Columns beside the solver's."""
 
-HINT_SHARE, HINT_S_PER_HOST, MOST_HINT_S = 0.2, 0.03, 10.0
-"""How long annealing looks for the solver's first incumbent: share of the limit, seconds per host, most seconds."""
+FAILED = "FAILED"
+"""Status of an instance that ended with an error."""
 
 Say = Callable[[str], None]
 
@@ -47,7 +49,9 @@ class BenchRow:
         Candidates whose bound is below the objective.
     annealing_tuned_s, annealing_pipette_s, amp_s, varuna_s, identity_s
         Objective of the baseline; ``None`` where it has no placement. Both annealings had as many seconds as the
-        solver took, on as many threads.
+        solver took, each on a thread of its own.
+    error
+        What went wrong, if status is ``FAILED``.
     """
 
     cluster: str
@@ -59,6 +63,7 @@ class BenchRow:
     seed: int
     limit_s: float
     target: float | None
+    target_s: float | None
     status: str
     objective_s: float | None
     lower_bound_s: float
@@ -73,6 +78,7 @@ class BenchRow:
     amp_s: float | None
     varuna_s: float | None
     identity_s: float | None
+    error: str | None = None
 
     def key(self) -> tuple[object, ...]:
         """What identifies the instance."""
@@ -103,15 +109,17 @@ def run_all(
     """
     Run instances one after the other; those whose data is not on this machine are said and left out.
 
+    An instance that ends with an error gives a row that says so.
+
     Parameters
     ----------
     known
-        Rows of an earlier run, given back where they are of the same instance.
+        Rows of an earlier run, given back where they are of the same instance and did not fail.
     stop
         When set, or at an interrupt from the keyboard, nothing more is begun.
     """
     stop = stop if stop is not None else threading.Event()
-    done = {row.key(): row for row in known}
+    done = {row.key(): row for row in known if row.status != FAILED}
     missing: set[str] = set()
     for number, instance in enumerate(chosen, start=1):
         if key_of(instance) in done:
@@ -120,17 +128,49 @@ def run_all(
         if stop.is_set():
             return
         try:
-            data = instance.build()
+            row = run_one(instance, instance.build(), workers=workers, stop=stop)
         except UnavailableError as reason:
             if str(reason) not in missing:
                 missing.add(str(reason))
                 say(f"left out: {reason}")
             continue
-        row = run_one(instance, data, workers=workers, stop=stop)
+        except Exception as error:
+            row = failed_row(instance, error)
         if stop.is_set():
             return  # what was interrupted had less than its time
         say(f"{number}/{len(chosen)} {instance.name}: {_in_words(row)}")
         yield row
+
+
+def failed_row(instance: BenchInstance, error: Exception) -> BenchRow:
+    """A row without figures."""
+    return BenchRow(
+        cluster=instance.cluster,
+        weights=instance.weights,
+        p2p=instance.p2p,
+        num_used=instance.num_used,
+        num_listed=instance.num_listed,
+        shape=instance.shape_text,
+        seed=instance.seed,
+        limit_s=instance.limit_s,
+        target=instance.target,
+        target_s=instance.target_s,
+        status=FAILED,
+        objective_s=None,
+        lower_bound_s=0.0,
+        dependent_s=None,
+        gap=None,
+        placement_gap=None,
+        seconds=0.0,
+        num_candidates=0,
+        num_open=0,
+        annealing_tuned_s=None,
+        annealing_pipette_s=None,
+        amp_s=None,
+        varuna_s=None,
+        identity_s=None,
+        error=f"{type(error).__name__}: {error}".splitlines()[0][:200],
+    )
 
 
 def run_one(
@@ -138,14 +178,11 @@ def run_one(
 ) -> BenchRow:
     """The solver first; then every baseline, annealing with the seconds that the solver took."""
     stop = stop if stop is not None else threading.Event()
-    result, seconds = solve_from_hint(data, instance.limit_s, workers=workers, seed=instance.seed, stop=stop)
-    found = {
-        "annealing_tuned": anneal_on_threads(data, "tuned", seconds, workers, instance.seed, stop),
-        "annealing_pipette": anneal_on_threads(data, "pipette", seconds, workers, instance.seed, stop),
-        "amp": amp(data, AmpParams(moves=amp_moves(data), time_limit_s=instance.limit_s, seed=instance.seed)),
-        "varuna": varuna(data),
-        "identity": identity_order(data),
-    }
+    started = time.perf_counter()
+    result = search(data, SearchParams(time_limit_s=instance.limit_s, workers=workers, seed=instance.seed), stop=stop)
+    seconds = time.perf_counter() - started
+    tuned, pipette = both_annealings(data, seconds, workers, instance.seed, stop)
+    amp_params = AmpParams(moves=amp_moves(data), time_limit_s=instance.limit_s, seed=instance.seed)
     best = result.solution
     objective = None if best is None else best.objective_ticks * data.tick_s
     dependent = None if best is None else dependent_ticks(data, best) * data.tick_s
@@ -162,6 +199,7 @@ def run_one(
         seed=instance.seed,
         limit_s=instance.limit_s,
         target=instance.target,
+        target_s=instance.target_s,
         status=result.status,
         objective_s=objective,
         lower_bound_s=bound,
@@ -171,7 +209,11 @@ def run_one(
         seconds=seconds,
         num_candidates=len(data.candidates),
         num_open=int((result.candidate_bounds < upper).sum()),
-        **{f"{name}_s": _objective_s(data, one) for name, one in found.items()},
+        annealing_tuned_s=_objective_s(data, tuned),
+        annealing_pipette_s=_objective_s(data, pipette),
+        amp_s=_objective_s(data, amp(data, amp_params)),
+        varuna_s=_objective_s(data, varuna(data)),
+        identity_s=_objective_s(data, identity_order(data)),
     )
 
 
@@ -189,44 +231,20 @@ def dependent_ticks(data: ProblemData, solution: Solution) -> int:
         ring_ticks=np.zeros_like(candidate.ring_ticks),
         tensor_forward_ticks=np.zeros_like(candidate.tensor_forward_ticks),
         tensor_backward_ticks=np.zeros_like(candidate.tensor_backward_ticks),
+        embedding_ticks=np.zeros_like(candidate.embedding_ticks),
     )
     return solution.objective_ticks - objective_ticks(data, free, solution.nodes)
 
 
-def solve_from_hint(
-    data: ProblemData, limit_s: float, *, workers: int, seed: int, stop: threading.Event | None = None
-) -> tuple[Result, float]:
-    """The solver from a short annealing, as ``optimize`` does it; the result and the wall time of both."""
-    from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-    from pipette_opt.solver.params import SolverParams
-    from pipette_opt.solver.solve import solve
-
-    started = time.perf_counter()
-    hint_s = min(HINT_SHARE * limit_s, HINT_S_PER_HOST * data.num_nodes, MOST_HINT_S)
-    hint = anneal(data, AnnealingParams(time_limit_s=hint_s, seed=seed), stop=stop)
-    known = [] if hint.solution is None else [hint.solution, *hint.pool]
-    left = max(0.1, limit_s - (time.perf_counter() - started))
-    result = solve(data, SolverParams(time_limit_s=left, workers=workers, seed=seed), hint=known, stop=stop)
-    return result, time.perf_counter() - started
-
-
-def anneal_on_threads(
-    data: ProblemData,
-    variant: Literal["tuned", "pipette"],
-    seconds: float,
-    workers: int,
-    seed: int,
-    stop: threading.Event | None = None,
-) -> Result:
-    """Annealing with another seed on each thread; the best of them."""
-    from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-
-    settings = [
-        AnnealingParams(variant=variant, time_limit_s=seconds, seed=seed + 1000 * number) for number in range(workers)
-    ]
-    with ThreadPoolExecutor(workers) as pool:
-        results = list(pool.map(lambda one: anneal(data, one, stop=stop), settings))
-    return min(results, key=lambda one: np.inf if one.solution is None else one.solution.objective_ticks)
+def both_annealings(
+    data: ProblemData, seconds: float, workers: int, seed: int, stop: threading.Event | None = None
+) -> tuple[Result, Result]:
+    """Tuned and Pipette's annealing, each for so many seconds: at once on two threads, in turn on one."""
+    variants: tuple[Literal["tuned", "pipette"], ...] = ("tuned", "pipette")
+    settings = [AnnealingParams(variant=variant, time_limit_s=seconds, seed=seed) for variant in variants]
+    with ThreadPoolExecutor(min(workers, 2)) as pool:
+        tuned, pipette = pool.map(lambda one: anneal(data, one, stop=stop), settings)
+    return tuned, pipette
 
 
 WARM_UP_SHAPES: tuple[Shape, ...] = ((2, 2), (3, 1), (1, 3), (4, 2))
@@ -246,8 +264,8 @@ def _every_form(workers: int) -> float:
     for (P, D), p2p, spare in product(WARM_UP_SHAPES, get_args(P2PMode), (0, 1)):
         used = P * D + spare
         data = balanced_problem(rates[:used, :used], (P, D), p2p)
-        solve_from_hint(data, 0.3, workers=workers, seed=0)
-        anneal_on_threads(data, "pipette", 0.0, 1, 0)
+        search(data, SearchParams(time_limit_s=0.3, workers=workers))
+        both_annealings(data, 0.0, 1, 0)
         amp(data, AmpParams(moves=10))
     return time.perf_counter() - started
 
@@ -264,6 +282,8 @@ def _objective_s(data: ProblemData, result: Result) -> float | None:
 
 
 def _in_words(row: BenchRow) -> str:
+    if row.error is not None:
+        return row.error
     if row.objective_s is None:
         return f"{row.status}, no solution in {row.seconds:.1f} s"
     above = row.above("annealing_tuned")

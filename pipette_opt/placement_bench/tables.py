@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 from pipette_opt import __version__
 from pipette_opt.errors import InputError
-from pipette_opt.placement_bench.run import BASELINES, BenchRow
+from pipette_opt.placement_bench.run import BASELINES, FAILED, BenchRow
 
 HEADER = (
     "cluster",
@@ -28,6 +28,7 @@ HEADER = (
     "worst",
     "closed",
     "seconds",
+    "limit",
     "goal",
     "met",
     "annealing",
@@ -41,12 +42,13 @@ EXPLANATION = (
     "Medians over the seeds of a row. Placement gap: objective minus proven bound, over the part of the objective that "
     "placement can change (the objective minus the same with free transfers between hosts); worst: of all seeds; "
     "closed: seeds with gap 0. Seconds: wall time of the solver with the annealing of its first incumbent, without "
-    "imports and compilation. The last five columns: objective of the baseline minus the solver's, over the same part; "
-    "negative would be better than the solver; a dash where the method has no placement. Both annealings had the "
-    "solver's seconds and threads."
+    'imports and compilation; limit: what it had, which can be less than the goal allows (then "not yet"). The last '
+    "five columns: objective of the baseline minus the solver's, over the same part; negative would be better than the "
+    "solver; a dash where the method has no placement. Both annealings had the solver's seconds, each on a thread of "
+    "its own."
 )
 
-_GROUP = ("cluster", "weights", "p2p", "num_used", "num_listed", "shape", "limit_s")
+_GROUP = ("cluster", "weights", "p2p", "num_used", "num_listed", "shape", "limit_s", "target_s")
 
 
 def csv_text(rows: Iterable[BenchRow]) -> str:
@@ -111,10 +113,19 @@ def _cells(group: Sequence[BenchRow]) -> list[str]:
         _percent(max(gaps)) if solved else "-",
         f"{sum(row.status == 'OPTIMAL' for row in group)}/{len(group)}",
         f"{seconds:.1f}",
-        "-" if first.target is None else f"{100 * first.target:g}% in {first.limit_s:g} s",
-        "-" if first.target is None else "yes" if gap is not None and gap <= first.target + 1e-12 else "no",
+        f"{first.limit_s:g}",
+        "-" if first.target is None else f"{100 * first.target:g}% in {first.target_s:g} s",
+        _is_met(first, gap),
         *(_signed(_median(row.above(name) for row in group)) for name in BASELINES),
     ]
+
+
+def _is_met(first: BenchRow, gap: float | None) -> str:
+    if first.target is None or first.target_s is None:
+        return "-"
+    if gap is not None and gap <= first.target + 1e-12:
+        return "yes"
+    return "no" if first.limit_s >= first.target_s else "not yet"
 
 
 def markdown(rows: Sequence[BenchRow], warm_up_s: float, workers: int) -> str:
@@ -134,6 +145,9 @@ def verdicts(rows: Sequence[BenchRow]) -> list[str]:
     """What the whole table says: instances closed, and any where a baseline found something better."""
     closed = sum(row.status == "OPTIMAL" for row in rows)
     lines = [f"{closed} of {len(rows)} instances closed."]
+    lines += [
+        f"failed: {row.cluster} {row.shape} seed {row.seed}: {row.error}" for row in rows if row.error is not None
+    ]
     for name in BASELINES:
         above = [value for row in rows if (value := row.above(name)) is not None]
         better = sum(value < 0 for value in above)
@@ -149,7 +163,7 @@ def what_stays_open(rows: Sequence[BenchRow]) -> list[str]:
     """A line for each row of the table that is not closed for every seed."""
     lines = []
     for group in _groups(rows):
-        left = [row for row in group if row.status != "OPTIMAL"]
+        left = [row for row in group if row.status not in ("OPTIMAL", FAILED)]
         if not left:
             continue
         first = group[0]

@@ -72,3 +72,22 @@ def test_wrong_options(run: Run, options: tuple[str, ...], message: str) -> None
     code, _, err = run("benchmark", "placement", *options)
     assert code == 2
     assert message in err.replace("│ ", "")
+
+
+@pytest.mark.slow
+def test_annealing_speeds(run: Run) -> None:
+    """Each kernel on each instance makes some moves; the tuned one most."""
+    code, out, _ = run("benchmark", "annealing", "--seconds", "0.02", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {(row["cluster"], row["p2p"]) for row in rows} == {
+        (a, b) for a in ("unif", "tree") for b in ("blocking", "async")
+    }
+    assert all(row["tuned_per_s"] > row["general_per_s"] > 0 < row["pipette_per_s"] for row in rows)
+
+
+def test_annealing_seconds_are_checked(run: Run) -> None:
+    """Exit code 2."""
+    code, _, err = run("benchmark", "annealing", "--seconds", "0")
+    assert code == 2
+    assert "--seconds: must be > 0" in err

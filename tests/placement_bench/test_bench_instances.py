@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipette_opt.placement_bench.clusters import GENERATED, link_gb_per_s, num_flows
+from pipette_opt.placement_bench.clusters import GENERATED, MEASURED, link_gb_per_s, num_flows
 from pipette_opt.placement_bench.instances import (
     JOBS,
     SHAPES,
@@ -30,29 +30,46 @@ def test_shapes_fill_their_sizes() -> None:
     assert SHAPES[1280] == ((32, 40),)
 
 
-def test_full_set() -> None:
+def test_reach_set() -> None:
     """Every generated cluster with every shape and send mode, five seeds up to 128 hosts; no instance twice."""
-    full = instances("full")
-    assert len(set(full)) == len(full)
+    reach = instances("reach")
+    assert len(set(reach)) == len(reach)
     for cluster in GENERATED:
         for size, shapes in SHAPES.items():
             for shape in shapes:
                 seeds = [
                     one.seed
-                    for one in full
+                    for one in reach
                     if (one.cluster, one.shape, one.weights, one.p2p) == (cluster, shape, "balanced", "async")
                 ]
                 assert seeds == list(range(5 if size <= 128 else 1))
+    assert {one.weights for one in reach if one.shape is not None} == set(WEIGHTS)
+    assert all(one.p2p == "blocking" for one in reach if one.weights in JOBS)
+    assert sum(one.shape is None for one in reach) == 6 * 5 + 2
+    assert not any(one.num_used > one.num_listed for one in reach)
+
+
+def test_full_set() -> None:
+    """Solver and both annealings at once within a good hour and a half at worst; five seeds of 16 to 64 hosts."""
+    full = instances("full")
+    assert len(set(full)) == len(full)
+    assert 2 * sum(one.limit_s for one in full) < 95 * 60
+    for size in (16, 32, 64):
+        for cluster in ("tree", "unif"):
+            for shape in SHAPES[size]:
+                same = [one for one in full if (one.cluster, one.shape, one.p2p) == (cluster, shape, "blocking")]
+                assert {one.seed for one in same if one.weights == "balanced"} == set(range(5))
+    assert {one.num_used for one in full} == {16, 32, 64, 128, 1280}
+    assert {one.cluster for one in full} == {*GENERATED, *MEASURED}
     assert {one.weights for one in full if one.shape is not None} == set(WEIGHTS)
-    assert all(one.p2p == "blocking" for one in full if one.weights in JOBS)
-    assert sum(one.shape is None for one in full) == 8 * 5
-    assert not any(one.num_used > one.num_listed for one in full)
+    assert any(one.shape is None for one in full)
+    assert all(one.target is not None and one.limit_s <= one.target_s for one in full if one.target_s is not None)
 
 
 def test_quick_set_is_short() -> None:
     """Solver and both annealings together stay under two minutes; every cluster is there."""
     quick = instances("quick")
-    assert 3 * sum(one.limit_s for one in quick) < 110
+    assert 2 * sum(one.limit_s for one in quick) < 80
     assert {one.cluster for one in quick} >= set(GENERATED)
     assert any(one.shape is None for one in quick)
 
@@ -69,12 +86,12 @@ def test_filters() -> None:
 
 
 def test_seeds_and_seconds() -> None:
-    """So many seeds of each; a target holds for its own time limit only."""
+    """So many seeds of each; a target holds for its own seconds and fewer."""
     given = instances("quick", clusters=["unif"], seeds=3, seconds=1.0)
     assert [one.seed for one in given] == [0, 1, 2]
-    assert {(one.limit_s, one.target) for one in given} == {(1.0, None)}
-    own = instances("full", clusters=["unif"], sizes=[16, 32], weights=["balanced"], seconds=20)
-    assert {(one.num_used, one.target) for one in own} == {(16, 0.0), (32, None)}
+    assert {(one.limit_s, one.target, one.target_s) for one in given} == {(1.0, 0.0, 20.0)}
+    own = instances("reach", clusters=["unif"], sizes=[16, 32], weights=["balanced"], seconds=30)
+    assert {(one.num_used, one.target) for one in own} == {(16, None), (32, 0.02)}
 
 
 def test_targets() -> None:
