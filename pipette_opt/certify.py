@@ -41,11 +41,8 @@ FLOAT_MARGIN = 1e-9
 CLOSE_ENOUGH = 1e-6
 """Relative; what could at most be faster by this is not looked for, as ticks are not much finer."""
 
-FIRST_MOVES, MOST_MOVES = 20_000, 1_000_000
-"""Moves of a candidate's first annealing, and of the longest; they double every few visits."""
-
-VISITS_OF_A_LENGTH, QUIET_VISITS = 6, 3
-"""How often a candidate is annealed before the moves double, and without learning anything before it is left alone."""
+FIRST_MOVES, MOST_MOVES = 20_000, 640_000
+"""Moves of a candidate's first restart, and of the longest annealing; they double when nothing was learned."""
 
 ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
 """Parts of the time left that annealing may take, and that the next best configurations get after that."""
@@ -154,7 +151,7 @@ class _Open:
     best: JudgedSolution | None = None
     seen: set[bytes] = field(default_factory=set)
     visits: int = 0
-    quiet: int = 0
+    moves: int = FIRST_MOVES
 
 
 class _Search:
@@ -271,21 +268,22 @@ class _Search:
         """Place, judge and cut each candidate until that teaches nothing more, or its share of the time is over."""
         ends = time.perf_counter() + ANNEALING_SHARE * max(self.seconds_left, 0.0)
         while not self.is_over and time.perf_counter() < ends:
-            able = [one for one in self._could_win() if one.quiet < QUIET_VISITS]
+            able = [one for one in self._could_win() if one.moves <= MOST_MOVES]
             if not able:
                 return
             self.report(f"placing {len(able)} candidates for the judge")
             for one in able:
-                self._slow_links_down(one)
                 if self.is_over or time.perf_counter() >= ends:
                     return
+                if one.bound_ticks * self.data.tick_s < self.fastest_s and one.visits == 0:
+                    self._slow_links_down(one)
                 if one.bound_ticks * self.data.tick_s < self.fastest_s:
                     self._anneal_once(one)
 
     def _slow_links_down(self, one: _Open) -> None:
-        """Once: the paths that become critical when one of the links between hosts is slower than all others."""
+        """Add the paths that become critical when one of the links between hosts is slower than all others."""
         times, candidate = best_links_times(self.prepared.instance, one.candidate), one.candidate
-        if one.visits or times is None:
+        if times is None:
             return
         rows = np.arange(candidate.num_stages) // candidate.block.stages
         found = []
@@ -318,20 +316,19 @@ class _Search:
 
     def _anneal_once(self, one: _Open) -> None:
         """One annealing for the lower form, judged."""
-        moves = min(FIRST_MOVES << (one.visits // VISITS_OF_A_LENGTH), MOST_MOVES)
         one.visits += 1
         found = anneal(
             replace(self.data, candidates=(one.candidate,)),
             AnnealingParams(
                 time_limit_s=max(self.seconds_left, 0.01),
-                max_moves=moves,
-                first_moves=moves,
+                max_moves=one.moves,
+                first_moves=FIRST_MOVES,
                 seed=self.params.seed + one.visits,
             ),
             stop=self.stop,
         )
         learned = found.solution is not None and self._look(one, found.solution.nodes)
-        one.quiet = 0 if learned else one.quiet + 1
+        one.moves *= 1 if learned else 2
         one.bound_ticks = max(one.bound_ticks, optimistic_ticks(self.data, one.candidate))
 
     def _look(self, one: _Open, nodes: IntArray) -> bool:

@@ -62,7 +62,8 @@ class Certificate:
     Parameters
     ----------
     status
-        ``OPTIMAL``: no plan of the searched space has a smaller closed form. ``FEASIBLE``: the gap stays open.
+        ``OPTIMAL``: no plan of the searched space has a smaller objective, up to rounding to ticks. ``FEASIBLE``: the
+        gap stays open.
     objective_s
         Closed form of the plan, or the judge's time where the schedule has none (``scope`` says which).
     lower_bound_s

@@ -48,8 +48,11 @@ ways, stay there, and leave it in one of two ways:
   on to the last group and back.
 
 With equal stages and links it is the critical path, for any ``m``. It is a maximum of sums of work and transfers with
-whole coefficients, so linear rows express it: for each stage ``2 v`` ways in and out, of which the first and last chunk
-suffice if chunks are equal.
+whole coefficients, so linear rows express it.
+
+**What the solver minimises** are such rows, but not these: with links that differ a path may change stages in its
+steady state, and the forms above are up to some tenths of a percent apart from the critical path. ``longest_paths.py``
+reads the rows off the critical paths themselves, at the placements that matter; there they are exact.
 """
 
 import numpy as np

@@ -407,8 +407,6 @@ def _schedule(plan: Plan) -> str:
 def _status(certificate: Certificate) -> str:
     if certificate.status == "OPTIMAL":
         return "the search is finished"
-    if "interleaved schedule" in certificate.scope:
-        return "an interleaved schedule has no proven closed form; its bound is the lower form"
     return "the search ended before the gap was closed"
 
 
