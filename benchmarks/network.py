@@ -1,0 +1,311 @@
+"""
+The clock of the network against public curves: ``python benchmarks/network.py [--out PAGE]``.
+
+The measurements are read in place, from the folder that the environment variable PIPETTE_OPT_SHARED names or else
+``../shared`` beside the project; nothing is copied. A source that is not there is left out, and the page says so.
+
+Curves: start-up, step and bandwidth (``pipette_opt/costs/curves.py``) are fitted to every other size and judged on the
+sizes between. Group sizes: fitted to the smaller groups, judged on the largest. Sharing: groups of every shape on two
+and four hosts, all at once; one bandwidth is fitted to the groups of one GPU on each of two hosts, the others are
+predicted by each algorithm. Hosts: the loss of bandwidth with the number of hosts, fitted up to 8, judged beyond.
+"""
+
+import argparse
+import csv
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt import __version__
+from pipette_opt.costs.collectives import (
+    RingTraffic,
+    across_s,
+    all_reduce_traffic,
+    gather_traffic,
+    hierarchical_s,
+    stacked,
+    tree_edges,
+    tree_s,
+)
+from pipette_opt.costs.curves import Curve, fit_curve
+from pipette_opt.files import write_atomically
+from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
+from pipette_opt.types import FloatArray
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LARGEST_MB = 1e5
+"""Larger sizes in the profiles are placeholders."""
+
+LONGEST_MS = 1e5
+"""Longer times, too."""
+
+FABRIC = {"a100-sxm4-40gb": 240e9, "v100-sxm2-16gb": 120e9, "v100-sxm2-32gb": 120e9, "a10g": 10e9}
+"""What a GPU sends to another of its host, bytes per second: NVLink at 0.8 of its nominal rate, or PCIe."""
+
+Run = tuple[str, str, RingTraffic, int, float, float]
+"""Source and GPU, operation, traffic, ranks, MB and seconds."""
+
+
+def folder() -> Path:
+    """Where the measurements are."""
+    return Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured" / "bandwidth"
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """Rows of a file, none if it is not there."""
+    path = folder() / name
+    if not path.is_file():
+        return []
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def traffic_of(operation: str, message_bytes: float, ranks: int, *, gather_is_shard: bool) -> RingTraffic | None:
+    """
+    What an operation moves; of an all-to-all each rank sends the others their parts one after the other.
+
+    ``gather_is_shard``: whether an all-gather's size is what one rank has, as some profilers count.
+    """
+    if operation == "all_reduce":
+        return all_reduce_traffic(message_bytes, ranks)
+    if operation == "all_gather" and gather_is_shard:
+        return gather_traffic(message_bytes * ranks, ranks)
+    return gather_traffic(message_bytes, ranks)
+
+
+def runs() -> list[Run]:
+    """Messages and collectives inside hosts, and messages between two."""
+    found: list[Run] = []
+    for row in rows("p2p_curves.csv"):
+        size = float(row["message_MB"]) * 2**20
+        seconds = size / (float(row["p2p_GBps"]) * 1e9)
+        who = f"{row['source'].split('-')[0]} {row['gpu']}"
+        where = "message inside" if row["link"] == "intra_node" else "message between hosts"
+        found.append((who, f"{where} {row['repeat']}", RingTraffic(size, 1), 2, size, seconds))
+    for row in rows("intranode_collective_times.csv"):
+        size, ranks = float(row["data_MB"]), int(row["gpus_in_node"])
+        if 0 < size < LARGEST_MB and float(row["time_ms_median"]) < LONGEST_MS:
+            moved = traffic_of(row["op"], size * 2**20, ranks, gather_is_shard=True)
+            who = f"{row['source'].split('-')[0]} {row['gpu']}"
+            found.append((who, row["op"], moved, ranks, size, float(row["time_ms_median"]) / 1e3))
+    for row in rows("vtrain_intranode_allreduce.csv"):
+        size, ranks = float(row["bytes"]), int(row["ranks_in_one_node"])
+        found.append(
+            (
+                f"vTrain {row['gpu']}",
+                "all_reduce",
+                all_reduce_traffic(size, ranks),
+                ranks,
+                size,
+                float(row["in_place_s"]),
+            )
+        )
+    for row in rows("nnscaler_mi200_collectives.csv"):
+        size, ranks = float(row["MB"]) * 2**20, int(row["gpus"])
+        moved = traffic_of(row["op"].replace(" ", "_"), size, ranks, gather_is_shard=False)
+        found.append((f"nnScaler {row['gpu']}", row["op"].replace(" ", "_"), moved, ranks, size, float(row["time_s"])))
+    return found
+
+
+def errors(curve: Curve, given: Sequence[Run]) -> FloatArray:
+    """Relative errors of predicted times."""
+    predicted = curve.time_s([run[2] for run in given])
+    return np.abs(predicted / np.array([run[5] for run in given]) - 1.0)
+
+
+def grouped(given: Iterable[Run], key: Callable[[Run], tuple]) -> dict[tuple, list[Run]]:
+    """Runs by key, each group by size."""
+    groups: dict[tuple, list[Run]] = defaultdict(list)
+    for run in given:
+        groups[key(run)].append(run)
+    return {name: sorted(members, key=lambda run: run[4]) for name, members in sorted(groups.items())}
+
+
+def curve_table(given: Sequence[Run]) -> list[str]:
+    """Every curve by itself."""
+    lines = [
+        "| source, GPU | curve | ranks | sizes | start + steps | GB/s | mean | worst |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    everything = []
+    for (who, operation, ranks), members in grouped(given, lambda run: (run[0], run[1], run[3])).items():
+        fitted, judged = members[::2], members[1::2]
+        if len(fitted) < 3 or not judged:
+            continue
+        curve = fit_curve([run[2] for run in fitted], np.array([run[5] for run in fitted]))
+        wrong = errors(curve, judged)
+        everything.append(wrong)
+        latency = 1e6 * (curve.start_s + members[0][2].num_steps * curve.step_s)
+        lines.append(
+            f"| {who} | {operation} | {ranks} | {len(members)} | {latency:.0f} us | {curve.bytes_per_s / 1e9:.4g} | "
+            f"{wrong.mean():.1%} | {wrong.max():.1%} |"
+        )
+    means = np.array([one.mean() for one in everything])
+    lines += [
+        "",
+        f"{len(means)} curves: mean error {np.concatenate(everything).mean():.1%}, of the median curve "
+        f"{np.median(means):.1%}; {(means <= 0.1).sum()} curves are within 10 % on average, {(means > 0.3).sum()} "
+        "beyond 30 %.",
+    ]
+    return lines
+
+
+def group_table(given: Sequence[Run]) -> list[str]:
+    """One set of constants over group sizes."""
+    lines = ["| source, GPU | operation | fitted to | judged on | mean | worst |", "|---|---|---|---|---|---|"]
+    for (who, operation), members in grouped(given, lambda run: (run[0], run[1])).items():
+        ranks = sorted({run[3] for run in members})
+        if len(ranks) < 3:
+            continue
+        fitted, judged = ([run for run in members if (run[3] == ranks[-1]) == last] for last in (False, True))
+        wrong = errors(fit_curve([run[2] for run in fitted], np.array([run[5] for run in fitted])), judged)
+        smaller = ", ".join(map(str, ranks[:-1]))
+        lines.append(f"| {who} | {operation} | {smaller} | {ranks[-1]} | {wrong.mean():.1%} | {wrong.max():.1%} |")
+    return lines
+
+
+def sharing_table() -> list[str]:
+    """Groups of every shape that share the network of their hosts."""
+    lines = [
+        "| GPU | GB/s of a host | hosts | GPUs of a host in a group | groups at once | ring | hierarchical | tree |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    shapes: dict[tuple[str, int, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows("mist_g2g_bandwidth.csv"):
+        if int(row["nodes"]) > 1 and float(row["MB"]) >= 64:
+            key = (row["gpu"], int(row["nodes"]), int(row["gpus_per_node"]), int(row["intra_group"]))
+            shapes[key].append((float(row["MB"]) * 2**20, float(row["latency_ms"]) / 1e3))
+    total = defaultdict(list)
+    for gpu in sorted({key[0] for key in shapes if (key[0], 2, 8, 1) in shapes}):
+        pairs = shapes[gpu, 2, 8, 1]  # eight groups of two, each with an eighth of the host's bandwidth
+        host = 8 * float(np.median([all_reduce_traffic(size, 2).hop_bytes / seconds for size, seconds in pairs]))
+        for (name, nodes, gpus, inside), measured in sorted(shapes.items()):
+            if name != gpu or (nodes, inside) == (2, 1):
+                continue
+            shown = []
+            for algorithm in ("ring", "hierarchical", "tree"):
+                wrong = [
+                    predict_shared(algorithm, host, FABRIC[gpu], size, nodes, gpus, inside) / seconds - 1
+                    for size, seconds in measured
+                ]
+                total[algorithm].append(np.abs(wrong).mean())
+                shown.append(f"{np.mean(wrong):+.1%}")
+            lines.append(f"| {gpu} | {host / 1e9:.3g} | {nodes} | {inside} | {gpus // inside} | {' | '.join(shown)} |")
+    shown = ", ".join(f"{name} {np.mean(wrong):.1%}" for name, wrong in total.items())
+    return [*lines, "", f"Mean of the absolute errors: {shown}."]
+
+
+def predict_shared(
+    algorithm: str, host: float, fabric: float, size: float, nodes: int, gpus: int, inside: int
+) -> float:
+    """All-reduce in groups of ``nodes * inside`` ranks that all run at once, by the package's own forms."""
+    gpu = GpuSpec(name="any", memory_bytes=1, peak_flops={}, memory_bytes_per_s=1.0)
+    cluster = ClusterSpec(
+        name="pair",
+        nodes=tuple(NodeSpec(host=f"n{index}", gpu=gpu, num_gpus=gpus) for index in range(nodes)),
+        intra_node_bytes_per_s=fabric,
+        link_matrices=(LinkMatrix(concurrent_flows=gpus, bytes_per_s=np.full((nodes, nodes), host)),),
+    )
+    moved = stacked([all_reduce_traffic(size, nodes * inside)])
+    flow, own, hosts = np.array(host / gpus), np.array(inside), np.array(nodes)
+    if algorithm == "tree":
+        edges = tree_edges(nodes)
+        ends = np.concatenate([edges[:, 0], edges[:, 1]])
+        load = np.array(np.bincount(ends).max() * 0.5 / float(flow))
+        return float(tree_s(cluster, moved, load, own, hosts, DEFAULT_STACK)[0])
+    form = across_s if algorithm == "ring" else hierarchical_s
+    return float(form(cluster, moved, flow, own, hosts, DEFAULT_STACK)[0])
+
+
+def hosts_table() -> list[str]:
+    """Bandwidth of the ring of all ranks by the number of hosts."""
+    by_hosts: dict[int, list[float]] = defaultdict(list)
+    for row in rows("hf_ultrascale_job_collectives.csv"):
+        if row["allreduce_all_ranks_GBps"]:
+            by_hosts[int(row["nodes"])].append(float(row["allreduce_all_ranks_GBps"]))
+    hosts = np.array(sorted(count for count in by_hosts if count > 1))
+    medians = np.array([np.median(by_hosts[count]) for count in hosts])
+    few = hosts <= 8
+    lines = [
+        "| hosts | jobs | median GB/s | ring without contention | with the fitted exponent |",
+        "|---|---|---|---|---|",
+    ]
+    exponent = -float(np.polyfit(np.log(hosts[few] / 2.0), np.log(medians[few]), 1)[0])
+    for count, median in zip(hosts.tolist(), medians.tolist(), strict=True):
+        expected = medians[0] * (2.0 / count) ** exponent
+        plain, fitted = medians[0] / median - 1, expected / median - 1
+        lines.append(f"| {count} | {len(by_hosts[count])} | {median:.4g} | {plain:+.0%} | {fitted:+.1%} |")
+    return [*lines, "", f"Exponent of the loss (`congestion` of a stack), from 2, 4 and 8 hosts: {exponent:.2f}."]
+
+
+def page() -> str:
+    """The results."""
+    today = datetime.now(UTC).date().isoformat()
+    head = [
+        f"# Network, {today}",
+        "",
+        f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
+        "`python benchmarks/network.py`. Error: `|predicted / measured - 1|` of the times.",
+    ]
+    if not folder().is_dir():
+        return "\n".join([*head, "", "No measurements here: set PIPETTE_OPT_SHARED. Nothing was compared.", ""])
+    given = runs()
+    collectives = [run for run in given if not run[1].startswith("message")]
+    parts = [
+        *head,
+        "",
+        "## Curves by message size",
+        "",
+        "Latency and bandwidth fitted to every other size, judged on the sizes between. Curves that bend otherwise: "
+        "profiles whose all-gather copies its parts through lists, GPUs of one host that are not all equally near "
+        "(V100, MI200, RTX), and NCCL's change of protocol between 1 and 8 MB.",
+        "",
+        *curve_table(given),
+        "",
+        "## Group sizes",
+        "",
+        "One start-up, step and bandwidth for an operation, fitted to the smaller groups of a host, judged on the "
+        "largest. The clock has this form inside a host; it is right where every GPU reaches every other at the same "
+        "pace, and the figures below say where that is not so.",
+        "",
+        *group_table(collectives),
+        "",
+        "## Groups that share a host's network",
+        "",
+        "All-reduce in groups of so many GPUs on each of two or four hosts, all groups at once, 64 MiB and more. One "
+        "bandwidth for each kind of host, from the eight groups of two; every other shape is predicted. Signed mean "
+        "error.",
+        "",
+        *sharing_table(),
+        "",
+        "## Number of hosts",
+        "",
+        "All-reduce over all ranks of a job, before each job of one public sweep (H100). The clock's loss with the "
+        "number of hosts is a power; it is off by default, and `calibrate` fits it.",
+        "",
+        *hosts_table(),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--out", type=Path, help="a file; printed otherwise")
+    arguments = parser.parse_args()
+    text = page()
+    if arguments.out is None:
+        print(text)
+    else:
+        write_atomically(arguments.out, text)
+
+
+if __name__ == "__main__":
+    main()
