@@ -151,8 +151,9 @@ def _job_name(rank: int) -> str:
 def _text(plan: Plan, name: str, manifests: Sequence[Mapping[str, Any]]) -> str:
     head = comment(
         f"{plan.config.label()}, global batch {plan.global_batch_size}.  kubectl apply -f {name}\n"
-        f"Hosts are nodes by their label {HOST_LABEL}. A trial run on made-up tokens; for a real one give the\n"
-        "arguments of the training script after the node rank in each command, and set PRETRAIN to its path."
+        f"Hosts are nodes, by their names and by their label {HOST_LABEL}. A trial run on made-up tokens; for\n"
+        "a real one give the arguments of the training script after the node rank in each command, and set PRETRAIN\n"
+        "to its path."
     )
     return f"{head}\n{yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=1000)}"
 
