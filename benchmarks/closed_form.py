@@ -1,5 +1,5 @@
 """
-How far the closed forms are from the critical path, by case: ``python benchmarks/closed_form.py [--pipelines N]``.
+How far the closed forms are from the critical path: ``python benchmarks/closed_form.py [--pipelines N] [--out PAGE]``.
 
 Each case is N random pipelines of 2 to 16 stages; backward is about twice forward; a transfer is up to a tenth of a
 forward and backward of an average stage, or up to half of it with slow links; the two directions of a link differ by
@@ -8,22 +8,31 @@ mean and worst; ``plain``: pipelines whose time exceeds the plain form, round tr
 
 Then the whole candidate space of every shipped example, in the hosts' own order: the solver's form above the judge's
 iteration time (reductions and optimizer included), the lower form below it; interleaved candidates have only the latter
-with blocking sends, and their proven upper form with asynchronous ones.
+with blocking sends, and their proven upper form with asynchronous ones. Once as they are, once with gradients and
+parameters sent beside compute.
 """
 
 import argparse
+import contextlib
+import io
+import platform
+from datetime import UTC, datetime
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
+from pipette_opt import __version__
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.costs.placed import PlacedTimes, placed_times
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.estimator.closed_form import closed_s, finish_lower_s, finish_upper_s, lower_s, period_s
 from pipette_opt.estimator.critical_path import critical_path
 from pipette_opt.estimator.estimate import microbatches_of
 from pipette_opt.estimator.interleaved import interleaved_upper_s
 from pipette_opt.estimator.many import judge_many
+from pipette_opt.files import write_atomically
 from pipette_opt.parallel import identity_placement
 from pipette_opt.read.example import list_examples, read_example
 from pipette_opt.specs import Instance
@@ -67,13 +76,14 @@ def example_instance(name: str, p2p: P2PMode) -> Instance:
     return Instance(model=example.model, cluster=example.cluster, training=example.training, p2p=p2p)
 
 
-def candidate_times(name: str, p2p: P2PMode) -> list[tuple[PlacedTimes, int]]:
+def candidate_times(name: str, p2p: P2PMode, *, overlap: bool = False) -> list[tuple[PlacedTimes, int]]:
     """Times and micro-batches of every candidate of an example that fills the hosts in their own order."""
     example, instance = read_example(name), example_instance(name, p2p)
     gpus = instance.cluster.gpus_per_node
     num_gpus = example.num_gpus or instance.cluster.num_nodes * gpus
     found = []
-    for config in enumerate_candidates(instance, SearchSpace(num_gpus=num_gpus)):
+    space = SearchSpace(num_gpus=num_gpus, overlap_grad_reduce=overlap, overlap_param_gather=overlap)
+    for config in enumerate_candidates(instance, space):
         placement = identity_placement(config, gpus, np.arange(-(-num_gpus // gpus)), "tp-cp-ep-dp-pp")
         try:
             found.append((placed_times(instance, config, placement), microbatches_of(instance, config)))
@@ -85,9 +95,12 @@ def candidate_times(name: str, p2p: P2PMode) -> list[tuple[PlacedTimes, int]]:
 def report_examples() -> None:
     """The difference over the candidate spaces of the shipped examples."""
     print()
-    print(f"{'example':14}{'sends':10}{'schedule':13}{'plans':>6}{'form % mean, worst':>22}{'lower % mean, worst':>22}")
-    for name, p2p in product(list_examples(), MODES):
-        given = candidate_times(name, p2p)
+    print(
+        f"{'example':13}{'sends':10}{'beside':8}{'schedule':12}{'plans':>6}{'form % mean, worst':>21}"
+        f"{'lower % mean, worst':>21}"
+    )
+    for name, p2p, overlap in product(list_examples(), MODES, (False, True)):
+        given = candidate_times(name, p2p, overlap=overlap)
         judged = judge_many([times for times, _ in given], [m for _, m in given], p2p)
         for schedule in ("1F1B", "interleaved"):
             rows = [
@@ -99,15 +112,16 @@ def report_examples() -> None:
                 continue
             form, lower = 100 * np.array(rows).T
             worst = form[np.abs(form).argmax()]
-            shown = f"{form.mean():14.2f}{worst:8.2f}" if np.isfinite(worst) else f"{'':22}"
-            print(f"{name:14}{p2p:10}{schedule:13}{len(rows):6}{shown}{lower.mean():14.2f}{lower.max():8.2f}")
+            shown = f"{form.mean():13.2f}{worst:8.2f}" if np.isfinite(worst) else f"{'':21}"
+            beside = "yes" if overlap else "no"
+            print(f"{name:13}{p2p:10}{beside:8}{schedule:12}{len(rows):6}{shown}{lower.mean():13.2f}{lower.max():8.2f}")
 
 
 def _form(times: PlacedTimes, m: int, p2p: P2PMode) -> float:
     """The solver's form, or the upper form of an interleaved schedule; infinite where there is none."""
     if len(times.forward_s) == 1:
         return closed_s(times, m, p2p)
-    if p2p == "blocking":
+    if p2p == "blocking" or times.reduction_buckets is not None:
         return np.inf
     finish = interleaved_upper_s(times, m).max(axis=1) + times.reduction_s
     finish[[0, -1]] = finish[[0, -1]].max() + times.embedding_s
@@ -142,9 +156,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--pipelines", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="a page; printed otherwise")
     arguments = parser.parse_args()
-    if arguments.pipelines:
-        report_random(np.random.default_rng(arguments.seed), arguments.pipelines)
+    if arguments.out is None:
+        report(arguments.seed, arguments.pipelines)
+        return
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        report(arguments.seed, arguments.pipelines)
+    about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}."
+    title = f"# Closed forms against the critical path, {datetime.now(UTC).date().isoformat()}"
+    told = str(__doc__).split("Each case", 1)[1]
+    head = f"{title}\n\n{about} Made by `python benchmarks/closed_form.py`."
+    page = f"{head}\n\nEach case{told}\n```\n{text.getvalue()}```\n"
+    write_atomically(arguments.out, page)
+
+
+def report(seed: int, pipelines: int) -> None:
+    """Both tables."""
+    if pipelines:
+        report_random(np.random.default_rng(seed), pipelines)
     report_examples()
 
 

@@ -34,8 +34,8 @@ def test_exact_sharing(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     lines = [
         "gpu,nodes,gpus_per_node,intra_group,inter_group,MB,latency_ms",
-        "a10g,2,8,1,2,256,100",
-        f"a10g,2,8,8,2,256,{100 * 15 / 8 / 8}",
+        "a100-sxm4-40gb,2,8,1,2,256,100",
+        f"a100-sxm4-40gb,2,8,8,2,256,{100 * 15 / 8 / 8}",
     ]
     (folder / "mist_g2g_bandwidth.csv").write_text("\n".join(lines))
     (folder / "p2p_curves.csv").write_text(
@@ -49,6 +49,9 @@ def test_exact_sharing(tmp_path: Path) -> None:
         "nodes,allreduce_all_ranks_GBps\n" + "\n".join(f"{hosts},{200 / hosts}" for hosts in (2, 4, 8, 16))
     )
     page = run(tmp_path)
-    assert "| a10g | 21.5 | 2 | 8 | 1 | -0.0% |" in page or "| a10g | 21.5 | 2 | 8 | 1 | +0.0% |" in page
+    assert (
+        "| a100-sxm4-40gb | 21.5 | 2 | 8 | 1 | -0.0% |" in page
+        or "| a100-sxm4-40gb | 21.5 | 2 | 8 | 1 | +0.0% |" in page
+    )
     assert "| made x | message inside 0 | 2 | 6 | 100 us | 200 | 0.0% | 0.0% |" in page
     assert "8 hosts: 1.00" in page
