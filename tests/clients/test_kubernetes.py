@@ -1,6 +1,10 @@
 """Published schemas accept our manifests: Kubernetes', JobSet's and the training operator's."""
 
 import json
+import os
+import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,3 +146,57 @@ def test_config_map_has_torchruns_script() -> None:
     """Byte for byte what the torchrun export writes."""
     config_map, _ = manifests("kubernetes")
     assert config_map["data"]["launch.sh"] == export(small_plan(), "torchrun")["launch.sh"]
+
+
+SHIM = f"""#!{sys.executable}
+import os, sys
+print(sys.argv[sys.argv.index("--node-rank") + 1], os.environ["MASTER_ADDR"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "master"), [("kubernetes", "pretrain-node-0-0-0.pretrain"), ("pytorchjob", "pretrain-master-0")]
+)
+def test_pods_start_their_node(target: str, master: str, tmp_path: Path) -> None:
+    """Each pod's command, run on each host that it may land on, under a stand-in for torchrun."""
+    hosts = list(dict.fromkeys(row.host for row in rank_rows(small_plan())))
+    config_map, job = manifests(target)
+    (tmp_path / "launch.sh").write_text(config_map["data"]["launch.sh"])
+    (tmp_path / "torchrun").write_text(SHIM)
+    (tmp_path / "torchrun").chmod(stat.S_IRWXU)
+    started = []
+    for pod in pods(job):
+        (container,) = pod["spec"]["containers"]
+        (term,) = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        for host in term["matchExpressions"][0]["values"]:
+            done = subprocess.run(
+                [word.replace("/plan/", f"{tmp_path}/") for word in container["command"]],
+                env={
+                    "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+                    "NODE_NAME": host,
+                    "MASTER_ADDR": "what the controller sets",
+                },
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            started.append((host, *done.stdout.split()))
+    assert started == [(host, str(rank), master) for rank, host in enumerate(hosts)]
+
+
+def test_a_pod_on_another_node_starts_nothing(tmp_path: Path) -> None:
+    """A node whose name is not in the plan has no rank."""
+    config_map, job = manifests("pytorchjob")
+    (tmp_path / "launch.sh").write_text(config_map["data"]["launch.sh"])
+    (container,) = next(pods(job))["spec"]["containers"]
+    done = subprocess.run(
+        [word.replace("/plan/", f"{tmp_path}/") for word in container["command"]],
+        env={"PATH": os.environ["PATH"], "NODE_NAME": "elsewhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "the rank of this node is missing" in done.stderr
