@@ -16,7 +16,7 @@ def calibrate(
         Path | None, typer.Option(help="The hosts of the runs, if their links were measured.", rich_help_panel=opt.JOB)
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the stack; the file's by default.")] = None,
-    max_runs: Annotated[int, typer.Option(help="Of more runs, use a sample of this size.", min=3)] = 240,
+    max_runs: Annotated[int, typer.Option(help="Of more runs, use a sample of this size.", min=3)] = 400,
     validate: Annotated[bool, typer.Option(help="Cross-validate, which takes a few times longer.")] = True,
     seed: opt.Seed = 0,
     json: opt.Json = False,
