@@ -17,25 +17,43 @@ app = typer.Typer(help="Peak memory: collect traces, train the predictor, predic
 
 Progress = Callable[[int, int], None]
 
+NUM_POINTS = 5000
+"""Points of the shipped data."""
+
 
 @app.command()
 def collect(
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file; an unfinished one is continued.")] = Path(
         "traces.csv"
     ),
-    num_points: Annotated[int, typer.Option(help="Points in all.", min=1)] = 4000,
+    num_points: Annotated[int, typer.Option(help="Points in all.", min=1)] = NUM_POINTS,
     seed: Annotated[int, typer.Option(help="Seed of the points.", min=0)] = 0,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.", min=1)] = None,
+    device: Annotated[str, typer.Option(help="none: trace only; cuda: run every stage there too.")] = "none",
 ) -> None:
     """
     Trace random stages without a GPU and write the training data.
 
-    Example: pipette-opt memory collect -o traces.csv --num-points 4000
+    With --device cuda the same stages, those that may fit, run for real on the first GPU, one after the other, and
+    what they allocate, reserve and take of the device stands beside the trace.
+
+    Example: pipette-opt memory collect -o traces.csv
     """
     import os
 
+    from pipette_opt.cli.options import one_of
     from pipette_opt.memory.collect import collect as collect_points
+    from pipette_opt.memory.collect import collect_measured
 
+    one_of("--device", device, ("none", "cuda"))
+    if device == "cuda":
+        from pipette_opt.memory.measure import CudaDevice
+
+        gpu = CudaDevice()
+        with _progress("running") as report:
+            done = collect_measured(out, gpu, num_points=num_points, seed=seed, progress=report)
+        typer.echo(f"{done} stages run on {gpu.name}, {out} holds {num_points}.")
+        return
     with _progress("tracing") as report:
         done = collect_points(
             out, num_points=num_points, seed=seed, workers=workers or os.cpu_count() or 1, progress=report
@@ -45,7 +63,9 @@ def collect(
 
 @app.command()
 def train(
-    data: Annotated[Path | None, typer.Option(help="What `memory collect` wrote; the shipped data by default.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="What `memory collect` wrote; by default traces.csv here, or the shipped data.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Weights file; the card goes beside it.")] = Path(
         "memory.npz"
     ),
@@ -59,11 +79,12 @@ def train(
     from pipette_opt.files import write_atomically
     from pipette_opt.memory.card import markdown_table, model_card
     from pipette_opt.memory.collect import read_rows
-    from pipette_opt.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset
+    from pipette_opt.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset, slack_table
     from pipette_opt.memory.weights import write_weights
     from pipette_opt.shipped import shipped_path
 
-    chosen = shipped_path("data", "memory", "traces.csv.gz") if data is None else data
+    here = Path("traces.csv")
+    chosen = data or (here if here.is_file() else shipped_path("data", "memory", "traces.csv.gz"))
     dataset, params = load_dataset(chosen), FitParams(seed=seed)
     with _progress("training") as report:
         result = fit(dataset, params, report)
@@ -71,9 +92,9 @@ def train(
     seeds = ", ".join(sorted({row["seed"] for row in read_rows(chosen)}))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_weights(out, result.network)
-    write_atomically(out.with_suffix(".md"), model_card(result, shift, seed=seeds))
+    write_atomically(out.with_suffix(".md"), model_card(result, shift, slack_table(dataset), seed=seeds))
     typer.echo(markdown_table(result.errors))
-    typer.echo(f"wrote {out} and {out.with_suffix('.md')}")
+    typer.echo(f"wrote {out} and {out.with_suffix('.md')} from {chosen}")
 
 
 @app.command()
@@ -88,7 +109,18 @@ def predict(
     micro_batch_size: Annotated[int, typer.Option(min=1)] = 1,
     sequence_parallel: Annotated[bool, typer.Option(help="Split norms and dropouts over tensor ranks.")] = True,
     distributed_optimizer: Annotated[bool, typer.Option(help="Split optimizer state over data ranks.")] = True,
+    context_parallel: Annotated[int, typer.Option(min=1)] = 1,
+    expert_parallel: Annotated[int, typer.Option(help="Ranks that the experts are spread over.", min=1)] = 1,
+    expert_tensor_parallel: Annotated[
+        int | None, typer.Option(help="Ranks that share one expert; as --tensor-parallel if left out.", min=1)
+    ] = None,
+    zero_stage: Annotated[
+        int | None, typer.Option(help="0 to 3; 1 with a distributed optimizer if left out.", min=0, max=3)
+    ] = None,
     recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
+    recompute_method: Annotated[str, typer.Option(help="uniform or block.")] = "uniform",
+    recompute_num_layers: Annotated[int, typer.Option(help="Layers at a time, or of each chunk.", min=1)] = 1,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Matrix products in fp8.")] = False,
     precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
     attention_kernel: Annotated[str, typer.Option(help="flash or unfused.")] = "flash",
     gpu_memory_gib: Annotated[float, typer.Option(help="Memory of one GPU, GiB.", min=1)] = 80.0,
@@ -100,7 +132,7 @@ def predict(
         str | None, typer.Option(help="Constants of a stack: a profile of data/frameworks, or a stack's file.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Weights file; the shipped one by default.")] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="Also trace every stage (needs torch).")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Also trace every stage: allocated, reserved.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """
@@ -119,16 +151,18 @@ def predict(
     from pipette_opt.units import GIB
 
     one_of("--recompute", recompute, ("none", "selective", "full"))
+    one_of("--recompute-method", recompute_method, ("uniform", "block"))
     one_of("--precision", precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
     spec = read_model(model)
-    training = TrainingSpec(
-        global_batch_size=global_batch_size,
-        seq_length=seq_length,
-        precision=precision,  # type: ignore[arg-type]
-        attention_kernel=attention_kernel,  # type: ignore[arg-type]
-    )
     try:
+        training = TrainingSpec(
+            global_batch_size=global_batch_size,
+            seq_length=seq_length,
+            precision=precision,  # type: ignore[arg-type]
+            attention_kernel=attention_kernel,  # type: ignore[arg-type]
+            fp8=fp8,
+        )
         config = ParallelConfig(
             tensor_model_parallel_size=tensor_parallel,
             pipeline_model_parallel_size=pipeline_parallel,
@@ -138,7 +172,13 @@ def predict(
             virtual_pipeline_model_parallel_size=virtual_pipeline if virtual_pipeline > 1 else None,
             sequence_parallel=sequence_parallel and tensor_parallel > 1,
             recompute_granularity=None if recompute == "none" else recompute,  # type: ignore[arg-type]
-            use_distributed_optimizer=distributed_optimizer,
+            use_distributed_optimizer=distributed_optimizer if zero_stage is None else zero_stage > 0,
+            context_parallel_size=context_parallel,
+            expert_model_parallel_size=expert_parallel,
+            expert_tensor_parallel_size=expert_tensor_parallel,
+            recompute_method=recompute_method,  # type: ignore[arg-type]
+            recompute_num_layers=recompute_num_layers,
+            zero_stage=zero_stage,
         )
         config.num_microbatches(global_batch_size)
         LocalShapes.of(spec, training, config)
@@ -170,7 +210,8 @@ def predict(
         from pipette_opt.memory.trace import trace_stage
 
         for row in rows:
-            row["traced_gib"] = trace_stage(spec, training, config, row["stage"]).peak_bytes / GIB
+            traced = trace_stage(spec, training, config, row["stage"], replay=True)
+            row["traced_gib"], row["reserved_gib"] = traced.peak_bytes / GIB, traced.reserved_bytes / GIB
     _show(rows, config, as_json)
 
 

@@ -19,11 +19,13 @@ the temporaries of the running pass. Written by `pipette-opt memory train`.
 
 ## Data
 
-{points} points from `pipette-opt memory collect --seed {seed}`: random GPT-like and Llama-like models of 100 million
-to a trillion parameters, tensor parallel 1-16, pipeline 1-64, data 1-256, interleaved or not, sequences of 1 k to
-32 k tokens, all recomputation modes, with and without sequence parallelism and distributed optimizer, bf16, fp16 and
-fp32, attention with and without stored scores. Each is traced: the stage runs forward and backward in its 1F1B order
-on tensors without data while live storages are counted. **No point was measured on a GPU.**
+{points} points from `pipette-opt memory collect --num-points {points} --seed {seed}`: random GPT-like and Llama-like
+models of 100 million to a trillion parameters, one in five with experts (8 to 256, shared ones and leading dense layers
+among them); tensor parallel 1-16, pipeline 1-64, data 1-256, context 1-16, expert 1-64 with experts whole or split,
+interleaved or not; sequences of 1 k to 128 k tokens; no, selective, uniform and block recomputation; with and without
+sequence parallelism; ZeRO 0 to 3; bf16, fp16, fp32 and fp8 products, optimizer states in fp32 and less; attention with
+and without stored scores. Each is traced: the stage runs forward and backward in its 1F1B order on tensors without data
+while live storages are counted. **No point was measured on a GPU.**
 
 {train} points train, {calibration} calibrate the risk bound, {test} (below) are seen by neither.
 
@@ -34,6 +36,15 @@ on tensors without data while live storages are counted. **No point was measured
 ## Stated and attained coverage of the upper bound
 
 {coverage}
+
+## What the caching allocator adds
+
+Reserved over allocated memory: every trace replayed, two iterations with the optimizer's moments coming after the
+first, through a model of PyTorch's caching allocator (`pipette_opt/memory/allocator.py`). It depends on how sizes
+happen to fit into each other, which features do not tell, so the network does not predict it; `pipette-opt memory
+predict --trace` replays one stage.
+
+{slack}
 
 ## Small models to large ones
 
@@ -56,8 +67,11 @@ deviation of {spread:.0%}, which widens the risk bound beyond the coverage on tr
   more: up to half of the activations again. `pipette-opt calibrate` fits the constants of such a stack, and
   `pipette-opt memory evaluate` says how well that does on measured runs.
 - Megatron-Core's behaviour is assumed: fused weight-gradient accumulation, main gradients kept all the time, freed
-  pipeline outputs, no overlap buffers, no fp8, no mixture of experts, ZeRO no further than the distributed optimizer.
-- Context parallelism only divides the sequence; its exchange buffers are not counted.
+  pipeline outputs, no overlap buffers.
+- Experts: tokens routed evenly, none dropped, the all-to-all dispatcher with fused permutations. A rank whose experts
+  get more than their share needs more, in proportion to its routed activations.
+- ZeRO 2 and 3 as two buffers of the largest units; fp8 as Transformer Engine's delayed or current scaling, with copies
+  of the weights by rows and columns; context parallelism as its ring of keys and values on the last rank.
 - Outside of the ranges above the prediction says so (`extrapolates`); its network term is then held inside the
   range seen in training, and the closed formula carries the rest.
 
@@ -67,7 +81,7 @@ deviation of {spread:.0%}, which widens the risk bound beyond the coverage on tr
 """
 
 
-def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str) -> str:
+def model_card(fit: "Fit", shift: "pd.DataFrame", slack: "pd.DataFrame", *, seed: str) -> str:
     """The text of the card."""
     return _TEMPLATE.format(
         points=fit.num_train + len(fit.network.residuals) + fit.num_test,
@@ -78,6 +92,7 @@ def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str) -> str:
         errors=markdown_table(fit.errors),
         coverage=markdown_table(fit.coverage),
         shift=markdown_table(shift.iloc[:1]),
+        slack=markdown_table(slack),
         context=gib(DEFAULT_OVERHEAD.context_bytes),
         communicators=gib(DEFAULT_OVERHEAD.communicator_bytes),
         library=gib(DEFAULT_OVERHEAD.library_bytes),

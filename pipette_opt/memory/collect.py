@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from pipette_opt.errors import InputError
 from pipette_opt.files import write_atomically
@@ -15,7 +15,18 @@ from pipette_opt.memory.sample import Point, sample_point
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
-_TARGETS = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "step_bytes", "peak_bytes")
+if TYPE_CHECKING:
+    from pipette_opt.memory.measure import Device
+
+_TARGETS = (
+    "weight_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "activation_bytes",
+    "step_bytes",
+    "peak_bytes",
+    "reserved_bytes",
+)
 _MODEL = (
     "name",
     "num_layers",
@@ -36,6 +47,11 @@ _MODEL = (
     "hidden_dropout",
     "attention_dropout",
     "make_vocab_size_divisible_by",
+    "num_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "num_dense_layers",
 )
 _TRAINING = (
     "global_batch_size",
@@ -43,6 +59,10 @@ _TRAINING = (
     "precision",
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
+    "fp8",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
 )
 _CONFIG = (
     "tensor_model_parallel_size",
@@ -56,9 +76,23 @@ _CONFIG = (
     "sequence_parallel",
     "recompute_granularity",
     "use_distributed_optimizer",
+    "recompute_method",
+    "recompute_num_layers",
+    "expert_tensor_parallel_size",
+    "zero_stage",
 )
 COLUMNS = ("seed", "index", *_MODEL, *_TRAINING, *_CONFIG, "stage", *_TARGETS)
 """Columns of the dataset: where the point comes from, the point, and what its trace counted."""
+
+MEASURED_COLUMNS = (
+    *COLUMNS,
+    "device",
+    "device_memory_bytes",
+    "measured_allocated_bytes",
+    "measured_reserved_bytes",
+    "measured_device_bytes",
+)
+"""Columns of what was run on a device: beside the trace what the device said, empty where it ran out of memory."""
 
 _CHUNK = 64
 
@@ -68,7 +102,7 @@ def trace_point(seed: int, index: int) -> dict[str, str]:
     from pipette_opt.memory.trace import trace_stage
 
     point = sample_point(seed, index)
-    trace = trace_stage(point.model, point.training, point.config, point.stage)
+    trace = trace_stage(point.model, point.training, point.config, point.stage, replay=True)
     row = {"seed": str(seed), "index": str(index), "stage": str(point.stage)}
     for part, names in ((point.model, _MODEL), (point.training, _TRAINING), (point.config, _CONFIG)):
         row |= {name: _text(getattr(part, name)) for name in names}
@@ -129,27 +163,70 @@ def collect(
     return done
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
+def collect_measured(
+    path: Path,
+    device: "Device",
+    *,
+    num_points: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """
+    Run so many points that may fit the device on it, one after the other, those that ``path`` has apart.
+
+    Points are taken in order; the file is rewritten after each, so a run can be stopped and continued.
+
+    Returns
+    -------
+    int
+        Points run now.
+    """
+    from pipette_opt.memory.measure import can_measure, measure_point
+
+    rows = read_rows(path, MEASURED_COLUMNS) if path.exists() else []
+    other = sorted({row["device"] for row in rows} - {device.name})
+    if other:
+        raise InputError(str(path), f"holds runs on {', '.join(other)}, not {device.name}; choose another file.")
+    last = max((int(row["index"]) for row in rows), default=-1)
+    done, index = 0, last
+    while len(rows) < num_points:
+        index += 1
+        point = sample_point(seed, index)
+        if not can_measure(point, device):
+            continue
+        peaks = measure_point(point, device)
+        found = {"device": device.name, "device_memory_bytes": str(device.capacity_bytes)}
+        for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
+            found[f"measured_{name}"] = "" if peaks is None else str(getattr(peaks, name))
+        rows.append(trace_point(seed, index) | found)
+        done += 1
+        write_rows(path, rows, MEASURED_COLUMNS)
+        if progress is not None:
+            progress(len(rows), num_points)
+    return done
+
+
+def read_rows(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
     """Rows of a dataset, compressed if its name ends in ``.gz``; raises ``InputError`` if it is none."""
     try:
         with _open_text(path) as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
+            if tuple(reader.fieldnames or ()) != tuple(columns):
+                missing = sorted(set(columns) - set(reader.fieldnames or ()))
                 raise InputError(str(path), f"is no memory dataset: columns {missing or 'in another order'}.")
             rows = [dict(row) for row in reader]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), f"cannot be read as CSV: {error}.") from error
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise InputError(f"{path}:{number}", f"must have {len(COLUMNS)} columns.")
+            raise InputError(f"{path}:{number}", f"must have {len(columns)} columns.")
     return rows
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+def write_rows(path: Path, rows: Sequence[Mapping[str, str]], columns: Sequence[str] = COLUMNS) -> None:
     """Write a dataset, ordered by point, at once."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(sorted(rows, key=lambda row: int(row["index"])))
     write_atomically(path, text.getvalue())

@@ -53,12 +53,15 @@ class Dataset:
         Bytes, shape ``(num_rows,)``.
     slices
         Columns to group errors by.
+    reserved
+        What the caching allocator reserves, by replaying the trace, bytes; ``None`` if nobody replayed.
     """
 
     features: FloatArray
     formula: FloatArray
     peak: FloatArray
     slices: pd.DataFrame
+    reserved: FloatArray | None = None
 
     @property
     def log_ratio(self) -> FloatArray:
@@ -99,7 +102,9 @@ def load_dataset(path: Path) -> Dataset:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}:{number}", f"is no traced point: {error}.") from error
         tables.append(stage_table(point.model, point.training, [point.config], stage=point.stage))
-        recompute = point.config.recompute_granularity or "none"
+        recompute: str = point.config.recompute_granularity or "none"
+        if recompute == "full":
+            recompute = f"full {point.config.recompute_method}"
         last = point.config.pipeline_model_parallel_size - 1
         slices.append(
             {
@@ -108,6 +113,9 @@ def load_dataset(path: Path) -> Dataset:
                 "precision": point.training.precision,
                 "recompute": recompute,
                 "stage": "only" if last == 0 else {0: "first", last: "last"}.get(point.stage, "middle"),
+                "context": "split" if point.config.context_parallel_size > 1 else "whole",
+                "products": "fp8" if point.training.fp8 else "as precision",
+                "ZeRO": str(point.config.sharding_stage),
                 "schedule": "interleaved" if point.config.num_chunks > 1 else "1F1B",
                 "parameters": _size_class(point.model.num_parameters),
             }
@@ -117,7 +125,10 @@ def load_dataset(path: Path) -> Dataset:
     frame = pd.DataFrame(slices)
     peak = np.array([float(row["peak_bytes"]) for row in rows])
     frame["peak"] = pd.cut(peak / GIB, [0, 8, 24, 80, 192, np.inf], labels=["<8", "8-24", "24-80", "80-192", ">192"])
-    return Dataset(features=table_features(table, formula), formula=formula.total, peak=peak, slices=frame)
+    reserved = np.array([float(row["reserved_bytes"]) for row in rows])
+    return Dataset(
+        features=table_features(table, formula), formula=formula.total, peak=peak, slices=frame, reserved=reserved
+    )
 
 
 def fit(dataset: Dataset, params: FitParams | None = None, progress: Callable[[int, int], None] | None = None) -> Fit:
@@ -203,6 +214,27 @@ def error_table(dataset: Dataset, network: NetworkWeights, rows: IntArray) -> pd
                 "max_percent": part["error"].max(),
                 "formula_mean_percent": part["formula_error"].mean(),
                 "formula_p99_percent": part["formula_error"].quantile(0.99),
+            }
+            for name, part in groups
+        ]
+    )
+
+
+def slack_table(dataset: Dataset) -> pd.DataFrame:
+    """Reserved over allocated memory, quantiles of the replayed traces by size of the peak."""
+    if dataset.reserved is None:
+        return pd.DataFrame(columns=["slice", "points", "median", "p90", "p99", "max"])
+    frame = dataset.slices.assign(slack=dataset.reserved / dataset.peak)
+    groups = [("all", frame), *((f"peak {value}", part) for value, part in frame.groupby("peak", observed=True))]
+    return pd.DataFrame(
+        [
+            {
+                "slice": name,
+                "points": len(part),
+                "median": part["slack"].median(),
+                "p90": part["slack"].quantile(0.9),
+                "p99": part["slack"].quantile(0.99),
+                "max": part["slack"].max(),
             }
             for name, part in groups
         ]

@@ -22,8 +22,34 @@ def test_predict_prints_every_stage() -> None:
     assert [row["stage"] for row in rows] == [0, 1]
     for row in rows:
         assert 1.0 < row["predicted_gib"] / row["traced_gib"] < 1.08
+        assert 1.0 <= row["reserved_gib"] / row["traced_gib"] < 1.2
         assert row["predicted_gib"] < row["upper_gib"] < row["capacity_gib"]
         assert 0 < row["oom_probability"] <= 0.01
+
+
+def test_predict_knows_experts_and_savers() -> None:
+    """Experts spread over ranks, ZeRO 3, fp8: predicted as traced."""
+    mixtral = ["predict", "--model", "mixtral-8x7b", "--global-batch-size", "64", "--seq-length", "4096", "--json"]
+    spread = ["--data-parallel", "8", "--expert-parallel", "8", "--pipeline-parallel", "4", "--trace"]
+    sharded = ["--data-parallel", "8", "--zero-stage", "3", "--fp8", "--trace"]
+    block = ["--recompute", "full", "--recompute-method", "block", "--recompute-num-layers", "4"]
+    for options in (spread, [*spread, *block], sharded):
+        found = RUNNER.invoke(app, [*mixtral, *options])
+        assert found.exit_code == 0, found.output
+        for row in json.loads(found.stdout):
+            assert 1.0 < row["predicted_gib"] / row["traced_gib"] < 1.08
+
+
+def test_collect_on_a_gpu_says_when_there_is_none(tmp_path: Path) -> None:
+    """What to do without one is said; other devices are not known."""
+    import torch
+
+    for device, message in (("tpu", "--device: must be one of none, cuda"), ("cuda", "torch sees no CUDA device")):
+        if device == "cuda" and torch.cuda.is_available():
+            continue
+        found = RUNNER.invoke(app, ["collect", "-o", str(tmp_path / "runs.csv"), "--device", device])
+        assert isinstance(found.exception, InputError)
+        assert message in str(found.exception)
 
 
 def test_predict_shows_a_table() -> None:
@@ -43,6 +69,9 @@ def test_predict_shows_a_table() -> None:
         (["--tensor-parallel", "3"], "num_attention_heads"),
         (["--max-oom-risk", "0"], "max_oom_risk"),
         (["--weights", "nowhere.npz"], "nowhere"),
+        (["--recompute-method", "some"], "--recompute-method"),
+        (["--fp8", "--precision", "fp32"], "fp8 goes with"),
+        (["--context-parallel", "2", "--attention-kernel", "unfused"], "attention_kernel flash"),
     ],
 )
 def test_wrong_options_are_named(options: list[str], message: str) -> None:

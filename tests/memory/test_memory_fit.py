@@ -11,7 +11,15 @@ from pipette_opt.errors import InputError
 from pipette_opt.memory.card import markdown_table, model_card
 from pipette_opt.memory.collect import collect, read_rows, trace_point
 from pipette_opt.memory.features import FEATURE_NAMES
-from pipette_opt.memory.fit import Dataset, FitParams, fit, fit_small_predict_large, load_dataset, train_network
+from pipette_opt.memory.fit import (
+    Dataset,
+    FitParams,
+    fit,
+    fit_small_predict_large,
+    load_dataset,
+    slack_table,
+    train_network,
+)
 from pipette_opt.memory.network import MemoryNetwork
 from pipette_opt.memory.weights import read_weights
 from pipette_opt.shipped import shipped_path
@@ -89,13 +97,24 @@ def test_shipped_network_belongs_to_the_shipped_data() -> None:
     assert (dataset.features.min(axis=0) <= network.lowest).all()
     assert (dataset.features.max(axis=0) >= network.highest).all()
     rows = read_rows(path)
-    assert [trace_point(0, index) for index in (0, 1000, 3999)] == [rows[index] for index in (0, 1000, 3999)]
+    assert [trace_point(0, index) for index in (0, 1000, 4999)] == [rows[index] for index in (0, 1000, 4999)]
+
+
+def test_slack_is_what_the_allocator_adds() -> None:
+    """Quantiles of reserved over allocated, of all points and by size; every replay reserves at least the peak."""
+    dataset = load_dataset(shipped_path("data", "memory", "traces.csv.gz"))
+    table = slack_table(dataset)
+    assert table.iloc[0]["points"] == len(dataset.peak) == table.iloc[1:]["points"].sum()
+    assert dataset.reserved is not None
+    assert (dataset.reserved >= dataset.peak).all()
+    assert (table["median"] <= table["p90"]).all()
+    assert 1.0 < table.iloc[0]["median"] < 1.1
 
 
 def test_card_states_data_error_and_limits(synthetic: Dataset) -> None:
     """The card has the tables and says where not to trust it."""
     result = fit(synthetic, QUICK)
-    card = model_card(result, result.errors, seed="7")
+    card = model_card(result, result.errors, slack_table(synthetic), seed="7")
     for part in ("1000 points", "--seed 7", "Where not to trust it", "was measured on a GPU", "| all | 150 |"):
         assert part in card
     assert markdown_table(pd.DataFrame({"a": [1], "b": [0.5]})) == "| a | b |\n| --- | --- |\n| 1 | 0.500 |"
