@@ -66,6 +66,13 @@ def train(
     data: Annotated[
         Path | None, typer.Option(help="What `memory collect` wrote; by default traces.csv here, or the shipped data.")
     ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Measured runs, runs.csv: fine-tune on them instead of training anew.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights to start from with --runs; the shipped ones by default.")
+    ] = None,
+    base: Annotated[str, typer.Option(help="Stack that the runs are fitted from.")] = "megatron-core",
     out: Annotated[Path, typer.Option("--out", "-o", help="Weights file; the card goes beside it.")] = Path(
         "memory.npz"
     ),
@@ -73,6 +80,9 @@ def train(
 ) -> None:
     """
     Train the predictor and write weights and model card.
+
+    With --runs the network goes on learning from your own runs, what the constants of your stack leave over; both are
+    written (memory.npz, memory.yaml), with their errors on runs and larger jobs left out.
 
     Example: pipette-opt memory train --data traces.csv -o memory.npz
     """
@@ -85,6 +95,11 @@ def train(
 
     here = Path("traces.csv")
     chosen = data or (here if here.is_file() else shipped_path("data", "memory", "traces.csv.gz"))
+    if runs is not None:
+        _tune(runs, chosen, weights, base, out)
+        return
+    if weights is not None:
+        raise InputError("--weights", "is where fine-tuning starts; give --runs too.")
     dataset, params = load_dataset(chosen), FitParams(seed=seed)
     with _progress("training") as report:
         result = fit(dataset, params, report)
@@ -95,6 +110,40 @@ def train(
     write_atomically(out.with_suffix(".md"), model_card(result, shift, slack_table(dataset), seed=seeds))
     typer.echo(markdown_table(result.errors))
     typer.echo(f"wrote {out} and {out.with_suffix('.md')} from {chosen}")
+
+
+def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) -> None:
+    """Constants and a fine-tuned network from measured runs."""
+    from dataclasses import replace
+
+    from pipette_opt.backtest.memory_tuning import tune_memory, tuning_rows
+    from pipette_opt.files import write_atomically
+    from pipette_opt.memory.card import tuning_card
+    from pipette_opt.memory.fit import load_dataset
+    from pipette_opt.memory.framework import numbers_of
+    from pipette_opt.memory.predictor import MemoryPredictor
+    from pipette_opt.memory.tune import Lessons
+    from pipette_opt.memory.weights import write_weights
+    from pipette_opt.read.runs import read_runs
+    from pipette_opt.read.stack import read_stack, write_stack
+
+    measured, stack, start = read_runs(runs), read_stack(base), MemoryPredictor.load(weights)
+    dataset = load_dataset(data)
+    traces = Lessons(features=dataset.features, log_ratio=dataset.log_ratio)
+    with _progress("tuning") as report:
+        tuning = tune_memory(measured, stack, start, traces, progress=report)
+    table = _markdown(tuning_rows(tuning))
+    source = f"memory fitted to {runs.name}, with the network {out.name}"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_weights(out, tuning.predictor.network)
+    found = replace(stack, name=out.stem, source=source, memory=numbers_of(tuning.framework))
+    write_stack(found, out.with_suffix(".yaml"))
+    card = tuning_card(table, runs=runs.name, num_runs=tuning.num_runs, improves=tuning.improves)
+    write_atomically(out.with_suffix(".md"), card)
+    typer.echo(table)
+    if not tuning.improves:
+        typer.echo("tuning does not help on runs left out: the network stays as it was, the constants are fitted")
+    typer.echo(f"wrote {out}, {out.with_suffix('.yaml')} and {out.with_suffix('.md')}")
 
 
 @app.command()

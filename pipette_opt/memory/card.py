@@ -64,8 +64,9 @@ deviation of {spread:.0%}, which widens the risk bound beyond the coverage on tr
 - The probability of running out of memory rests on the network's error against traces, which is measured, and on
   the allowances above for what lies between a trace and a real stack, which are assumed, not measured.
 - Frameworks with unfused kernels, fp32 copies of logits, or gradients kept twice (nanotron, plain PyTorch) need far
-  more: up to half of the activations again. `pipette-opt calibrate` fits the constants of such a stack, and
-  `pipette-opt memory evaluate` says how well that does on measured runs.
+  more: up to half of the activations again. `pipette-opt calibrate` fits the constants of such a stack, `pipette-opt
+  memory train --runs` tunes this network on your own runs besides, and `pipette-opt memory evaluate` says how well
+  that does on measured runs.
 - Megatron-Core's behaviour is assumed: fused weight-gradient accumulation, main gradients kept all the time, freed
   pipeline outputs, no overlap buffers.
 - Experts: tokens routed evenly, none dropped, the all-to-all dispatcher with fused permutations. A rank whose experts
@@ -100,6 +101,25 @@ def model_card(fit: "Fit", shift: "pd.DataFrame", slack: "pd.DataFrame", *, seed
         spread=DEFAULT_OVERHEAD.stack_spread,
         features="\n".join(f"- `{name}` ({unit})" for name, unit in FEATURES),
     )
+
+
+_TUNING_TEMPLATE = """# Memory predictor, tuned on {runs}
+
+{num_runs} measured peaks; the constants of the stack are in the .yaml file beside, which belongs to these weights.
+Mean errors of peaks on runs that were not learnt from:
+
+{table}
+
+{verdict} Bounds and probabilities rest on the constants' errors on runs left out; far from the models, degrees and
+sizes of {runs} the network is held by the traces it was first trained on, and the constants by their priors. Written by
+`pipette-opt memory train --runs`; used by `pipette-opt memory predict --weights ... --framework ...`.
+"""
+
+
+def tuning_card(table: str, *, runs: str, num_runs: int, improves: bool) -> str:
+    """The text beside fine-tuned weights."""
+    kept = "The network was tuned." if improves else "Tuning did not help, so the network stays as it was."
+    return _TUNING_TEMPLATE.format(table=table, runs=runs, num_runs=num_runs, verdict=kept)
 
 
 def markdown_table(frame: "pd.DataFrame") -> str:
