@@ -139,6 +139,7 @@ def explore(g, limits, state, budget):  # type: ignore[no-untyped-def]
     """Go on until a full grid (1), the end of the search (0) or so many hosts tried (2)."""
     P, D = g.scalars[0], g.scalars[1]
     cells, N = P * D, g.wait.shape[0]
+    used, room, down, along = state.used, limits.room, limits.down, limits.along
     depth = state.depth[0]
     if depth == cells:  # go on behind a full grid
         depth -= 1
@@ -149,8 +150,21 @@ def explore(g, limits, state, budget):  # type: ignore[no-untyped-def]
         r, d = g.order[depth, 0], g.order[depth, 1]
         v = state.tried[depth]
         placed = False
+        up = state.nodes[r - 1, d] if r > 0 else -1
+        side = state.nodes[r, d - 1] if d > 0 else -1
+        start = state.nodes[r, 0] if d == D - 1 and D > 1 else -1
+        after = state.nodes[0, 0] if r == 0 and d > 0 else -1  # one of all equal ways to turn the rings
+        if g.scalars[6] and r == 0 and d == D - 1 and d > 1:
+            after = max(after, state.nodes[0, 1])
         while v < N:
-            if not state.used[v] and limits.room[r, v] and _may_be(g, limits, state, r, d, v):
+            if (
+                not used[v]
+                and room[r, v]
+                and v > after
+                and (up < 0 or down[r - 1, up, v])
+                and (side < 0 or along[r, side, v])
+                and (start < 0 or along[r, v, start])
+            ):
                 left -= 1
                 if _put(g, limits, state, depth, r, d, v):
                     placed = True
@@ -175,24 +189,6 @@ def explore(g, limits, state, budget):  # type: ignore[no-untyped-def]
     state.depth[0] = depth
     state.depth[1] += budget - left
     return 0 if depth < 0 else 2
-
-
-@njit(cache=True, nogil=True)
-def _may_be(g, limits, state, r, d, v):  # type: ignore[no-untyped-def]
-    """Links to the neighbours placed, and one of all equal ways to turn the rings."""
-    D = g.scalars[1]
-    if r > 0 and not limits.down[r - 1, state.nodes[r - 1, d], v]:
-        return False
-    if d > 0 and not limits.along[r, state.nodes[r, d - 1], v]:
-        return False
-    if d == D - 1 and D > 1 and not limits.along[r, v, state.nodes[r, 0]]:
-        return False
-    if r == 0 and d > 0:
-        if v < state.nodes[0, 0]:
-            return False
-        if g.scalars[6] and d == D - 1 and d > 1 and v < state.nodes[0, 1]:
-            return False
-    return True
 
 
 @njit(cache=True, nogil=True)

@@ -33,6 +33,9 @@ FIRST_PARTS = 8
 FIRST_BUDGET = 300_000
 """Hosts that are tried in an interval before it is split."""
 
+WIDTH = 0.5
+"""Of the next step of the bound, what the periods of an interval may differ by before it is split."""
+
 CHUNK = 300_000
 """Hosts that are tried before the clock is looked at."""
 
@@ -207,16 +210,15 @@ class GridSearch:
             return [_Interval(ceiling + 1, interval.low, interval.high, 2 * interval.step, interval.budget)]
         if self._is_over:
             return [interval]
-        wide = int(self.grid.scalars[3]) * (interval.high - interval.low) > interval.step // 16
+        step = max(1, interval.step // 2)
+        wide = int(self.grid.scalars[3]) * (interval.high - interval.low) > WIDTH * step
         if not wide or interval.high == interval.low:
-            step = max(1, interval.step // 2)
-            return [_Interval(interval.bound, interval.low, interval.high, step, 4 * interval.budget)]
+            return [_Interval(interval.bound, interval.low, interval.high, step, interval.budget * 3 // 2)]
         middle = (interval.low + interval.high) // 2
         parts = []
         for low, high in ((interval.low, middle), (middle + 1, interval.high)):
             least = int((self._least_end(low) + self.grid.least_hop + self.grid.after).max())
-            step, budget = max(1, (3 * interval.step) // 4), interval.budget
-            parts.append(_Interval(max(interval.bound, least), low, high, step, budget))
+            parts.append(_Interval(max(interval.bound, least), low, high, step, interval.budget))
         return parts
 
     def _refutes(self, interval: _Interval, ceiling: int) -> bool:
@@ -274,11 +276,11 @@ class GridSearch:
                 along[row] &= g.hop[watched] <= left[watched]
         down = self._down(interval, ceiling)
         room = self.room.copy()
-        for _ in range(3):
-            if D > 1:
-                room &= (along & room[:, None, :]).any(axis=2) & (along & room[:, :, None]).any(axis=1)
-            room[:-1] &= (down & room[1:, None, :]).any(axis=2)
-            room[1:] &= (down & room[:-1, :, None]).any(axis=1)
+        for _ in range(4):
+            kept = room & _has_neighbours(room, down, along, D)
+            if (kept == room).all():
+                break
+            room = kept
         every = N == P * D
         if (room.sum(axis=1) < D).any() or (every and not room.any(axis=0).all()):
             return None
@@ -303,6 +305,27 @@ class GridSearch:
                 pair = g.work[(row + 1) * stages - 1][:, None] + g.work[(row + 1) * stages][None, :] + g.wait
                 down[row] &= -(-pair // 2) <= interval.high
         return down
+
+
+def _has_neighbours(room: BoolArray, down: BoolArray, along: BoolArray, num_columns: int) -> BoolArray:
+    """Whether a host of a row has enough different hosts for its neighbours (Hall's condition), shape ``(P, N)``."""
+    P, N = room.shape
+    below, above = np.zeros((2, P, N, N), dtype=np.bool_)
+    below[:-1] = down & room[1:, None, :]
+    above[1:] = down.transpose(0, 2, 1) & room[:-1, None, :]
+    needs_below, needs_above = np.zeros((2, P, 1), dtype=np.int64)
+    needs_below[:-1], needs_above[1:] = 1, 1
+    sides = [(below, needs_below), (above, needs_above)]
+    if num_columns > 1:
+        out, into = along & room[:, None, :], along.transpose(0, 2, 1) & room[:, None, :]
+        one = np.ones((P, 1), dtype=np.int64)
+        sides += [(out & into, one)] if num_columns == 2 else [(out, one), (into, one)]
+    good = room.copy()
+    for number in range(1, len(sides) + 1):
+        for chosen in itertools.combinations(sides, number):
+            union = np.logical_or.reduce([side for side, _ in chosen]).sum(axis=2)
+            good &= union >= np.sum([np.where(need > 0, need, 0) for _, need in chosen], axis=0)
+    return good
 
 
 def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:

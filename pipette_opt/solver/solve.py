@@ -40,6 +40,9 @@ ROWS_SHARE, ROWS_SHARE_LARGE = 0.1, 0.6
 LARGE_CELLS, SMALL_CELLS = 20, 9
 """Cells above which a model that names the hosts is seldom closed, and below which it needs no other bound."""
 
+SEARCH_SHARE = 0.25
+"""Of a model's slice, what the search of a grid takes before it; most of those that it closes need less."""
+
 MOST_SEARCHED_HOSTS = 256
 """Hosts listed, above which a search of the grid costs more than it says."""
 
@@ -279,8 +282,9 @@ class _Search:
         visit = self.search_visits.get(index, 0)
         self.search_visits[index] = visit + 1
         self.modelled.add(index)
+        share = 1.0 if candidate.num_cells > LARGE_CELLS else SEARCH_SHARE
         found = grid.run(
-            min(self.params.first_slice_s * 2**visit / number, self.seconds_left),
+            min(share * self.params.first_slice_s * 2**visit / number, self.seconds_left),
             workers=max(1, self.params.num_workers - self.helpers),
             stop=self.stop,
             on_bound=on_bound,
