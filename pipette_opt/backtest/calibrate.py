@@ -24,8 +24,8 @@ from pipette_opt.types import FloatArray
 HUBER = 0.05
 """Residuals (about relative errors) beyond this count linearly."""
 
-NOISE, LEAST_NOISE = 0.04, 0.02
-"""Standard deviation of residuals that priors are weighed against: at first, and at least when it is known better."""
+NOISE = 0.04
+"""Standard deviation of residuals that priors are weighed against."""
 
 STEP = 0.02
 """Of the logarithm of a constant, for derivatives."""
@@ -37,7 +37,7 @@ MIN_RUNS = 3
 FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
 """From each start, to choose one; and from that."""
 
-TOLERANCE, STALE_TOLERANCE = 5e-4, 5e-3
+TOLERANCE, STALE_TOLERANCE = 2e-4, 3e-3
 """A descent ends when a step with fresh slopes gains less than this share; with old ones they are renewed first."""
 
 MAX_DAMPINGS = 6
@@ -242,9 +242,9 @@ class _Problem:
     def solve(self, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Constants (their logarithms) and predicted seconds; from ``start``, or the best from several starts."""
         starts = [start] if start is not None else [self._start(slow_host) for slow_host in (False, True)]
-        tries = [self._descend(one, FIRST_ITERATIONS, NOISE) for one in starts]
-        values, residuals, _ = min(tries, key=lambda one: one[2])
-        values, residuals, _ = self._descend(values, MAX_ITERATIONS, _spread_of(residuals))
+        if len(starts) > 1:
+            starts = [min((self._descend(one, FIRST_ITERATIONS) for one in starts), key=lambda one: one[2])[0]]
+        values, residuals, _ = self._descend(starts[0], MAX_ITERATIONS)
         return values, np.exp(residuals) * self.measured_s
 
     def _start(self, slow_host: bool) -> FloatArray:
@@ -255,15 +255,15 @@ class _Problem:
                 values[index] = np.log(one.slow)
         return values
 
-    def _loss(self, residuals: FloatArray, values: FloatArray, noise: float) -> float:
+    def _loss(self, residuals: FloatArray, values: FloatArray) -> float:
         prior = 0.5 * ((values - self.centre) / self._spread) ** 2
-        return float((self.say * _badness(residuals)).sum() / noise**2 + prior.sum())
+        return float((self.say * _badness(residuals)).sum() / NOISE**2 + prior.sum())
 
     @property
     def _spread(self) -> FloatArray:
         return np.array([one.spread for one in self.free])
 
-    def _descend(self, values: FloatArray, max_iterations: int, noise: float) -> tuple[FloatArray, FloatArray, float]:
+    def _descend(self, values: FloatArray, max_iterations: int) -> tuple[FloatArray, FloatArray, float]:
         """
         Levenberg-Marquardt with Huber weights.
 
@@ -276,10 +276,10 @@ class _Problem:
             return np.log(self.predict_s(at)) - target
 
         residuals = residuals_of(values)
-        loss, damping = self._loss(residuals, values, noise), 1e-2
+        loss, damping = self._loss(residuals, values), 1e-2
         slopes, fresh = self._slopes(residuals_of, residuals, values), True
         for _ in range(max_iterations):
-            weights = self.say * _weights(residuals) / noise**2
+            weights = self.say * _weights(residuals) / NOISE**2
             curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(1.0 / self._spread**2)
             downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self._spread**2)
             before = loss
@@ -287,7 +287,7 @@ class _Problem:
                 step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
                 trial = np.minimum(values + np.clip(step, -1.0, 1.0), self.largest)
                 trial_residuals = residuals_of(trial)
-                trial_loss = self._loss(trial_residuals, trial, noise)
+                trial_loss = self._loss(trial_residuals, trial)
                 # Broyden's update: what the step showed of the slopes, also where it did not help.
                 moved = trial - values
                 if moved.any():
@@ -314,11 +314,6 @@ class _Problem:
             moved[index] += STEP if moved[index] + STEP < self.largest[index] else -STEP
             slopes[:, index] = (residuals_of(moved) - residuals) / (moved[index] - values[index])
         return slopes
-
-
-def _spread_of(residuals: FloatArray) -> float:
-    """Standard deviation from the median size, as if they were normal but for outliers."""
-    return max(1.4826 * float(np.median(np.abs(residuals))), LEAST_NOISE)
 
 
 def _badness(residuals: FloatArray) -> FloatArray:
