@@ -125,18 +125,18 @@ EXPERIMENTS = (
         file="want_llama_a100.csv",
         split=want,
         why_bad="The 13B rows tell why. In the later trials on 64 GPUs two stages lose as much as five or six more "
-        "micro-batches would take, also with half of the memory free, but not with 8,192 tokens; in the earlier ones jobs "
-        "without a pipeline lose 5-12 %. Kernels tell the trials apart, but no physics does, so one stack lies between, "
-        "and that decides rank correlation and regrets. Flushes at the edge of memory, of which the H100 runs have so "
-        "many, are hardly there",
+        "micro-batches would take, also with half of the memory free, but not with 8,192 tokens; in the earlier ones "
+        "jobs without a pipeline lose 5-12 %. Kernels tell the trials apart, but no physics does, so one stack lies "
+        "between, and that decides rank correlation and regrets. Flushes at the edge of memory, of which the H100 runs "
+        "have many, are hardly there",
         target="<= 8 %, regret <= 2 %, rank >= 0.95",
     ),
     Experiment(
         name="vTrain, one host: half and half",
         file="vtrain_a100.csv",
         split=vtrain_one,
-        why_bad="Host-bound: with tensor groups a layer takes 2.7 to 4.9 ms, the same for all depths and pipelines, but "
-        "by size and micro-batch in an order that no formula has; each such shape is up to 20 % off",
+        why_bad="Host-bound: with tensor groups a layer takes 2.7 to 4.9 ms, the same for all depths and pipelines, "
+        "but by size and micro-batch in an order that no formula has; each such shape is up to 20 % off",
         target="<= 6 %",
     ),
     Experiment(
@@ -150,16 +150,16 @@ EXPERIMENTS = (
         name="H100 sweep: up to 16 GPUs, judged on 32, usable rows",
         file="hf_ultrascale_h100.csv",
         split=partial(sweep, clean=True),
-        why_bad="Tensor groups over four hosts with large messages collapse to a tenth of the bandwidth, and the fit saw two "
-        "hosts at most; two runs lose 1.2 s in every micro-batch for no visible reason",
+        why_bad="Tensor groups over four hosts with large messages collapse to a tenth of the bandwidth, and the fit "
+        "saw two hosts at most; two runs lose 1.2 s in every micro-batch for no visible reason",
         target="<= 12 %, regret <= 5 %",
     ),
     Experiment(
         name="H100 sweep: up to 16 GPUs, judged on 32, every row",
         file="hf_ultrascale_h100.csv",
         split=partial(sweep, clean=False),
-        why_bad="Runs at the edge of memory, and those from before the source's pipeline fix without ZeRO, lose 0.5-1.2 s in "
-        "every micro-batch; that is modelled, with one constant. Some with ZeRO lose it, too, others not",
+        why_bad="Runs at the edge of memory, and those from before the source's pipeline fix without ZeRO, lose "
+        "0.5-1.2 s in every micro-batch; that is modelled, with one constant. Some with ZeRO lose it, too, others not",
         target="<= 12 %, regret <= 5 %",
     ),
     Experiment(
