@@ -24,7 +24,14 @@ from pipette_opt.backtest.memory_evaluation import (
     slice_rows,
 )
 from pipette_opt.backtest.memory_learning import DRAWS, learning_rows, reliability_rows
+from pipette_opt.backtest.memory_tuning import tune_memory, tuning_rows
 from pipette_opt.files import write_atomically
+from pipette_opt.memory.fit import load_dataset
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.tune import Lessons
+from pipette_opt.read.runs import read_runs
+from pipette_opt.read.stack import read_stack
+from pipette_opt.shipped import shipped_path
 
 HINDSIGHT = (
     "Which terms there are, and five numbers in `pipette_opt/memory/framework.py` about hosts that run ahead, were "
@@ -39,6 +46,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, help="Markdown file; shown without it.")
     parser.add_argument("--max-oom-risk", type=float, default=0.01)
     parser.add_argument("--without-learning", action="store_true", help="Do not calibrate on few rows.")
+    parser.add_argument("--without-tuning", action="store_true", help="Do not fine-tune the network.")
     parser.add_argument("--without-pipette", action="store_true", help="Do not train Pipette's network.")
     arguments = parser.parse_args()
     folder = measured_folder()
@@ -52,14 +60,25 @@ def main() -> None:
             with_pipette=not arguments.without_pipette,
             with_learning=not arguments.without_learning,
         )
-        text = report(evaluation, arguments.max_oom_risk, time.perf_counter() - start)
+        tuning = [] if arguments.without_tuning else tuned_rows(folder)
+        text = report(evaluation, tuning, arguments.max_oom_risk, time.perf_counter() - start)
     if arguments.out is None:
         sys.stdout.write(text)
     else:
         write_atomically(arguments.out, text)
 
 
-def report(evaluation: Evaluation, max_oom_risk: float, seconds: float) -> str:
+def tuned_rows(folder: Path) -> list[dict[str, str]]:
+    """What `memory train --runs` is worth on the H100 sweep."""
+    path = folder / "hf_ultrascale_h100.csv"
+    if not path.is_file():
+        return []
+    dataset = load_dataset(shipped_path("data", "memory", "traces.csv.gz"))
+    traces = Lessons(features=dataset.features, log_ratio=dataset.log_ratio)
+    return tuning_rows(tune_memory(read_runs(path), read_stack(), MemoryPredictor.load(), traces))
+
+
+def report(evaluation: Evaluation, tuning: list[dict[str, str]], max_oom_risk: float, seconds: float) -> str:
     """Every table, with when and on what."""
     head = (
         f"# Memory on measured runs\n\n{datetime.date.today()}, Python {platform.python_version()}, numpy "
@@ -80,6 +99,11 @@ def report(evaluation: Evaluation, max_oom_risk: float, seconds: float) -> str:
         (
             f"## How many runs a calibration needs\n\nRandom ones, {DRAWS} draws of each size; judged as above.\n\n",
             learning_rows(evaluation.learning),
+        ),
+        (
+            "## Fine-tuning\n\nThe network goes on learning from the runs themselves (`memory train --runs`); H100 "
+            "sweep, mean errors on what was left out.\n\n",
+            tuning,
         ),
         ("## Errors by slice\n\n", slice_rows(evaluation)),
     )

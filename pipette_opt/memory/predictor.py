@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 from typing import Self
@@ -24,8 +25,25 @@ from pipette_opt.units import GIB
 _ROWS_AT_ONCE = 1 << 16
 _SPREAD_POINTS = 64
 
+MOST_PARAMETERS = 1e14
+MOST_TOKENS = 1e9
+"""Of one sequence; beyond either nobody has trained anything, and whole numbers may overflow."""
+
 SMALLEST_FITTED_RISK = 1e-4
 """Of a normal spread nobody knows more."""
+
+
+def check_size(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for a model or a sequence that is larger than anything, most likely a slip of units."""
+    if model.num_parameters > MOST_PARAMETERS:
+        raise InputError(
+            f"model {model.name}",
+            f"has {model.num_parameters:.2g} parameters, more than {MOST_PARAMETERS:.0e}; check num_layers="
+            f"{model.num_layers}, hidden_size={model.hidden_size}, ffn_hidden_size={model.ffn_hidden_size}, vocab_size="
+            f"{model.vocab_size}.",
+        )
+    if training.seq_length > MOST_TOKENS:
+        raise InputError("seq_length", f"must be at most {MOST_TOKENS:.0e} tokens, got {training.seq_length}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -120,20 +138,26 @@ class MemoryPredictor:
         """
         if not configs:
             return []
+        check_size(model, training)
         margin = self.risk_margin(max_oom_risk)
         table = stage_table(model, training, configs)
         predicted, outside = self._predict(table)
         spread = np.zeros(len(predicted))
-        upper = np.ceil(predicted * margin)
+        upper = predicted * margin
         if self.framework is not None:
-            columns = self.columns(model, training, configs, gpus_per_node=gpus_per_node)
+            columns = self._columns(table, predicted, training, configs, gpus_per_node)
             predicted, spread = self._calibrated(self.framework, columns, configs)
-            upper = np.ceil(predicted * np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * spread))
-        ends = np.cumsum([config.pipeline_model_parallel_size for config in configs])[:-1]
-        parts = (np.split(values, ends) for values in (np.ceil(predicted), upper, np.asarray(outside), spread))
+            upper = predicted * np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * spread)
+        whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
+        ends = np.cumsum([0, *(config.pipeline_model_parallel_size for config in configs)]).tolist()
         return [
-            MemoryPrediction(predicted_bytes=a, upper_bytes=b, extrapolates=c, spread=d)
-            for a, b, c, d in zip(*parts, strict=True)
+            MemoryPrediction(
+                predicted_bytes=whole[start:end],
+                upper_bytes=most[start:end],
+                extrapolates=outside[start:end],
+                spread=spread[start:end],
+            )
+            for start, end in pairwise(ends)
         ]
 
     @staticmethod
@@ -215,6 +239,17 @@ class MemoryPredictor:
     ) -> FloatArray:
         """What one unit of each constant of a framework weighs in every stage, GiB; see ``framework.stage_columns``."""
         table = stage_table(model, training, configs)
+        return self._columns(table, self._predict(table)[0], training, configs, gpus_per_node)
+
+    def _columns(
+        self,
+        table: StageTable,
+        predicted_bytes: FloatArray,
+        training: TrainingSpec,
+        configs: Sequence[ParallelConfig],
+        gpus_per_node: int | None,
+    ) -> FloatArray:
+        """The same of a table whose rows are predicted."""
         stages = [config.pipeline_model_parallel_size for config in configs]
         replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
         first_flash = training.attention_kernel == "flash" and training.flash_version == 1
@@ -230,13 +265,8 @@ class MemoryPredictor:
             unfused_softmax=everywhere(not training.fused_softmax),
             flash1=everywhere(first_flash),
         )
-        return stage_columns(table, formula_bytes(table), self.counted_bytes(table), facts)
-
-    def counted_bytes(self, table: StageTable) -> FloatArray:
-        """Expected bytes of the tensors of every row, before anything that a stack adds, shape ``(num_rows,)``."""
-        predicted, _ = self._predict(table)
-        counted: FloatArray = predicted / self.overhead.fragmentation
-        return counted
+        counted = predicted_bytes / self.overhead.fragmentation
+        return stage_columns(table, formula_bytes(table), counted, facts)
 
     def _predict(self, table: StageTable) -> tuple[FloatArray, BoolArray]:
         """Expected bytes of every row, and whether it lies outside of the training data."""

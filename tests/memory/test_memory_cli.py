@@ -69,6 +69,8 @@ def test_predict_shows_a_table() -> None:
         (["--tensor-parallel", "3"], "num_attention_heads"),
         (["--max-oom-risk", "0"], "max_oom_risk"),
         (["--weights", "nowhere.npz"], "nowhere"),
+        (["--framework", "nanotronn"], "Did you mean nanotron"),
+        (["--framework", "nowhere.yaml"], "no such file"),
         (["--recompute-method", "some"], "--recompute-method"),
         (["--fp8", "--precision", "fp32"], "fp8 goes with"),
         (["--context-parallel", "2", "--attention-kernel", "unfused"], "attention_kernel flash"),
@@ -79,6 +81,59 @@ def test_wrong_options_are_named(options: list[str], message: str) -> None:
     found = RUNNER.invoke(app, [*JOB, *options])
     assert isinstance(found.exception, InputError)
     assert message in str(found.exception)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size must be a whole number >= 1, got 0"),
+        ({"num_hidden_layers": 32.5}, "num_hidden_layers must be a whole number"),
+        ({"vocab_size": -5}, "vocab_size must be a whole number"),
+        ({"hidden_size": "big"}, "hidden_size must be a whole number"),
+        ({"num_attention_heads": 7}, "7 heads must divide"),
+        ({"hidden_size": 10**11}, "parameters, more than 1e+14; check num_layers"),
+        ({"num_hidden_layers": 10**9}, "parameters, more than 1e+14"),
+        ({"intermediate_size": 10**18}, "parameters, more than 1e+14"),
+    ],
+)
+def test_absurd_models_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """Nothing, fractions, words, and sizes beyond any machine: never a number, least of all a safe one."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | change), encoding="utf-8")
+    found = RUNNER.invoke(app, [*JOB[:2], str(path), *JOB[3:]])
+    assert isinstance(found.exception, InputError)
+    assert message in str(found.exception)
+
+
+def test_absurd_sequences_are_refused() -> None:
+    """A hundred billion tokens."""
+    found = RUNNER.invoke(app, [*JOB[:-1], str(10**11)])
+    assert isinstance(found.exception, InputError)
+    assert "must be at most 1e+09 tokens" in str(found.exception)
+
+
+def test_profiles_change_the_answer() -> None:
+    """Nanotron needs more than Megatron-Core for the same job; a bound never lies below the prediction."""
+    rows = {}
+    for name in ("megatron-core", "nanotron", "deepspeed"):
+        found = RUNNER.invoke(app, [*JOB, "--tensor-parallel", "4", "--framework", name, "--json"])
+        assert found.exit_code == 0, found.output
+        (rows[name],) = json.loads(found.stdout)
+        assert rows[name]["predicted_gib"] < rows[name]["upper_gib"]
+    assert rows["nanotron"]["predicted_gib"] > 1.08 * rows["megatron-core"]["predicted_gib"]
+    assert rows["deepspeed"]["predicted_gib"] - rows["megatron-core"]["predicted_gib"] == pytest.approx(1.8626)
 
 
 def test_collect_writes_the_points(tmp_path: Path) -> None:

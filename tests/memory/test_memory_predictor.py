@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from specs_for_tests import A100_80, LLAMA_8B, TINY, config
 
 from pipette_opt.errors import InputError
 from pipette_opt.memory.features import FEATURE_NAMES
+from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.sample import sample_point
@@ -159,6 +161,16 @@ def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
     assert (prediction.predicted_bytes[1:3] > 0).all()
     assert (prediction.predicted_bytes[1:3] < 100 * MIB).all()
     assert np.isfinite(shipped.oom_probability(prediction.predicted_bytes, 80 * GIB)).all()
+
+
+def test_ten_thousand_predictions_are_quick() -> None:
+    """Ten thousand stages with the constants of a stack: 0.1 s on a quiet machine (`benchmarks/memory/speed.py`)."""
+    predictor = MemoryPredictor.load(framework=Framework())
+    configs = [config(tp, 8, dp, mbs, 32) for tp in (1, 2, 4, 8) for dp in (1, 2, 4) for mbs in (1, 2, 4)] * 35
+    start = time.process_time()
+    found = predictor.predict(LLAMA_8B, JOB, configs, gpus_per_node=8)
+    assert time.process_time() - start < 1.0
+    assert sum(len(one.predicted_bytes) for one in found) == 10080
 
 
 def test_neither_torch_nor_pandas_is_imported() -> None:

@@ -1,0 +1,70 @@
+"""
+Time of ten thousand memory predictions, plain and with the constants of a stack.
+
+Run ``python benchmarks/memory/speed.py``; the aim is 0.1 s.
+"""
+
+import argparse
+import os
+import platform
+import sys
+import time
+from itertools import product
+
+import numpy as np
+
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.framework import read_framework
+from pipette_opt.read.model import read_model
+from pipette_opt.specs import TrainingSpec
+
+STAGES = 10_000
+
+
+def main() -> None:
+    """The best of some repeats, each way."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    repeats = parser.parse_args().repeats
+    job, model, configs = TrainingSpec(global_batch_size=1024, seq_length=4096), read_model("llama-3-8b"), grid()
+    lines = [f"Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores"]
+    for name in (None, "nanotron"):
+        predictor = MemoryPredictor.load(framework=None if name is None else read_framework(name))
+        seconds, busy = [], []
+        for _ in range(repeats):
+            start, work = time.perf_counter(), time.process_time()
+            found = predictor.predict(model, job, configs, gpus_per_node=8)
+            seconds.append(time.perf_counter() - start)
+            busy.append(time.process_time() - work)
+        stages = sum(len(one.predicted_bytes) for one in found)
+        times = f"{min(seconds):.3f} s, {min(busy):.3f} s of CPU"
+        lines.append(f"{name or 'no stack'}: {stages} stages of {len(found)} layouts in {times}")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def grid() -> list[ParallelConfig]:
+    """Layouts of an 8-billion-parameter model with ten thousand stages together."""
+    configs, stages = [], 0
+    degrees = product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8), (None, "selective", "full"))
+    for tp, pp, dp, mbs, recompute in sorted(degrees, key=lambda one: (one[3], one[2])):
+        for split in (False, True) if tp > 1 else (False,):
+            if stages >= STAGES:
+                return configs
+            configs.append(
+                ParallelConfig(
+                    tensor_model_parallel_size=tp,
+                    pipeline_model_parallel_size=pp,
+                    data_parallel_size=dp,
+                    micro_batch_size=mbs,
+                    layers_per_stage=(32 // pp,) * pp,
+                    sequence_parallel=split,
+                    recompute_granularity=recompute,  # type: ignore[arg-type]
+                )
+            )
+            stages += pp
+    return configs
+
+
+if __name__ == "__main__":
+    main()
