@@ -116,7 +116,7 @@ def can_measure(point: Point, device: Device) -> bool:
 def _iterate(point: Point, device: Device) -> None:
     """Weights, gradients, master copies; an iteration; Adam's moments; a second iteration."""
     model, training, config = point.model, point.training, point.config
-    passes = passes_of(training, config, point.stage, None)
+    passes = passes_of(training, config, point.stage)
     shapes = LocalShapes.of(model, training, config)
     with torch.device(device.torch_device):
         chunks = build_stage(model, training, config, shapes, point.stage)

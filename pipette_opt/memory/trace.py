@@ -14,7 +14,7 @@ from pipette_opt.memory.shapes import LocalShapes
 from pipette_opt.memory.statics import StaticSizes, static_sizes
 from pipette_opt.memory.storage import LiveStorages
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.parallel.schedule import build_schedule
+from pipette_opt.parallel.schedule import Schedule, build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 
@@ -68,6 +68,7 @@ def trace_stage(
     *,
     rounding_bytes: int = 512,
     replay: bool = False,
+    schedule: Schedule | None = None,
 ) -> StageTrace:
     """
     Run one stage of the model, forward and backward, and count what it allocates.
@@ -82,8 +83,10 @@ def trace_stage(
         Sizes are rounded up to a multiple of this, as the CUDA allocator does.
     replay
         Whether the allocations are also replayed through the model of the caching allocator.
+    schedule
+        The order that is timed, of whole backwards, in place of 1F1B.
     """
-    passes = passes_of(training, config, stage, num_microbatches)
+    passes = passes_of(training, config, stage, num_microbatches, schedule)
     shapes = LocalShapes.of(model, training, config)
     with torch.device("meta"):
         chunks = build_stage(model, training, config, shapes, stage)
@@ -111,13 +114,24 @@ def trace_stage(
     )
 
 
-def passes_of(training: TrainingSpec, config: ParallelConfig, stage: int, num_microbatches: int | None) -> list[Pass]:
-    """The passes to run; raises ``ValueError`` for a stage that is not there."""
+def passes_of(
+    training: TrainingSpec,
+    config: ParallelConfig,
+    stage: int,
+    num_microbatches: int | None = None,
+    schedule: Schedule | None = None,
+) -> list[Pass]:
+    """The passes to run; raises ``ValueError`` for a stage or a schedule that does not belong to the configuration."""
     if num_microbatches is None:
         num_microbatches = config.num_microbatches(training.global_batch_size)
     if not 0 <= stage < config.pipeline_model_parallel_size:
         raise ValueError(f"stage must be in 0..{config.pipeline_model_parallel_size - 1}, got {stage}.")
-    schedule = build_schedule(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
+    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+    if schedule is None:
+        schedule = build_schedule(pp, num_microbatches, chunks)
+    found = (schedule.num_stages, schedule.num_chunks, schedule.layout)
+    if found != (pp, chunks, "loop"):
+        raise ValueError(f"the schedule must have {pp} stages and {chunks} chunks in a loop, got {found}.")
     return list(stage_passes(schedule, stage))
 
 

@@ -5,15 +5,23 @@ Experts: what each step of Megatron-Core 0.16.1's all-to-all dispatcher and grou
 12 bytes of arXiv 1910.02054. Ring attention, fp8: what Transformer Engine keeps.
 """
 
+import itertools
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B
 
+from pipette_opt.estimator.orders import named_schedule
+from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.trace import trace_stage
+from pipette_opt.memory.weights import read_weights
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.schedule import max_in_flight
+from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 MIXTRAL = replace(LLAMA_8B, name="mixtral", vocab_size=32000, num_experts=8, moe_router_topk=2)
@@ -239,3 +247,36 @@ def test_replaying_finds_fragmentation() -> None:
     trace = trace_stage(LLAMA_8B, JOB, config(1, 4), 1, replay=True)
     assert trace.peak_bytes <= trace.reserved_bytes < 1.2 * trace.peak_bytes
     assert trace_stage(LLAMA_8B, JOB, config(1, 4), 1).reserved_bytes == 0
+
+
+def test_memory_follows_the_schedule_that_is_timed() -> None:
+    """GPipe holds all its micro-batches at once, whichever the stage; 1F1B as many as are in flight; others refused."""
+    job = config(1, 4, 1, 8)
+    one = trace_stage(LLAMA_8B, JOB, job, 2).held_bytes
+    gpipe = named_schedule("gpipe", 4, 6)
+    assert max_in_flight(gpipe).tolist() == [6] * 4
+    few = trace_stage(LLAMA_8B, JOB, job, 2, 6)
+    all_at_once = trace_stage(LLAMA_8B, JOB, job, 2, 6, schedule=gpipe)
+    assert all_at_once.activation_bytes - few.activation_bytes == pytest.approx((6 - 2) * one, rel=1e-5)
+    with pytest.raises(ValueError, match="4 stages and 1 chunks"):
+        trace_stage(LLAMA_8B, JOB, job, 2, schedule=named_schedule("gpipe", 2, 6))
+    with pytest.raises(ValueError, match="whole backwards"):
+        trace_stage(LLAMA_8B, JOB, job, 2, schedule=named_schedule("zb-h1", 4, 6))
+
+
+def test_ten_thousand_stages_in_a_tenth_of_a_second() -> None:
+    """From configurations to expected bytes, the best of five in processor time."""
+    degrees = itertools.product((1, 2, 4, 8), range(1, 400), (1, 2, 4, 8), (False, True))
+    configs = [
+        config(tp, 1, dp, micro_batch_size=size, use_distributed_optimizer=shared)
+        for tp, dp, size, shared in itertools.islice(degrees, 10_000)
+    ]
+    network, job, times = read_weights(shipped_path("models", "memory.npz")), replace(JOB, global_batch_size=4096), []
+    for _ in range(5):
+        start = time.process_time()
+        table = stage_table(MIXTRAL, job, configs)
+        formula = formula_bytes(table)
+        found = formula.total * np.exp(network.log_ratio(table_features(table, formula)))
+        times.append(time.process_time() - start)
+    assert found.shape == (10_000,)
+    assert min(times) < 0.1
