@@ -1,0 +1,98 @@
+"""What is sent beside compute, and context-parallel sizes, from the command line to the launch script."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipette_opt.cli.app import app
+from pipette_opt.errors import InputError
+from pipette_opt.export.megatron import megatron_arguments
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.report.plan_file import read_plan
+
+BESIDE = ("--overlap-grad-reduce", "--overlap-param-gather", "--ddp-bucket-size", "20000000")
+TODAY = "--tensor-model-parallel-size 8 --micro-batch-size 1 --use-distributed-optimizer"
+
+
+def invoke(*command: str) -> str:
+    """Output of a command that ends well."""
+    result = CliRunner().invoke(app, [*command])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def estimate_s(*args: str) -> float:
+    """Iteration time of two hosts."""
+    shown = invoke("estimate", "--example", "lab-2x8", "--args", " ".join((TODAY, *args)), "--json")
+    return float(json.loads(shown)["estimate"]["iteration_time_s"])
+
+
+def test_estimate_knows_the_flags() -> None:
+    """A single stage hides its reduction and its gather; smaller buckets hide more."""
+    plain, gradients, both, small = (
+        estimate_s(*flags) for flags in ((), BESIDE[:1], BESIDE[:2], (*BESIDE[:2], "--ddp-bucket-size", "5000000"))
+    )
+    assert plain > gradients > both > small
+
+
+def test_interleaved_sends() -> None:
+    """Waiting for every send takes longer."""
+    chunks = ("--pipeline-model-parallel-size", "2", "--num-virtual-stages-per-pipeline-rank", "2")
+    assert estimate_s(*chunks, "--no-overlap-p2p-communication") > estimate_s(*chunks)
+
+
+def test_from_solve_to_the_launch(tmp_path: Path) -> None:
+    """A plan made with the flags keeps them, proves what it did, and says them to Megatron-LM."""
+    path = tmp_path / "plan.json"
+    shown = json.loads(
+        invoke(
+            *("solve", "--example", "lab-2x8", "--tensor-parallel", "4,8", "--micro-batch-size", "1,2"),
+            *("--virtual-pipeline", "1", "--context-parallel", "1,2", "--recompute", "none,selective"),
+            *("--time-limit", "4", "-o", str(path), "--json", *BESIDE),
+        )
+    )
+    plan = read_plan(path)
+    assert plan.config.overlap_grad_reduce
+    assert plan.config.overlap_param_gather
+    assert plan.config.ddp_bucket_size == 20_000_000
+    proof = shown["certificate"]
+    assert proof["lower_bound_s"] <= proof["objective_s"]
+    assert proof["judge_lower_bound_s"] <= shown["estimate"]["iteration_time_s"] <= 1.02 * proof["objective_s"]
+    arguments = megatron_arguments(plan)
+    assert set(BESIDE) <= set(arguments)
+    degrees = " ".join(arguments[: arguments.index("--num-layers")])
+    assert parse_megatron_args(degrees).parallel_config(32, 16) == plan.config
+    invoke("verify", str(path))
+
+
+def test_context_parallel_sizes_are_searched() -> None:
+    """Candidates have the sizes asked for, and Megatron-Core's rule about the sequence."""
+    listed = json.loads(
+        invoke(
+            *("candidates", "--example", "lab-2x8", "--tensor-parallel", "4", "--pipeline-parallel", "1"),
+            *("--context-parallel", "2", "--micro-batch-size", "1", "--virtual-pipeline", "1", "--json"),
+        )
+    )
+    assert "cp2" in json.dumps(listed) or '"context_parallel_size": 2' in json.dumps(listed)
+    command = ("estimate", "--example", "lab-2x8", "--seq-length", "4098", "--args")
+    with pytest.raises(InputError, match=r"no multiple of 2 . context_parallel_size=4"):
+        invoke(*command, "--context-parallel-size 2 --micro-batch-size 1")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--overlap-param-gather",), "needs --overlap-grad-reduce"),
+        (("--ddp-bucket-size", "5"), "has no effect without --overlap-grad-reduce"),
+        (("--context-parallel", "two"), "--context-parallel"),
+        (("--allreduce", "star"), "ring, hierarchical, tree"),
+        (("--allreduce", "tree"), "judge only"),
+    ],
+)
+def test_what_does_not_fit(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    """Wrong together, or alone: one message."""
+    with pytest.raises(InputError, match=said):
+        invoke("solve", "--example", "lab-2x8", "--time-limit", "1", "-o", str(tmp_path / "plan.json"), *options)
