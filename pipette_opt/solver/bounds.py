@@ -5,12 +5,13 @@ Every hop costs at least the best allowed link of its rows. Beyond that, hops ha
 receivers: a set of arcs in which no host sends twice or receives twice has a slowest arc that is at least the
 *level*, the smallest t for which the links of cost <= t contain that many such arcs. Somewhere in the grid a hop
 is that slow; the bound is the minimum over the rows where this may be. The objective never falls when a time
-grows, so each such scenario is valued by the objective itself.
+grows, so each such scenario is valued by the objective itself. Paths go over many links, so there the least cost of so
+many distinct arcs counts, too.
 """
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,9 @@ from pipette_opt.jit import njit
 from pipette_opt.optimistic import best_kind, best_path_work, has_room, optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, finish_ticks
 from pipette_opt.types import BoolArray, IntArray
+
+MOST_NODES_TO_MATCH = 300
+"""Hosts up to which the least cost of distinct links is looked for, which takes a second with so many."""
 
 
 def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | None = None) -> IntArray:
@@ -59,7 +63,9 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     """
     Sets of scenarios, one per column, of which one must hold; ``None`` if nothing can hold.
 
-    First: the slowest transfer is at one boundary or another. Then: a host of a slower kind is in one row or another.
+    First: the slowest transfer is at one boundary or another. Then, for paths: the pair of transfers, there and back,
+    that takes longest together is; and some column's transfers take as long as the mean. Last: a host of a slower kind
+    is in one row or another.
     """
     allowed = data.allowed(candidate)
     rows = np.arange(candidate.num_stages) // candidate.block.stages
@@ -68,7 +74,12 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     if hops is None or transfers is None:
         yield None
         return
-    yield _placed(candidate, [_kinds_of(data, candidate, allowed[rows])], hops, *transfers.at_level(transfers.level))
+    kinds = [_kinds_of(data, candidate, allowed[rows])]
+    placed = _placed(candidate, kinds, hops, *transfers.at_level(transfers.level))
+    if candidate.paths is None:
+        yield placed
+    else:
+        yield from _path_transfers(data, candidate, transfers, placed)
     for slower in _kinds_one_must_be_of(data, candidate):
         there = allowed & np.isin(data.kind_of_node, slower)
         kinds = [
@@ -76,6 +87,85 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
             for row in np.flatnonzero(np.logical_or.reduce(there, axis=1))
         ]
         yield _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
+
+
+def _path_transfers(
+    data: ProblemData, candidate: CandidateData, transfers: "_Transfers", placed: PlacedTicks
+) -> Iterator[PlacedTicks]:
+    """
+    Scenarios of paths, in which the transfers of a column also add up to what so many distinct links cost at least.
+
+    Parameters
+    ----------
+    placed
+        One for each place of the slowest transfer.
+    """
+    assert candidate.paths is not None
+    _, D, K = candidate.grid
+    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
+    both = np.where(np.maximum(there, home) < UNUSABLE_TICKS, there + home, UNUSABLE_TICKS)
+    between, count = transfers.between, len(transfers.between)
+    often = np.minimum(candidate.paths.up, candidate.paths.down)[:, between]  # both ways, shape (paths, count)
+    passes = often > 0
+    links = passes.sum(axis=1)
+    always = np.where(passes, often, UNUSABLE_TICKS).min(axis=1, initial=UNUSABLE_TICKS) * (links > 0)
+    match = len(both) <= MOST_NODES_TO_MATCH
+
+    def adding_up(one: PlacedTicks, more: IntArray, columns: int) -> PlacedTicks:
+        """The links of each path, in so many columns together, are distinct."""
+        if not match:
+            return one
+        least = {number: least_cost(both, number * columns) // columns for number in np.unique(links).tolist()}
+        total = passes @ (one.send_forward + one.send_backward)[between] + more
+        lacking = np.maximum(np.array([least[number] for number in links.tolist()])[:, None] - total, 0)
+        return replace(one, path_work=one.path_work + lacking * always[:, None])
+
+    nothing = np.zeros((1, 1), dtype=np.int64)
+    yield adding_up(placed, nothing, 1)
+    if not count:
+        return
+    level = bottleneck_level(both, count * D * K)
+    level = max(level, _some_host_has(both.min(axis=1), data.allowed(candidate), candidate.num_cells))
+    send, back = (np.repeat(side[:, None], count, axis=1) for side in transfers.least)
+    raised = np.maximum(level - (send + back)[between, np.arange(count)], 0)  # (count,): one scenario each
+    slowest = replace(
+        placed,
+        send_forward=send,
+        send_backward=back,
+        path_work=placed.path_work[:, :1] + often * raised[None, :],
+        forward=np.repeat(placed.forward[:, :1], count, axis=1),
+        backward=np.repeat(placed.backward[:, :1], count, axis=1),
+    )
+    yield adding_up(slowest, passes * raised[None, :], 1)
+    if D * K > 1:
+        least = replace(slowest, path_work=np.broadcast_to(placed.path_work[:, :1], often.shape))
+        yield adding_up(least, nothing, D * K)
+
+
+def least_cost(ticks: IntArray, number: int) -> int:
+    """
+    Least cost of so many arcs of which no two share a sender or a receiver; exact.
+
+    ``UNUSABLE_TICKS`` if there are not that many usable arcs.
+    """
+    from ortools.graph.python import min_cost_flow  # takes a while to load
+
+    if number <= 0:
+        return 0
+    n, m = ticks.shape
+    tails, heads = np.nonzero(ticks < UNUSABLE_TICKS)
+    source, sink = n + m, n + m + 1
+    flow = min_cost_flow.SimpleMinCostFlow()
+    for start, end, cost in (
+        (np.full(n, source), np.arange(n), np.zeros(n)),
+        (tails, n + heads, ticks[tails, heads]),
+        (n + np.arange(m), np.full(m, sink), np.zeros(m)),
+    ):
+        once = np.ones(len(start), dtype=np.int64)
+        flow.add_arcs_with_capacity_and_unit_cost(start, end, once, cost.astype(np.int64))
+    flow.set_node_supply(source, number)
+    flow.set_node_supply(sink, -number)
+    return int(flow.optimal_cost()) if flow.solve() == flow.OPTIMAL else UNUSABLE_TICKS
 
 
 def _placed(

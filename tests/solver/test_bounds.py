@@ -8,10 +8,11 @@ import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.optimistic import has_room, optimistic_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS, Paths, ProblemData
 from pipette_opt.solver.bounds import (
     bottleneck_level,
     candidate_bound,
+    least_cost,
     lower_bounds,
 )
 
@@ -35,6 +36,66 @@ def test_bound_is_below_the_optimum(variant: Variant) -> None:
         optimum = best_by_enumeration(data, data.candidates[0])
         assert bound <= optimum
         assert bound > 0
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_bound_of_paths_is_below_the_optimum(directed: bool, kinds: int) -> None:
+    """The same for 140 lower forms, with and without a last link, all hosts needed or some to spare."""
+    rng = np.random.default_rng(30)
+    tight = 0
+    for trial in range(35):
+        shape = SMALL_SHAPES[trial % len(SMALL_SHAPES)]
+        missing = 0.2 * (trial % 2)
+        variant = Variant(directed=directed, missing_share=missing, num_kinds=kinds, exact_share=0.0)
+        data = random_problem(rng, [shape], 4 + trial % 2 if np.prod(shape) < 5 else 5, variant)
+        optimum = best_by_enumeration(data, data.candidates[0])
+        bound = candidate_bound(data, data.candidates[0])
+        assert bound <= optimum
+        tight += optimum < UNUSABLE_TICKS and bound > 0.9 * optimum
+        known = replace(data.candidates[0], least_ticks=optimum)
+        assert max(optimistic_ticks(data, known), candidate_bound(data, known)) >= min(optimum, UNUSABLE_TICKS)
+    assert tight > 10
+
+
+def test_bound_of_paths_counts_every_link_and_the_slowest() -> None:
+    """
+    A path over all three links of a ring of three hosts, three times over the last one, both ways.
+
+    The pairs of hosts cost 5, 20 and 24, there and back; each order uses all three, and the best has the 5 last.
+    """
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (3, 1, 1), num_microbatches=3)
+    links = np.array([[0, 2, 10], [3, 0, 12], [10, 12, 0]])
+    np.fill_diagonal(links, UNUSABLE_TICKS)
+    config = replace(data.candidates[0].config, layers_per_stage=(2, 2, 2), virtual_pipeline_model_parallel_size=2)
+    nothing = np.zeros((1, 3))
+    paths = Paths(
+        stage=np.zeros(1),
+        work_ticks=np.full((1, 1, 3), 100),
+        forward_layers=nothing,
+        backward_layers=nothing,
+        up=np.array([[1, 1, 3]]),
+        down=np.array([[1, 1, 3]]),
+    )
+    candidate = replace(data.candidates[0], config=config, p2p_ticks=links, paths=paths)
+    assert best_by_enumeration(data, candidate) == 300 + 49 + 2 * 5
+    assert 300 + 49 <= candidate_bound(data, candidate) <= 300 + 59
+
+
+def test_least_cost_against_enumeration() -> None:
+    """Distinct senders, distinct hearers, some arcs missing."""
+    rng = np.random.default_rng(31)
+    for _ in range(150):
+        n = int(rng.integers(1, 5))
+        ticks = rng.integers(0, 10, size=(n, n))
+        ticks[rng.random((n, n)) < 0.4] = UNUSABLE_TICKS
+        for number in range(n + 1):
+            best = min(
+                sum(int(ticks[u, v]) for u, v in zip(senders, receivers, strict=True))
+                for senders in itertools.combinations(range(n), number)
+                for receivers in itertools.permutations(range(n), number)
+            )
+            assert least_cost(ticks, number) == min(best, UNUSABLE_TICKS)
 
 
 def test_bound_is_exact_where_all_links_are_equal() -> None:
