@@ -357,10 +357,7 @@ def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
     inner = by_row[:, 1:-1].max(axis=1, initial=0) + 2 * inside if a > 2 else np.zeros_like(by_row[:, 0])
     after = np.full(len(watched), candidate.optimizer_ticks)
     after[(watched == 0) | (watched == candidate.num_stages - 1)] += least_embedding(candidate)
-    rows = np.arange(P)[:, None].repeat(D, axis=1)
-    order = np.stack([rows, np.arange(D)[None, :].repeat(P, axis=0)], axis=2)
-    if D > P:
-        order = order.transpose(1, 0, 2)
+    order = np.stack(np.indices((P, D)), axis=2)  # row by row: the first row's ring has least to spare
     turns = all((hop == hop.T).all() for hop in hops)
     return Grid(
         scalars=_ints([P, D, a, candidate.num_microbatches - 1, blocking, candidate.intra_p2p_ticks, turns]),
