@@ -2,8 +2,8 @@
 What an estimate costs: ``python benchmarks/estimator.py [--example lab-16x8] [--placements 10000] [--out PAGE]``.
 
 First the critical path of 1,024 GPUs (16 stages, 64 replicas that all differ) and 512 micro-batches, with the schedule
-known from an earlier call (warm) and not (new schedule); then whole estimates of an example's candidates on random
-orders of its hosts: one by one, and all at once. Milliseconds of the clock and of the processor, the best of several
+known from an earlier call (warm) and not (new schedule); the same as whole estimates, on random links between 128
+hosts; then whole estimates of an example's candidates on random orders of its hosts: one by one, and all at once. Milliseconds of the clock and of the processor, the best of several
 runs.
 """
 
@@ -14,6 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from pipette_opt.estimator.critical_path import megatron_program
 from pipette_opt.estimator.many import estimate_many
 from pipette_opt.files import write_atomically
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.types import P2PMode
 
 MODES: tuple[P2PMode, ...] = ("blocking", "async")
@@ -62,6 +63,46 @@ def critical_paths() -> None:
                 f"  {chunks} chunks, {p2p:9} warm {warm[0]:8.2f} ms ({warm[1]:.2f})    new schedule {fresh[0]:8.2f} ms "
                 f"({fresh[1]:.2f})"
             )
+
+
+def whole_plans() -> None:
+    """1,024 GPUs on 128 hosts and 512 micro-batches, from the links to the time by cause."""
+    rng = np.random.default_rng(0)
+    example = example_instance("lab-16x8", "blocking")
+    cluster = replace(
+        example.cluster,
+        nodes=tuple(replace(example.cluster.nodes[0], host=f"n{index}") for index in range(128)),
+        link_matrices=(LinkMatrix(concurrent_flows=1, bytes_per_s=rng.uniform(5e9, 25e9, (128, 128))),),
+    )
+    training = replace(example.training, global_batch_size=512 * 8)
+    instance = replace(example, cluster=cluster, training=training)
+    layers = instance.model.num_layers
+    print(f"whole estimate of 128 hosts, tp 8 x pp 16 x dp 8, 512 micro-batches, {instance.model.name}")
+    for chunks, overlap in ((1, False), (1, True), (5, False)):
+        config = ParallelConfig(
+            tensor_model_parallel_size=8,
+            pipeline_model_parallel_size=16,
+            data_parallel_size=8,
+            micro_batch_size=1,
+            layers_per_stage=(layers // 16,) * 16,
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+            sequence_parallel=True,
+            use_distributed_optimizer=True,
+            overlap_grad_reduce=overlap,
+            overlap_param_gather=overlap,
+        )
+        placement = identity_placement(config, 8, rng.permutation(128), "tp-cp-ep-dp-pp")
+        warm = best_ms(lambda: estimate(instance, config, placement))  # noqa: B023
+
+        def new() -> None:
+            megatron_program.cache_clear()
+            estimate(instance, config, placement)  # noqa: B023
+
+        fresh, beside = best_ms(new), ", overlapped" if overlap else ""
+        print(
+            f"  {chunks} chunks{beside:12} warm {warm[0]:8.2f} ms ({warm[1]:.2f})    new schedule {fresh[0]:8.2f} ms "
+            f"({fresh[1]:.2f})"
+        )
 
 
 def random_placements(instance: Instance, count: int) -> list[tuple[ParallelConfig, Placement]]:
@@ -104,6 +145,7 @@ def main() -> None:
     text = io.StringIO()
     with contextlib.redirect_stdout(text if arguments.out else sys.stdout):
         critical_paths()
+        whole_plans()
         estimates(arguments.example, arguments.placements)
     if arguments.out:
         about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}, one thread."
