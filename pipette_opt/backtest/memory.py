@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from pipette_opt.backtest.cases import Case, Skipped, make_cases
-from pipette_opt.backtest.stage_rows import stage_row_memory
+from pipette_opt.backtest.stage_rows import stage_row_memory, tuned_stage
 from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import KINDS, MOMENTS, Framework, framework_of
@@ -90,10 +90,30 @@ def known_memory(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[Me
 
 def row_memory(case: Case | Skipped) -> MemoryRun | None:
     """Of a whole job, or of one stage of an uneven one; ``None`` if the row does not tell enough."""
-    stage = stage_row_memory(case.run)
+    stage = stage_row_memory(case.run) or tuned_row_memory(case.run)
     if stage is not None or isinstance(case, Skipped):
         return stage
     return memory_run(case)
+
+
+def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
+    """The stage of one of Mist's plans; ``None`` for any other row."""
+    tuned = tuned_stage(run)
+    if tuned is None or run.gpu is None:
+        return None
+    configs, training = [tuned.config], tuned.training
+    columns = shipped_predictor().columns(tuned.model, training, configs, gpus_per_node=run.gpus_per_node)
+    formula = formula_bytes(stage_table(tuned.model, training, configs, stage=tuned.stage)).total / GIB
+    return MemoryRun(
+        columns=columns[:, tuned.stage],
+        measured_rows=np.arange(MOMENTS),
+        capacity_gib=run.gpu.gpu.memory_bytes / GIB,
+        peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
+        ran_out=run.oom,
+        group=f"{run.model} {run.attention_kernel}",
+        num_gpus=run.num_gpus,
+        formula_gib=(float(formula[0]), float(formula[0])),
+    )
 
 
 def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun]:

@@ -78,6 +78,12 @@ SPLITS = (
         judge=lambda run: "A10G" in run.gpu_name and bool(run.extra.get("params_on_rank")),
     ),
     Split(
+        name="Mist's own plans on L4, nothing fitted",
+        file="mist_stage_memory.csv",
+        calibrate=None,
+        judge=lambda run: run.source.startswith("Mist-tuned"),
+    ),
+    Split(
         name="Megatron-LM's own tests, nothing fitted",
         file="megatron_ci_golden.csv",
         calibrate=None,

@@ -1,18 +1,23 @@
 """
-Rows that describe one stage of an uneven pipeline (Aceso as measured by Mist): parameters, operators, recomputation.
+Rows that describe one stage of an uneven pipeline: Aceso as measured by Mist, and Mist's own tuned plans.
 
-Operators are recomputed one by one; which, the source does not say. The largest stores are taken to go first: the
-four of thirteen operators of a layer that make the attention core, then the others.
+Aceso's rows have parameters, operators, recomputation. Operators are recomputed one by one; which, the source does not
+say. The largest stores are taken to go first: the four of thirteen operators of a layer that make the attention core,
+then the others. Mist's plans have layers, of which the first so many are recomputed whole.
 """
 
 import math
 import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipette_opt.backtest.cases import run_model, run_training
 from pipette_opt.memory.calibration import MemoryRun
 from pipette_opt.memory.framework import COLUMNS
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.units import GIB
 
 STATE_BYTES = 18.0
@@ -23,6 +28,9 @@ CORE_SHARE = 4 / 13
 
 CORE_BYTES = 3.0
 """Per attention score, at least: the dropped-out probabilities and the mask."""
+
+TUNED = re.compile(r"full on (\d+) of (\d+) layers")
+OFFLOADED = re.compile(r"offload W,G,O,A \[([^\]]*)\]")
 
 NEEDED = ("params_on_rank", "stage_ops", "stage_layers_est", "stage_recompute_ops", "stage_gpus", "stage")
 
@@ -81,3 +89,55 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedStage:
+    """A stage of one of Mist's plans, as a configuration whose other stages share the other layers."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    config: ParallelConfig
+    stage: int
+
+
+def tuned_stage(run: MeasuredRun) -> TunedStage | None:
+    """
+    The stage of such a row; ``None`` for any other row, and where states are offloaded to the host.
+
+    Mist trains without dropout, as its peaks show.
+    """
+    found, stage = TUNED.fullmatch(run.recompute_text), _number(run.extra.get("stage", ""))
+    needed = (run.num_layers, run.hidden, run.heads, run.seq_len, run.gbs, run.mbs, run.tp, run.pp, run.dp)
+    offloaded = OFFLOADED.search(run.notes)
+    if found is None or stage is None or any(value is None for value in needed) or offloaded is None:
+        return None
+    if any(_number(part) != 0 for part in offloaded[1].split(",")):
+        return None
+    again, layers = int(found[1]), int(found[2])
+    dp = run.dp or 1
+    try:
+        config = ParallelConfig(
+            tensor_model_parallel_size=run.tp or 1,
+            pipeline_model_parallel_size=run.pp or 1,
+            data_parallel_size=dp,
+            micro_batch_size=run.mbs or 1,
+            layers_per_stage=_with_stage(run.num_layers or 0, run.pp or 1, int(stage), layers),
+            use_distributed_optimizer=bool(run.zero_stage) and dp > 1,
+            recompute_granularity="full" if again else None,
+            recompute_method="block" if again else "uniform",
+            recompute_num_layers=max(again, 1),
+        )
+        model = replace(run_model(run), hidden_dropout=0.0, attention_dropout=0.0)
+        return TunedStage(model=model, training=run_training(run), config=config, stage=int(stage))
+    except ValueError:
+        return None
+
+
+def _with_stage(num_layers: int, pp: int, stage: int, layers: int) -> tuple[int, ...]:
+    """That many layers in that stage, the others spread evenly."""
+    if pp == 1:
+        return (layers,)
+    base, extra = divmod(num_layers - layers, pp - 1)
+    others = [base + (index < extra) for index in range(pp - 1)]
+    return (*others[:stage], layers, *others[stage:])

@@ -15,9 +15,11 @@ from pipette_opt.backtest.memory import (
     memory_columns,
     memory_notes,
     memory_run,
+    tuned_row_memory,
     usable_for_memory,
 )
 from pipette_opt.backtest.memory_evaluation import SPLITS, coverage_of, evaluate_memory, judge, split_cases
+from pipette_opt.backtest.stage_rows import tuned_stage
 from pipette_opt.memory.formula import parameters
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.memory.spread import fit_framework
@@ -144,8 +146,60 @@ def test_memory_run_says_what_the_row_says() -> None:
 @needs_measurements
 def test_stages_of_uneven_pipelines() -> None:
     """Mist's stages, calibrated on L4: those on A10G within 6 % in the mean."""
-    split = next(one for one in SPLITS if "Mist" in one.name)
+    split = next(one for one in SPLITS if "Aceso" in one.name)
     known, judged = split_cases(split, FOLDER)
     fitted = fit_framework([run for _, run in known], Framework())
     assert len(judged) > 100
     assert judge("mist", fitted, known, judged, 0.01, with_pipette=False)[0].mean_error < 0.06
+
+
+MIST_HEADER = HEADER.strip() + ",recompute,stage,notes\n"
+
+
+def tuned_row(recompute: str = "full on 2 of 7 layers", notes: str = "offload W,G,O,A [0.0, 0.0, 0.0, 0.0]") -> str:
+    """Stage 1 of one of Mist's plans: 7 of 32 layers."""
+    return (
+        MIST_HEADER + "Mist-tuned-L4,L4-24GB,24,4,gpt2-2.7b,32,2560,10240,32,32,50304,2048,64,1,1,4,1,,1,fp16,19.3,"
+        f'False,2.0,,{recompute},1,"{notes}"\n'
+    )
+
+
+def test_stages_of_tuned_plans(tmp_path: Path) -> None:
+    """Seven layers in stage 1, two of them recomputed, the other 25 spread; no dropout."""
+    path = tmp_path / "runs.csv"
+    path.write_text(tuned_row(), encoding="utf-8")
+    (run,) = read_runs(path)
+    tuned = tuned_stage(run)
+    assert tuned is not None
+    assert tuned.config.layers_per_stage == (9, 7, 8, 8)
+    assert (tuned.config.recompute_method, tuned.config.recompute_num_layers) == ("block", 2)
+    assert tuned.model.hidden_dropout == tuned.model.attention_dropout == 0
+    found = tuned_row_memory(run)
+    assert found is not None
+    assert found.columns.shape[0] == len(found.measured_rows) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        tuned_row(recompute="full"),
+        tuned_row(notes="offload W,G,O,A [0.0, 0.0, 0.5, 0.0]"),
+        tuned_row(notes="nothing said"),
+        tuned_row(recompute="full on 2 of 40 layers"),
+    ],
+)
+def test_other_rows_are_no_tuned_plans(tmp_path: Path, text: str) -> None:
+    """Whole recomputation, states on the host, nothing said, more layers than there are."""
+    path = tmp_path / "runs.csv"
+    path.write_text(text, encoding="utf-8")
+    assert tuned_row_memory(read_runs(path)[0]) is None
+
+
+@needs_measurements
+def test_tuned_plans_without_any_fit() -> None:
+    """Mist's own plans on L4, Megatron-Core's constants: within 6 % in the mean."""
+    split = next(one for one in SPLITS if "Mist's own" in one.name)
+    known, judged = split_cases(split, FOLDER)
+    assert not known
+    assert len(judged) >= 18
+    assert judge("mist", Framework(), known, judged, 0.01, with_pipette=False)[0].mean_error < 0.06
