@@ -194,7 +194,7 @@ def stage_table(
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
     groups, rest = np.divmod(in_flight, pp * chunks)
-    of_chunk = _layers_with_experts(model, configs, config_of_row, stages)
+    of_chunk = _layers_with_experts(model, [configs[row] for row in config_of_row.tolist()], stages, layers, chunks)
     held = groups * pp + np.clip(rest - np.arange(len(of_chunk))[:, None] * pp, 0, pp)
     moe_layers = of_chunk.sum(axis=0)
 
@@ -297,24 +297,23 @@ def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:
 
 
 def _layers_with_experts(
-    model: ModelSpec, configs: Sequence[ParallelConfig], config_of_row: IntArray, stages: IntArray
+    model: ModelSpec, configs: Sequence[ParallelConfig], stages: IntArray, layers: IntArray, chunks: IntArray
 ) -> IntArray:
     """
     Layers with experts of each chunk of each row's stage, shape ``(most chunks, num_rows)``.
 
     The first layers of all have none; chunks go round the stages.
     """
-    most = max((config.num_chunks for config in configs), default=1)
+    chunk = np.arange(chunks.max(initial=1))[:, None]
+    of_chunk = layers // chunks * (chunk < chunks)
     if model.num_experts is None:
-        return np.zeros((most, len(stages)), dtype=np.int64)
-    counts = []
-    for config in configs:
-        layers = np.array(config.layers_per_stage) // config.num_chunks
-        chunk = np.arange(most)[:, None]
-        starts = np.cumsum(layers) - layers + chunk * layers.sum()
-        dense = np.clip(model.num_dense_layers - starts, 0, layers)
-        counts.append((layers - dense) * (chunk < config.num_chunks))
-    return np.stack([counts[row][:, stage] for row, stage in zip(config_of_row, stages, strict=True)], axis=1)
+        return np.zeros_like(of_chunk)
+    if model.num_dense_layers == 0:
+        return of_chunk
+    before = [sum(config.layers_per_stage[:stage]) for config, stage in zip(configs, stages, strict=True)]
+    starts = np.array(before, dtype=np.int64) // chunks + chunk * (model.num_layers // chunks)
+    with_experts: IntArray = of_chunk - np.clip(model.num_dense_layers - starts, 0, of_chunk)
+    return with_experts
 
 
 def _twice(
