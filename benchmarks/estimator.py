@@ -3,13 +3,14 @@ What an estimate costs: ``python benchmarks/estimator.py [--example lab-16x8] [-
 
 First the critical path of 1,024 GPUs (16 stages, 64 replicas that all differ) and 512 micro-batches, with the schedule
 known from an earlier call (warm) and not (new schedule); the same as whole estimates, on random links between 128
-hosts; then whole estimates of an example's candidates on random orders of its hosts: one by one, and all at once. Milliseconds of the clock and of the processor, the best of several
-runs.
+hosts; then whole estimates of an example's candidates on random orders of its hosts: one by one, and all at once.
+Milliseconds of the clock and, in brackets, of the processor, the best of several runs.
 """
 
 import argparse
 import contextlib
 import io
+import os
 import platform
 import sys
 import time
@@ -151,7 +152,8 @@ def main() -> None:
         about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}, one thread."
         title = f"# What an estimate costs, {datetime.now(UTC).date().isoformat()}"
         told = str(__doc__).split("\n", 2)[2].strip()
-        made = "Made by `python benchmarks/estimator.py`; in brackets the processor's time."
+        busy = f"load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+        made = f"Made by `python benchmarks/estimator.py`; {busy}: if that is above one, the processor's time counts."
         write_atomically(arguments.out, f"{title}\n\n{about} {made}\n\n{told}\n\n```\n{text.getvalue()}```\n")
 
 
