@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from pipette_opt.heuristics import kernels, swaps
+from pipette_opt.heuristics.coarse import coarse_starts
 from pipette_opt.heuristics.common import checked_solution, result_of
 from pipette_opt.heuristics.compiled import evaluate, tables
 from pipette_opt.optimistic import optimistic_ticks
@@ -30,6 +31,12 @@ SHARED_MOVES = 100_000
 
 SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10.0, True))
 """Of the restarts in turn: temperature factor, spread of the soft maxima over temperature, start from the best."""
+
+LARGE_CELLS = 256
+"""From here on a random start takes too long: annealing refines coarse placements."""
+
+LARGE_SCHEDULES = ((0.1, 10.0, True), (0.3, 10.0, True), (0.05, 5.0, True), (1.0, 10.0, True))
+"""The same for large grids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +105,10 @@ class _Shapes:
             self.found.setdefault(data.candidates[one.candidate].grid, []).append(nodes)
 
     def join(self, search: "_Search") -> None:
-        """A new candidate starts with what others of its shape have."""
+        """A new candidate starts with what others of its shape have, the first of a large shape with coarse starts."""
+        if search.simple is not None and search.is_large and search.grid not in self.searches:
+            starts = coarse_starts(self.data, self.data.candidates[search.index])
+            self.found.setdefault(search.grid, []).extend(starts)
         for nodes in self.found.setdefault(search.grid, []):
             search.offer(nodes)
         self.searches.setdefault(search.grid, []).append(search)
@@ -140,6 +150,7 @@ class _Search:
         self.temperature, self.energy = 1.0, 0
         self.restarts, self.moves_per_s = 0, 1e6
         cells = data.candidates[index].num_cells
+        self.is_large = cells >= LARGE_CELLS
         self.archive = np.full((swaps.NUM_ARCHIVED, 2), -1, dtype=np.int64)
         self.archived = np.zeros((swaps.NUM_ARCHIVED, cells), dtype=np.int64)
         t = self.tables
@@ -164,7 +175,7 @@ class _Search:
 
     def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
         """One tuned annealing, by the next schedule."""
-        factor, softness, from_best = SCHEDULES[self.restarts % len(SCHEDULES)]
+        factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
         self.restarts += 1
         started = time.perf_counter()
         energy = self._random_start()

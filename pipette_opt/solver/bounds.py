@@ -19,10 +19,14 @@ import numpy as np
 from pipette_opt.jit import njit
 from pipette_opt.optimistic import best_kind, best_path_work, has_room, optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, finish_ticks
+from pipette_opt.solver.many_hosts import counting_bound, counts_hosts
 from pipette_opt.types import BoolArray, IntArray
 
 MOST_NODES_TO_MATCH = 300
 """Hosts up to which the least cost of distinct links is looked for, which takes a second with so many."""
+
+MANY_HOSTS = 200
+"""More than these are counted; to match them takes too long."""
 
 
 def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | None = None) -> IntArray:
@@ -44,6 +48,8 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
     """No placement of the candidate has a smaller integer objective."""
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
+    if data.num_nodes > MANY_HOSTS and counts_hosts(candidate):
+        return counting_bound(data, candidate)
     rings = _ring_scenarios(data, candidate)
     if rings is None:
         return UNUSABLE_TICKS

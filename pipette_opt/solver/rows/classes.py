@@ -46,8 +46,8 @@ def host_classes(data: ProblemData, candidate: CandidateData, most: int) -> Host
     links = _links(candidate)
     alike = _alike(data, candidate)
     for tolerance in TOLERANCES:
-        of_host = _partition(links, alike, tolerance)
-        if of_host.max(initial=-1) < most:
+        of_host = _partition(links, alike, tolerance, most)
+        if of_host is not None:
             return HostClasses(of_host=of_host, tolerance=tolerance)
     return None
 
@@ -72,14 +72,16 @@ def _alike(data: ProblemData, candidate: CandidateData) -> BoolArray:
     return alike
 
 
-def _partition(links: FloatArray, alike: BoolArray, tolerance: float) -> IntArray:
-    """Each host joins the first class whose first member it resembles."""
+def _partition(links: FloatArray, alike: BoolArray, tolerance: float, most: int) -> IntArray | None:
+    """Each host joins the first class whose first member it resembles; ``None`` if there are more than ``most``."""
     number = links.shape[1]
     of_host = np.full(number, -1, dtype=np.int64)
     count = 0
     for host in range(number):
         if of_host[host] >= 0:
             continue
+        if count == most:
+            return None
         near = np.abs(links - links[:, host : host + 1]) <= tolerance * np.minimum(links, links[:, host : host + 1])
         near |= np.eye(number, dtype=np.bool_)  # a host's own column says nothing
         near[:, :, host] = True
