@@ -9,8 +9,9 @@ chunks are still at work (``disable_bucketing``).
 
 **Parameters** (``overlap_param_gather``). Without interleaving a bucket is asked for when the bucket before has
 arrived, from the hook before the first forward: the first stage works on what it has, a later stage waits for all of
-its parameters, and only when its first input is there. Interleaved, the chunks' parameters are gathered one after the
-other from the start.
+its parameters, and only when its first input is there. Interleaved, those of the first two chunks
+are gathered from the start, those of chunk ``c`` from the time on when the first forward of chunk ``c - 1`` is as many
+forwards away as the stage's rank (``forward_step_helper_preprocess``, for all stages to start together).
 
 **Slowdown.** Collectives take some of the chip and of its memory's bandwidth: compute beside them takes
 ``overlap_slowdown`` longer.
@@ -231,8 +232,31 @@ def exposed(
         gather = gather / chunks
         first = np.zeros_like(forward_s)  # the next chunk's gather beside the forwards of this one
         first[:, 1:] = slowdown * np.minimum(gather, pp * forward_s[:, 1:])
-        arrival = np.arange(1, chunks + 1)[None, :, None, None] * gather
         follows = forward_s + first
         follows[:, 0] /= buckets[:, :, None]
-        ready = arrival + follows
+        ready = _arrivals(forward_s, gather[:, 0]) + follows
     return Exposed(np.ones_like(buckets), ready, first, last, reduction_s)
+
+
+def _arrivals(forward_s: FloatArray, gather_s: FloatArray) -> FloatArray:
+    """
+    When the parameters of each chunk of an interleaved schedule are there, shape ``(n, num_chunks, pp, 1)``.
+
+    The forwards before the launch are taken without what they wait for, those of the slowest replica.
+
+    Parameters
+    ----------
+    gather_s
+        Of one chunk, shape ``(n, pp, 1)``.
+    """
+    _, chunks, pp, _ = forward_s.shape
+    slowest, rank = forward_s.max(axis=3), np.arange(pp)
+    arrivals = np.empty((*slowest.shape, 1))
+    for chunk in range(chunks):
+        before = arrivals[:, chunk - 1] if chunk else np.zeros_like(gather_s)
+        if chunk > 1:
+            ahead = (chunk - 1) * pp - rank  # forwards until then, pp of each chunk in turn
+            done = np.clip(ahead[None, :] - pp * np.arange(chunks)[:, None], 0, pp)
+            before = np.maximum(before, (slowest * done).sum(axis=1)[..., None])
+        arrivals[:, chunk] = before + gather_s
+    return arrivals

@@ -51,6 +51,8 @@ class Stage:
         self.rank, self.times, self.wires = rank, times, wires
         self.clock = self.finish = 0.0
         self.launched: dict[int, float] = {}
+        self.gathers: dict[int, int] = {}
+        self.forwards = 0
         self.counts: dict[tuple[str, int, str], int] = defaultdict(int)
 
     def post(self, direction: str, border: int, side: str) -> "Handle":
@@ -187,6 +189,7 @@ LOCAL = threading.local()
 def _forward_step(*_: Any, current_microbatch: int, vp_stage: int = 0, **__: Any) -> tuple[tuple[int, int], int]:
     stage: Stage = LOCAL.stage
     stage.clock += float(stage.times.forward_s[vp_stage, stage.rank, 0])
+    stage.forwards += 1
     return (vp_stage, current_microbatch), 0
 
 
@@ -207,6 +210,15 @@ def _grad_syncs(num_chunks: int) -> Any:
     return syncs if num_chunks > 1 else syncs[0]
 
 
+def _param_syncs(num_chunks: int | None) -> Any:
+    """What Megatron-LM sets with ``--overlap-param-gather``: one call for each chunk, when its gather is launched."""
+
+    def sync(chunk: int) -> Any:
+        return lambda _: LOCAL.stage.gathers.setdefault(chunk, LOCAL.stage.forwards)
+
+    return None if num_chunks is None else [sync(chunk) for chunk in range(num_chunks)]
+
+
 def _config(pp: int, num_chunks: int | None, overlap_p2p: bool) -> Any:
     """The settings the schedules read, at the values Megatron-LM gives them."""
     return SimpleNamespace(
@@ -219,7 +231,7 @@ def _config(pp: int, num_chunks: int | None, overlap_p2p: bool) -> Any:
         timers=None,
         no_sync_func=None,
         grad_sync_func=_grad_syncs(num_chunks or 1),
-        param_sync_func=None,
+        param_sync_func=_param_syncs(num_chunks),
         num_microbatches_with_partial_activation_checkpoints=None,
         deallocate_pipeline_outputs=False,
         overlap_moe_expert_parallel_comm=False,
@@ -320,6 +332,17 @@ def test_interleaved_is_megatrons(seed: int, schedules: Any, monkeypatch: pytest
     times = random_pipeline(rng, kind, pp, num_chunks=int(rng.integers(2, 5)))
     num_microbatches = pp * int(rng.integers(1, 5))
     check_like_megatron(schedules, monkeypatch, times, num_microbatches)
+
+
+@pytest.mark.parametrize(("pp", "chunks"), [(2, 2), (2, 4), (3, 3), (4, 5)])
+def test_gathers_are_launched_as_megatron_does(
+    pp: int, chunks: int, schedules: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After how many forwards each stage asks for the parameters of each chunk: what ``costs/overlap.py`` counts."""
+    times = random_pipeline(np.random.default_rng(pp), "near", pp, num_chunks=chunks)
+    for stage in megatron_stages(schedules, monkeypatch, times, 2 * pp):
+        expected = {chunk: max((chunk - 1) * pp - stage.rank, 0) if chunk > 1 else 0 for chunk in range(chunks)}
+        assert stage.gathers == expected
 
 
 @pytest.mark.parametrize("seed", range(16))

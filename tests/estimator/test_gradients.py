@@ -131,6 +131,24 @@ def test_chunks_are_gathered_from_the_start() -> None:
     assert judge_times(late, 4, "async").iteration_time_s > plain + 2.0
 
 
+def test_later_chunks_are_gathered_when_their_turn_comes() -> None:
+    """
+    Two stages of three chunks, forwards 1 s, gathers of 1 s a chunk: chunks 0 and 1 are there at 1 and 2.
+
+    Chunk 2 is launched when the first forward of chunk 1 is ``rank`` forwards away: after two on stage 0, after one on
+    stage 1, where the second gather ends later than that. A forward follows each arrival.
+    """
+    chunk = np.ones((3, 2, 1))
+    times = overlapped(pipeline(chunk, chunk), [1, 1], [3.0, 3.0])
+    assert times.ready_s is not None
+    np.testing.assert_allclose(times.ready_s[:, 0, 0], [2.0, 3.0, 4.0])
+    np.testing.assert_allclose(times.ready_s[:, 1, 0], [2.0, 3.0, 4.0])
+    short = overlapped(pipeline(chunk, chunk), [1, 1], [0.3, 0.3])
+    assert short.ready_s is not None
+    np.testing.assert_allclose(short.ready_s[:, 0, 0], [1.1, 1.2, 2.0 + 0.1 + 1.0])
+    np.testing.assert_allclose(short.ready_s[:, 1, 0], [1.1, 1.2, 1.0 + 0.1 + 1.0])
+
+
 def test_compute_beside_collectives_is_slower() -> None:
     """
     One stage, f = 1, b = 2, four buckets of a reduction of 1 s and a gather of 1 s, slowdown of a tenth.
