@@ -62,7 +62,8 @@ class StackSpec:
         Share of the gradient reduction that hides behind the last backward pass; a fitted number for runs that do not
         say whether they overlap. With ``overlap_grad_reduce`` the schedule itself is walked, and this is not used.
     overlap_slowdown
-        Extra time of compute beside collectives, a share.
+        Extra time of compute beside collectives, a share. The hardware profile that Hetu-Galvatron ships
+        (``overlap_coefficient.json``) measures 0.126.
     straggling
         Extra time for each doubling of the hosts: the slowest of many decides.
     assumed_node_bytes_per_s
