@@ -181,7 +181,7 @@ def predict(
         str | None, typer.Option(help="Constants of a stack: a profile of data/frameworks, or a stack's file.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Weights file; the shipped one by default.")] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="Also trace every stage: allocated, reserved.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Also trace: allocated, reserved, needed when full.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """
@@ -259,8 +259,9 @@ def predict(
         from pipette_opt.memory.trace import trace_stage
 
         for row in rows:
-            traced = trace_stage(spec, training, config, row["stage"], replay=True)
-            row["traced_gib"], row["reserved_gib"] = traced.peak_bytes / GIB, traced.reserved_bytes / GIB
+            traced = trace_stage(spec, training, config, row["stage"], need=True)
+            row["traced_gib"] = traced.peak_bytes / GIB
+            row["reserved_gib"], row["needed_gib"] = traced.reserved_bytes / GIB, traced.needed_bytes / GIB
     _show(rows, config, as_json)
 
 

@@ -15,7 +15,7 @@ stream) and of the page "CUDA semantics, memory management" of its documentation
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -185,6 +185,31 @@ class CachingAllocator:
         self.reserved_bytes += size
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         return block
+
+
+def smallest_capacity(replay: Callable[[int], object], peaks: AllocatorPeaks) -> int:
+    """
+    A capacity that a trace can do with, between what it allocates and what it reserves where there is room.
+
+    Found by halving, to half a percent; every answer is one that was tried, or what is reserved.
+
+    Parameters
+    ----------
+    replay
+        Replays the trace on a device of that many bytes; raises :class:`DeviceFullError` if it is too small.
+    peaks
+        Of the trace on a device without limit.
+    """
+    enough, too_small = peaks.reserved_bytes, peaks.allocated_bytes - 1
+    while enough - too_small > max(0.005 * enough, ROUND_LARGE):
+        middle = (enough + too_small) // 2
+        try:
+            replay(middle)
+        except DeviceFullError:
+            too_small = middle
+        else:
+            enough = middle
+    return enough
 
 
 def _rounded(size: int, multiple: int) -> int:

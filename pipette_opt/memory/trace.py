@@ -7,7 +7,7 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from pipette_opt.memory.allocator import CachingAllocator, Event
+from pipette_opt.memory.allocator import AllocatorPeaks, CachingAllocator, Event, smallest_capacity
 from pipette_opt.memory.layers import DTYPES, Chunk, Embeddings, Head, Layer, hop
 from pipette_opt.memory.schedule import Pass, stage_passes
 from pipette_opt.memory.shapes import LocalShapes
@@ -37,6 +37,8 @@ class StageTrace:
         What the optimizer step needs on top.
     reserved_bytes
         The most that the caching allocator reserves for all that over two iterations; 0 if it was not replayed.
+    needed_bytes
+        What it can do with: when a device is full it returns unused segments first. 0 if it was not replayed.
     """
 
     num_parameters: int
@@ -47,6 +49,7 @@ class StageTrace:
     held_bytes: int
     step_bytes: int
     reserved_bytes: int = 0
+    needed_bytes: int = 0
 
     @property
     def static_bytes(self) -> int:
@@ -68,6 +71,7 @@ def trace_stage(
     *,
     rounding_bytes: int = 512,
     replay: bool = False,
+    need: bool = False,
     schedule: Schedule | None = None,
 ) -> StageTrace:
     """
@@ -83,6 +87,8 @@ def trace_stage(
         Sizes are rounded up to a multiple of this, as the CUDA allocator does.
     replay
         Whether the allocations are also replayed through the model of the caching allocator.
+    need
+        Whether they are replayed on ever smaller devices too.
     schedule
         The order that is timed, of whole backwards, in place of 1F1B.
     """
@@ -101,7 +107,15 @@ def trace_stage(
             held, peak = run.held_bytes, storages.peak_bytes
             del run
             by_kind = {kind: sum(map(storages.size_of, tensors)) for kind, tensors in kept.items()}
-    reserved = replay_iterations(statics, workspace_bytes, storages.events[num_static:]) if replay else 0
+    reserved = needed = 0
+    if replay or need:
+        events = storages.events[num_static:]
+        peaks = replay_iterations(statics, workspace_bytes, events)
+        reserved = peaks.reserved_bytes
+        if need:
+            needed = smallest_capacity(
+                lambda capacity: replay_iterations(statics, workspace_bytes, events, capacity), peaks
+            )
     return StageTrace(
         num_parameters=statics.num_parameters,
         weight_bytes=by_kind["weights"],
@@ -111,6 +125,7 @@ def trace_stage(
         held_bytes=held,
         step_bytes=sum(statics.step),
         reserved_bytes=reserved,
+        needed_bytes=needed,
     )
 
 
@@ -182,9 +197,11 @@ def _bytes(size: int) -> Tensor:
     return torch.empty(size, dtype=torch.uint8)
 
 
-def replay_iterations(statics: StaticSizes, workspace_bytes: int, passes: Sequence[Event]) -> int:
+def replay_iterations(
+    statics: StaticSizes, workspace_bytes: int, passes: Sequence[Event], capacity_bytes: int | None = None
+) -> AllocatorPeaks:
     """
-    Reserved bytes after two iterations.
+    Peaks of two iterations; raises ``DeviceFullError`` if they do not fit the capacity.
 
     Adam's moments come with the first step, when the activations of the first iteration have left free blocks behind;
     those of the second iteration find them taken.
@@ -194,7 +211,7 @@ def replay_iterations(statics: StaticSizes, workspace_bytes: int, passes: Sequen
     passes
         What the passes of one iteration allocate and free.
     """
-    allocator, keys = CachingAllocator(), count()
+    allocator, keys = CachingAllocator(capacity_bytes), count()
     for size in (*statics.weights, *statics.copies, *statics.gradients, *statics.master, workspace_bytes):
         allocator.allocate(next(keys), size)
     for iteration in range(2):
@@ -213,7 +230,7 @@ def replay_iterations(statics: StaticSizes, workspace_bytes: int, passes: Sequen
             allocator.allocate(key, size)
         for key, _ in temporary:
             allocator.release(key)
-    return allocator.peaks.reserved_bytes
+    return allocator.peaks
 
 
 class StageRun:

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from pipette_opt.memory import allocator as model
-from pipette_opt.memory.allocator import AllocatorPeaks, CachingAllocator, DeviceFullError, Event
+from pipette_opt.memory.allocator import (
+    AllocatorPeaks,
+    CachingAllocator,
+    DeviceFullError,
+    Event,
+    smallest_capacity,
+)
 from pipette_opt.units import MIB
 
 
@@ -149,3 +155,25 @@ def test_sizes_are_those_of_the_installed_torch() -> None:
     assert found["kSmallBuffer"] == model.SMALL_BUFFER
     assert found["kMinLargeAlloc"] == model.MIN_LARGE
     assert found["kRoundLarge"] == model.ROUND_LARGE
+
+
+@pytest.mark.parametrize(("moment", "needed"), [(0, 100), (10, 200)])
+def test_what_a_full_device_can_do_with(moment: int, needed: int) -> None:
+    """
+    Two passes of 100 MiB, the second block a little larger: 202 MiB are reserved, 102 are enough.
+
+    A block of 10 MiB that stays between them holds the first segment, so that nothing can be returned.
+    """
+    first = [Event(0, 100 * MIB), Event(0, -1)]
+    events = [*first, *([Event(1, moment * MIB)] if moment else []), Event(2, 102 * MIB)]
+    peaks = CachingAllocator().replay(events)
+    assert peaks.reserved_bytes == 202 * MIB
+
+    def replay(capacity: int) -> AllocatorPeaks:
+        return CachingAllocator(capacity).replay(events)
+
+    found = smallest_capacity(replay, peaks)
+    assert replay(found).reserved_bytes <= found
+    assert found == pytest.approx((needed + 2) * MIB, abs=2 * MIB)
+    with pytest.raises(DeviceFullError):
+        replay(found - 3 * MIB)

@@ -247,6 +247,9 @@ def test_replaying_finds_fragmentation() -> None:
     trace = trace_stage(LLAMA_8B, JOB, config(1, 4), 1, replay=True)
     assert trace.peak_bytes <= trace.reserved_bytes < 1.2 * trace.peak_bytes
     assert trace_stage(LLAMA_8B, JOB, config(1, 4), 1).reserved_bytes == 0
+    need = trace_stage(LLAMA_8B, JOB, config(1, 4), 1, need=True)
+    assert need.reserved_bytes == trace.reserved_bytes
+    assert need.peak_bytes <= need.needed_bytes <= need.reserved_bytes
 
 
 def test_memory_follows_the_schedule_that_is_timed() -> None:
