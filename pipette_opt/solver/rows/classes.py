@@ -10,6 +10,9 @@ from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
 TOLERANCES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
 """How much links of twins may differ, relative; tried in turn."""
 
+MOST_COMPARED = 160
+"""Third hosts whose links are compared, evenly chosen where there are more; bounds hold for any partition."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostClasses:
@@ -21,7 +24,7 @@ class HostClasses:
     of_host
         Class of each host, shape ``(num_nodes,)``.
     tolerance
-        By how much links of a class to any third host differ at most, relative to the first member's.
+        By how much links of a class to any third host compared differ at most, relative to the first member's.
     """
 
     of_host: IntArray
@@ -67,7 +70,8 @@ def _links(candidate: CandidateData) -> FloatArray:
 def _alike(data: ProblemData, candidate: CandidateData) -> BoolArray:
     """Pairs of hosts with the same kind of GPU and room for the same rows."""
     allowed = data.allowed(candidate)
-    same_rooms: BoolArray = (allowed[:, :, None] == allowed[:, None, :]).all(axis=0)
+    rooms = np.unique(allowed, axis=1, return_inverse=True)[1].ravel()
+    same_rooms: BoolArray = rooms[:, None] == rooms[None, :]
     alike: BoolArray = same_rooms & (data.kind_of_node[:, None] == data.kind_of_node[None, :])
     return alike
 
@@ -76,15 +80,18 @@ def _partition(links: FloatArray, alike: BoolArray, tolerance: float, most: int)
     """Each host joins the first class whose first member it resembles; ``None`` if there are more than ``most``."""
     number = links.shape[1]
     of_host = np.full(number, -1, dtype=np.int64)
+    third = np.unique(np.linspace(0, number - 1, min(number, MOST_COMPARED)).astype(np.int64))
+    seen = links[:, :, third]
     count = 0
     for host in range(number):
         if of_host[host] >= 0:
             continue
         if count == most:
             return None
-        near = np.abs(links - links[:, host : host + 1]) <= tolerance * np.minimum(links, links[:, host : host + 1])
-        near |= np.eye(number, dtype=np.bool_)  # a host's own column says nothing
-        near[:, :, host] = True
+        own = seen[:, host : host + 1]
+        near = np.abs(seen - own) <= tolerance * np.minimum(seen, own)
+        near |= third == np.arange(number)[:, None]  # a host's own column says nothing
+        near[:, :, third == host] = True
         twins = near.all(axis=(0, 2)) & alike[host] & (of_host < 0)
         of_host[twins] = count
         count += 1
