@@ -232,11 +232,11 @@ def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]
     seen, judged = experiment.split(read_runs(path))
     stack, seconds = base, 0.0
     if seen:
-        start = time.perf_counter()
+        start = time.process_time()
         framework = calibrate_memory(seen, base)
         started = replace(base, memory=numbers_of(framework)) if framework.largest_job else base
         stack = calibrate_runs(seen, started, validate=False).stack
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
     with_memory = stack.memory is not None
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=RISK) if with_memory else None
     predictions = predict_runs(judged, stack, memory=memory)
@@ -249,7 +249,7 @@ def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]
         f"| {experiment.name} | {timed} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
         f"{errors.spearman:.3f} | {worst:.1%} | {_picks(groups)} | {experiment.target} |"
     )
-    detail = [f"## {experiment.name}\n", f"{experiment.why_bad}. Fitting took {seconds:.0f} s.\n"]
+    detail = [f"## {experiment.name}\n", f"{experiment.why_bad}. Fitting took {seconds:.0f} s of one core.\n"]
     detail += _forms(predictions)
     own = _own_predictor(predictions)
     if own:
