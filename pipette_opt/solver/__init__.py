@@ -1,18 +1,56 @@
 """
-The joint CP-SAT model: choose one candidate, place its grid on the hosts, prove how good that is.
+The joint problem, exactly stated, and how it is solved.
 
 Import :func:`pipette_opt.solver.solve.solve` and :class:`pipette_opt.solver.params.SolverParams` from their modules;
 ``solve`` loads OR-tools.
 
-Exact: the objective is :func:`pipette_opt.problem.objective_ticks`, tick for tick: the closed form of 1F1B, or the
-longest of some paths through a schedule, interleaved or not. Decisions: the candidate, and a host for each cell of its
-grid. Constraints: :data:`pipette_opt.solver.constraints.CONSTRAINTS`, each with its rule. Relaxed: only the bounds that
-prune candidates before they are modelled (:mod:`pipette_opt.solver.bounds`).
+**Given** (:class:`~pipette_opt.problem.ProblemData`, integers only): candidates, each one configuration with one
+packing of the hosts and its grid of ``P`` pipeline rows, ``D`` data columns and ``K`` tensor parts; what work,
+transfers, reductions and tensor groups take on each kind of host and over each directed pair of hosts; how much memory
+each row needs and each host has.
 
-How paths are modelled: one linear constraint for each path and column, ``objective >= work + sum of transfers +
-reduction of the stage where it ends``, in which the transfer from each stage to the next (with interleaving also from
-the last to the first) and back is a variable, bounded from below by the link of the hosts chosen. In the formulation
-``by_pair`` a variable for each pair of hosts that send to each other, with one sender and one receiver for each host (a
-circuit, if there is one column), bounds the sum of all transfers. Which paths there are is not the solver's concern:
-:mod:`pipette_opt.certify` adds those on which the judge's time depends.
+**Decided**: one candidate, and a host for each cell of its grid.
+
+**Minimised**: :func:`~pipette_opt.problem.objective_ticks`, tick for tick. For a closed form (1F1B) the largest over
+stages ``s`` and columns of
+
+    ``round_trip + (m - 1) * period - before(s) + ring(s) [+ embedding, first and last stage] + optimizer``
+
+where ``period`` is the largest of a column's ``work + both waits`` (blocking sends) or of the means, rounded up, over
+its intervals of stages (asynchronous); ``before(s)`` is what the stages before ``s`` still have to do when ``s`` is
+finished; ``ring(s)`` is the slowest hop of the stage's ring or what it takes inside hosts. The period and the rings
+are bottlenecks, over links; round trip and ``before`` are sums along one column. For other schedules the longest of
+given paths takes the place of the first three terms.
+
+**Subject to** (:data:`~pipette_opt.solver.constraints.CONSTRAINTS`, each with its rule): one candidate; one host for
+each cell; no host in two cells (hosts may be left over: N of M); the host's memory is enough for its row's stages;
+every transfer, ring hop and tensor hop has a link that the candidate may use, in both directions if so used. The
+order of the columns is the order of every row's ring. Which stages and replicas share a host is part of the candidate,
+and so are a launcher's limits: packings that it cannot express are no candidates. Equal placements are told apart by
+one rule only: of the hosts of the first row, the first cell has the one listed first.
+
+**Exact**:
+
+- the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`, :mod:`~pipette_opt.solver.constraints`,
+  :mod:`~pipette_opt.solver.objective`) in two formulations: the reference, and the engine for small clusters, for
+  tensor groups over several hosts and for paths;
+- the search of a grid between two periods (:mod:`~pipette_opt.solver.grid_search`) for closed forms with tensor groups
+  inside hosts: the longest period is split into intervals; within one, links and ring hops have limits, and a
+  depth-first search over the cells finds what keeps them or ends. What it finds is valued by the objective again.
+
+**Relaxed**, each a lower bound in integers, without a tolerance:
+
+- the best links and hosts for everything (:mod:`pipette_opt.optimistic`);
+- as many different senders and receivers as there are hops, by matching (:mod:`~pipette_opt.solver.bounds`);
+- rows of classes (:mod:`~pipette_opt.solver.rows`): hosts that are near twins are merged, a link costs the least of its
+  two classes; how many hosts of each class are in each row, how many columns run through each three of them, which hops
+  each ring has. Which host is meant, and that all rows have their columns in the same order, is left out. An infeasible
+  model with a ceiling proves the ceiling; the model has counts and no objective, so its proofs are of integers.
+
+**The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done;
+what any engine proves about one counts for all others. What is chosen by itself: bounds without a search for all;
+rows of classes for candidates with more than a few cells, most promising first; then the search and the model in
+turn, with slices of time that double, except that grids of more than
+:data:`~pipette_opt.solver.solve.LARGE_CELLS` cells are left to the search where it applies. The log (``INFO``) says
+what each engine proved and in what time.
 """

@@ -1,7 +1,7 @@
 """
 Depth-first search over the cells of a grid, compiled.
 
-Cells are filled in a fixed order, each column from its first row down, with hosts that keep every link within what a
+Cells are filled in a fixed order, row by row, with hosts that keep every link within what a
 ceiling on the objective and on the columns' periods leaves. The search stops at a full grid or after so many hosts
 tried, and goes on where it was.
 """
@@ -38,9 +38,9 @@ class Grid(NamedTuple):
     node
         What a host adds to the end of each watched stage, shape ``(W, P, N)``.
     arc
-        What a transfer adds: 0 where only forwards counts, 1 both ways, shape ``(W, P)``.
+        What a transfer adds: 0 where only forwards counts, 1 both ways, shape ``(W, P - 1)``.
     transfer
-        Transfers forwards, and both ways, shape ``(2, N, N)``.
+        Transfers in the direction of forwards, and both ways, shape ``(2, N, N)``.
     rest
         Least that the rows below a host add to the end of each watched stage, shape ``(W, P, N)``.
     mean_node, mean_rest
@@ -88,12 +88,15 @@ class Limits(NamedTuple):
         Whether a column may go from a host of a row to a host of the next, shape ``(P, N, N)``.
     along
         Whether a row's ring may go from a host to another, shape ``(P, N, N)``.
+    last
+        The last row that each host may have if every host must be used, else ``P``, shape ``(N,)``.
     """
 
     values: IntArray
     room: BoolArray
     down: BoolArray
     along: BoolArray
+    last: IntArray
 
 
 class State(NamedTuple):
@@ -156,10 +159,16 @@ def explore(g, limits, state, budget):  # type: ignore[no-untyped-def]
         after = state.nodes[0, 0] if r == 0 and d > 0 else -1  # one of all equal ways to turn the rings
         if g.scalars[6] and r == 0 and d == D - 1 and d > 1:
             after = max(after, state.nodes[0, 1])
+        due = 0  # hosts that no later row takes
+        for host in range(N):
+            due += not used[host] and limits.last[host] <= r
+        if due > D - d:
+            v = N
         while v < N:
             if (
                 not used[v]
                 and room[r, v]
+                and (due < D - d or limits.last[v] <= r)
                 and v > after
                 and (up < 0 or down[r - 1, up, v])
                 and (side < 0 or along[r, side, v])

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,6 +35,9 @@ FIRST_BUDGET = 300_000
 
 WIDTH = 0.5
 """Of the next step of the bound, what the periods of an interval may differ by before it is split."""
+
+PLAIN = 1000
+"""Hosts tried, below which a refutation says nothing about which way to fill the rows."""
 
 CHUNK = 300_000
 """Hosts that are tried before the clock is looked at."""
@@ -86,12 +89,14 @@ class GridSearch:
     def __init__(self, data: ProblemData, candidate: CandidateData, floor: int, ceiling: int) -> None:
         self.candidate, self.floor, self.ceiling = candidate, floor, ceiling
         self.grid, self.room = grid_of(data, candidate), data.allowed(candidate)
+        self._ways = ((self.grid, self.room), (grid_of(data, candidate, upwards=True), self.room[::-1]))
         self.heap: list[_Interval] = []
         self.at_work: list[_Interval] = []
         self.tried = 0
         self._ends, self._stop = 0.0, threading.Event()
         self._on_bound: OnBound = lambda bound: None
         self._on_placement: OnPlacement | None = None
+        self._successes = [1.0, 0.9]
         self._lock = threading.Condition()
         self._reported = floor
         self._divide()
@@ -207,42 +212,53 @@ class GridSearch:
             return []  # a placement has been found that is as good
         refuted = self._refutes(interval, ceiling)
         if refuted:
-            return [_Interval(ceiling + 1, interval.low, interval.high, 2 * interval.step, interval.budget)]
+            return [replace(interval, bound=ceiling + 1, step=2 * interval.step)]
         if self._is_over:
             return [interval]
         step = max(1, interval.step // 2)
         wide = int(self.grid.scalars[3]) * (interval.high - interval.low) > WIDTH * step
         if not wide or interval.high == interval.low:
-            return [_Interval(interval.bound, interval.low, interval.high, step, interval.budget * 3 // 2)]
+            return [replace(interval, step=step, budget=interval.budget * 3 // 2)]
         middle = (interval.low + interval.high) // 2
         parts = []
         for low, high in ((interval.low, middle), (middle + 1, interval.high)):
             least = int((self._least_end(low) + self.grid.least_hop + self.grid.after).max())
-            parts.append(_Interval(max(interval.bound, least), low, high, step, interval.budget))
+            parts.append(replace(interval, bound=max(interval.bound, least), low=low, high=high, step=step))
         return parts
 
     def _refutes(self, interval: _Interval, ceiling: int) -> bool:
         """Whether no placement of the interval costs at most the ceiling."""
-        limits = self._limits(interval, ceiling)
+        with self._lock:
+            upwards = int(np.argmax(self._successes))
+        grid, room = self._ways[upwards]
+        limits = _limits(grid, room, ceiling, interval.high, ceiling - grid.after - self._least_end(interval.low))
         if limits is None:
             return True
         state = self._start(interval)
         left = interval.budget
         while left > 0 and not self._is_over:
             before = int(state.depth[1])
-            code = int(explore(self.grid, limits, state, min(left, CHUNK)))
+            code = int(explore(grid, limits, state, min(left, CHUNK)))
             with self._lock:
                 self.tried += int(state.depth[1]) - before
             left -= int(state.depth[1]) - before
             if code == 0:
+                self._note(upwards, success=True, tried=interval.budget - left)
                 return True
             if code == 1:
                 if self._on_placement is None:
                     return False
                 with self._lock:
-                    self.ceiling = min(self.ceiling, self._on_placement(state.nodes.copy()))
+                    self.ceiling = min(self.ceiling, self._on_placement(state.nodes[:: -1 if upwards else 1].copy()))
                     limits.values[0] = min(limits.values[0], self.ceiling)
+        self._note(upwards, success=False, tried=interval.budget - left)
         return False
+
+    def _note(self, upwards: int, *, success: bool, tried: int) -> None:
+        """Which way succeeds more often, where it is not plain; the other has its turn after failures."""
+        if tried >= PLAIN:
+            with self._lock:
+                self._successes[upwards] = 0.8 * self._successes[upwards] + 0.2 * success
 
     def _start(self, interval: _Interval) -> State:
         g = self.grid
@@ -265,46 +281,60 @@ class GridSearch:
         state.ring[0] = g.least_hop
         return state
 
-    def _limits(self, interval: _Interval, ceiling: int) -> Limits | None:
-        """What links may cost; ``None`` if some host or some row then has no place or no hosts."""
-        g = self.grid
-        P, D, N = int(g.scalars[0]), int(g.scalars[1]), len(g.wait)
-        along = np.ones((P, N, N), dtype=np.bool_)
-        if D > 1:
-            left = ceiling - g.after - self._least_end(interval.low)
-            for watched, row in enumerate(g.row.tolist()):
-                along[row] &= g.hop[watched] <= left[watched]
-        down = self._down(interval, ceiling)
-        room = self.room.copy()
-        for _ in range(4):
-            kept = room & _has_neighbours(room, down, along, D)
-            if (kept == room).all():
-                break
-            room = kept
-        every = N == P * D
-        if (room.sum(axis=1) < D).any() or (every and not room.any(axis=0).all()):
-            return None
-        if matching_size(np.repeat(room, D, axis=0)) < P * D:
-            return None
-        return Limits(values=np.array([ceiling, interval.high], dtype=np.int64), room=room, down=down, along=along)
 
-    def _down(self, interval: _Interval, ceiling: int) -> BoolArray:
-        """Whether a column within the limits may take a transfer, shape ``(P - 1, N, N)``."""
-        g = self.grid
-        P, N = int(g.scalars[0]), len(g.wait)
-        down = np.broadcast_to(g.wait < NEVER, (P - 1, N, N)).copy()
-        for row in range(P - 1):
-            here, there = g.last_wait[row][:, None] + g.wait, g.first_wait[row + 1][None, :] + g.wait
-            if g.scalars[4]:
-                if g.scalars[2] == 1:
-                    here = here + (g.least_out[:, None] if row > 0 else 0)
-                    there = there + (g.least_out[None, :] if row + 1 < P - 1 else 0)
-                down[row] &= (here <= interval.high) & (there <= interval.high)
-            else:
-                stages = int(g.scalars[2])
-                pair = g.work[(row + 1) * stages - 1][:, None] + g.work[(row + 1) * stages][None, :] + g.wait
-                down[row] &= -(-pair // 2) <= interval.high
-        return down
+def _limits(g: Grid, room: BoolArray, ceiling: int, high: int, left: IntArray) -> Limits | None:
+    """
+    What links may cost; ``None`` if some host or some row then has no place or no hosts.
+
+    Parameters
+    ----------
+    high
+        Longest period of a column.
+    left
+        Longest reduction of each watched stage.
+    """
+    P, D, N = int(g.scalars[0]), int(g.scalars[1]), len(g.wait)
+    along = np.ones((P, N, N), dtype=np.bool_)
+    if D > 1:
+        for watched, row in enumerate(g.row.tolist()):
+            along[row] &= g.hop[watched] <= left[watched]
+    down = _down(g, high)
+    for _ in range(4):
+        kept = room & _has_neighbours(room, down, along, D)
+        if (kept == room).all():
+            break
+        room = kept
+    every = N == P * D
+    if (room.sum(axis=1) < D).any() or (every and not room.any(axis=0).all()):
+        return None
+    if matching_size(np.repeat(room, D, axis=0)) < P * D:
+        return None
+    last = P - 1 - room[::-1].argmax(axis=0) if every else np.full(N, P)
+    return Limits(
+        values=np.array([ceiling, high], dtype=np.int64),
+        room=np.ascontiguousarray(room),
+        down=down,
+        along=along,
+        last=_ints(last),
+    )
+
+
+def _down(g: Grid, high: int) -> BoolArray:
+    """Whether a column of such a period may take a transfer, shape ``(P - 1, N, N)``."""
+    P, N = int(g.scalars[0]), len(g.wait)
+    down = np.broadcast_to(g.wait < NEVER, (P - 1, N, N)).copy()
+    for row in range(P - 1):
+        here, there = g.last_wait[row][:, None] + g.wait, g.first_wait[row + 1][None, :] + g.wait
+        if g.scalars[4]:
+            if g.scalars[2] == 1:
+                here = here + (g.least_out[:, None] if row > 0 else 0)
+                there = there + (g.least_out[None, :] if row + 1 < P - 1 else 0)
+            down[row] &= (here <= high) & (there <= high)
+        else:
+            stages = int(g.scalars[2])
+            pair = g.work[(row + 1) * stages - 1][:, None] + g.work[(row + 1) * stages][None, :] + g.wait
+            down[row] &= -(-pair // 2) <= high
+    return down
 
 
 def _has_neighbours(room: BoolArray, down: BoolArray, along: BoolArray, num_columns: int) -> BoolArray:
@@ -328,8 +358,15 @@ def _has_neighbours(room: BoolArray, down: BoolArray, along: BoolArray, num_colu
     return good
 
 
-def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
-    """A candidate as arrays of the search."""
+def grid_of(data: ProblemData, candidate: CandidateData, *, upwards: bool = False) -> Grid:
+    """
+    A candidate as arrays of the search.
+
+    Parameters
+    ----------
+    upwards
+        Whether the last row is the first that is filled; then "first", "below" and "out" are as seen from there.
+    """
     P, D, _ = candidate.grid
     a, blocking = candidate.block.stages, data.p2p == "blocking"
     kinds, room = data.kind_of_node, data.allowed(candidate)
@@ -339,26 +376,25 @@ def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
     there = np.where(missing, NEVER, there)
     wait = np.where(missing, NEVER, np.maximum(there, home)) if blocking else both
     watched = watched_stages(candidate)
+    turn = -1 if upwards else 1
     nodes, rests, arcs, hops = [], [], [], []
     for stage in watched.tolist():
         node, arc = end_parts(candidate, kinds, both, there, stage)
-        nodes.append(node)
-        rests.append(_rest(node, arc, room))
-        arcs.append([(row + 1) * a - 1 >= stage for row in range(P)])
-        hops.append(
-            np.maximum(_apart(candidate.ring_ticks[candidate.ring_class[stage]]), candidate.ring_floor_ticks[stage])
-            if D > 1
-            else np.full(wait.shape, candidate.ring_floor_ticks[stage])
-        )
+        arc = arc[::turn].transpose(0, 2, 1) if upwards else arc
+        nodes.append(node[::turn])
+        rests.append(_rest(node[::turn], arc, room[::turn]))
+        arcs.append([(row + 1) * a - 1 >= stage for row in range(P - 1)][::turn])
+        hops.append(_hops(candidate, stage))
     mean_node, mean_arc = mean_parts(data, candidate, kinds, wait)
-    work = (candidate.forward_ticks + candidate.backward_ticks)[kinds].T
+    work = (candidate.forward_ticks + candidate.backward_ticks)[kinds].T[::turn]
     inside = candidate.intra_p2p_ticks if a > 1 else 0
     by_row = work.reshape(P, a, len(kinds))
     inner = by_row[:, 1:-1].max(axis=1, initial=0) + 2 * inside if a > 2 else np.zeros_like(by_row[:, 0])
     after = np.full(len(watched), candidate.optimizer_ticks)
     after[(watched == 0) | (watched == candidate.num_stages - 1)] += least_embedding(candidate)
-    order = np.stack(np.indices((P, D)), axis=2)  # row by row: the first row's ring has least to spare
+    order = np.moveaxis(np.indices((P, D)), 0, 2)  # row by row: the first row's ring has least to spare
     turns = all((hop == hop.T).all() for hop in hops)
+    rows = watched // a
     return Grid(
         scalars=_ints([P, D, a, candidate.num_microbatches - 1, blocking, candidate.intra_p2p_ticks, turns]),
         order=_ints(order.reshape(-1, 2)),
@@ -369,16 +405,24 @@ def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
         work=_ints(work),
         least_out=_ints(wait.min(axis=1)),
         node=_ints(nodes),
-        arc=_ints(arcs),
-        transfer=_ints([there, both]),
+        arc=_ints(arcs).reshape(len(watched), P - 1),
+        transfer=_ints([there.T, both] if upwards else [there, both]),
         rest=_ints(rests),
-        mean_node=_ints(mean_node),
-        mean_rest=_ints(_rest(mean_node, mean_arc, room)),
+        mean_node=_ints(mean_node[::turn]),
+        mean_rest=_ints(_rest(mean_node[::turn], mean_arc[::turn].transpose(0, 2, 1), room[::turn])),
         hop=_ints(hops),
         least_hop=_ints([bottleneck_level(hop, D) if D > 1 else int(hop[0, 0]) for hop in hops]),
         after=_ints(after),
-        row=_ints(watched // a),
+        row=_ints(P - 1 - rows if upwards else rows),
     )
+
+
+def _hops(candidate: CandidateData, stage: int) -> IntArray:
+    """Reduction of a stage by ring hop."""
+    floor = int(candidate.ring_floor_ticks[stage])
+    if candidate.grid[1] == 1:
+        return np.full(candidate.p2p_ticks.shape, floor, dtype=np.int64)
+    return np.maximum(_apart(candidate.ring_ticks[candidate.ring_class[stage]]), floor)
 
 
 def _ints(values: object) -> IntArray:
