@@ -17,8 +17,10 @@ import numpy as np
 from pipette_opt.backends import Backend
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import Certified, CertifyParams, certify
+from pipette_opt.costs.placed import placed_times
 from pipette_opt.errors import InfeasibleError
-from pipette_opt.heuristics.annealing import AnnealingParams
+from pipette_opt.estimator.estimate import judge_times
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
@@ -29,7 +31,7 @@ from pipette_opt.judge import (
     make_plan,
     stage_memory,
 )
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
@@ -47,6 +49,9 @@ MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
+
+COMPILED_WITH = 8
+"""Candidates on which kernels are tried before the search."""
 
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
@@ -148,6 +153,7 @@ def optimize(
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report)
+    compile_kernels(prepared, watcher)
     hint = with_known(hint_for(prepared, params, watcher), known)
     judged = judge_pool(prepared.instance, prepared.exact, hint)
     if judged:
@@ -167,6 +173,25 @@ def optimize(
     plan = finish(prepared, judged, result, params, watcher, inputs, certified)
     verify(instance, plan)
     return plan
+
+
+def compile_kernels(prepared: Prepared, watcher: Watcher) -> None:
+    """Once per installation this takes a while, which does not count as time of the search."""
+    from pipette_opt.estimator.longest_paths import critical_counts
+    from pipette_opt.solver.bounds import candidate_bound
+
+    watcher.report("loading compiled kernels (the first time they are compiled)")
+    started = time.perf_counter()
+    few = replace(prepared.lower, candidates=prepared.lower.candidates[:COMPILED_WITH])
+    found = anneal(few, AnnealingParams(time_limit_s=None, max_moves=1)).solution
+    if found is not None:
+        candidate = few.candidates[found.candidate]
+        candidate_bound(few, candidate)
+        placement = block_placement(candidate.config, candidate.block, found.nodes)
+        times = placed_times(prepared.instance, candidate.config, placement)
+        judge_times(times, candidate.num_microbatches, few.p2p)
+        critical_counts(times, candidate.num_microbatches, few.p2p)
+    watcher.started += time.perf_counter() - started
 
 
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:
