@@ -136,13 +136,13 @@ class PlacedBatch:
     def of(cls, times: Sequence[PlacedTimes]) -> "PlacedBatch":
         """A batch of times with equal shapes and ways to send; an optional array that one lacks is filled in."""
         stacked: dict[str, Any] = {
-            name: np.stack([getattr(one, name) for one in times]) for name in (*ARRAYS, "optimizer_s", "embedding_s")
+            name: _stacked([getattr(one, name) for one in times]) for name in (*ARRAYS, "optimizer_s", "embedding_s")
         }
         for name in OPTIONAL:
             stacked[name] = _stacked_or_none(times, name)
         if any(one.reduction_buckets is not None for one in times):
             none = np.zeros(len(times[0].reduction_s), dtype=np.int64)
-            stacked["reduction_buckets"] = np.stack(
+            stacked["reduction_buckets"] = _stacked(
                 [none if one.reduction_buckets is None else one.reduction_buckets for one in times]
             )
         return cls(**stacked, overlap_p2p=times[0].overlap_p2p)
@@ -181,11 +181,17 @@ class PlacedBatch:
         )
 
 
+def _stacked(arrays: Sequence[Any]) -> Any:
+    """Arrays with one more axis in front; a single one is not copied."""
+    return np.asarray(arrays[0])[None] if len(arrays) == 1 else np.stack(arrays)
+
+
 def _stacked_or_none(times: Sequence[PlacedTimes], name: str) -> FloatArray | None:
     """One optional array of all, ``None`` if nobody has it."""
     if all(getattr(one, name) is None for one in times):
         return None
-    return np.stack([_or_default(one, name) for one in times])
+    stacked: FloatArray = _stacked([_or_default(one, name) for one in times])
+    return stacked
 
 
 def _or_default(times: PlacedTimes, name: str) -> FloatArray:

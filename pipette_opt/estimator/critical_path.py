@@ -160,6 +160,9 @@ def walk_batches(program: "Program", batches: Sequence[PlacedBatch], num_microba
 
 def _columns(table: FloatArray) -> FloatArray:
     """Tables of placements, ``(n, ..., dp)``, as one table of all their replicas, ``(..., n * dp)``."""
+    if len(table) == 1:
+        only: FloatArray = table[0]
+        return only
     moved = np.moveaxis(table, 0, -2)
     return moved.reshape(*moved.shape[:-2], -1)
 
