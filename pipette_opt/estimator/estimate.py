@@ -46,29 +46,34 @@ def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedul
     """
     Iteration time: the stage that is finished last after its slowest replica and its reduction, then the optimizer.
 
-    Of that stage: its own work without and with tensor communication, the idle time that would remain if all
+    Of that stage: its own work without and with communication inside layers, the idle time that would remain if all
     transfers were free (bubble), what the transfers add (pipeline_parallel), and what gradients and parameters take
-    after the last backward (data_parallel). Each part is non-negative, as a stage does all its work before it is
-    finished, and as no operation of the schedule starts later when a transfer gets shorter: starts are maxima of sums.
+    after the last backward or add beside the others (data_parallel). Each part is non-negative, as a stage does all its
+    work before it is finished, and as no operation of the schedule starts later when something gets shorter: starts are
+    maxima of sums.
     """
     walked = walk(times, num_microbatches, p2p, schedule)
     finish, split = walked.finish_s, is_split(schedule)
     done = stages_done(times, walked, split_backward=split)
     stage = int(done.argmax())
     replica = int(finish[stage].argmax())
-    free = critical_path(_transfers_free(times, replica), num_microbatches, p2p, schedule)
-    finished = float(finish[stage, replica])
+    one = _replica(times, replica)
+    finished = alone = float(finish[stage, replica])
+    if any(getattr(times, name) is not None for name in BESIDE):
+        one = replace(one, ready_s=None, first_extra_s=None, last_extra_s=None)
+        alone = float(critical_path(one, num_microbatches, p2p, schedule)[stage, 0])
+    free = critical_path(_transfers_free(one), num_microbatches, p2p, schedule)
     work = num_microbatches * float((times.forward_s + times.backward_s)[:, stage, replica].sum())
     tensor = num_microbatches * float((times.tensor_forward_s + times.tensor_backward_s)[:, stage, replica].sum())
     # The clips remove rounding only.
-    pipeline = max(finished - float(free[stage, 0]), 0.0)
-    bubble = max(finished - pipeline - work, 0.0)
+    pipeline = max(alone - float(free[stage, 0]), 0.0)
+    bubble = max(alone - pipeline - work, 0.0)
     breakdown = {
-        "compute": finished - pipeline - bubble - tensor,
+        "compute": alone - pipeline - bubble - tensor,
         "tensor_parallel": tensor,
         "bubble": bubble,
         "pipeline_parallel": pipeline,
-        "data_parallel": float(done[stage]) - finished,
+        "data_parallel": float(done[stage]) - finished + max(finished - alone, 0.0),
         "optimizer": times.optimizer_s,
     }
     return Judged(
@@ -187,17 +192,25 @@ def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
         raise InputError("global_batch_size", str(error)) from error
 
 
-def _transfers_free(times: PlacedTimes, replica: int) -> PlacedTimes:
-    """One replica with all its transfers between stages taking no time."""
+BESIDE = ("ready_s", "first_extra_s", "last_extra_s")
+"""What collectives beside compute add to a schedule."""
+
+
+def _replica(times: PlacedTimes, replica: int) -> PlacedTimes:
+    """One replica."""
     one = slice(replica, replica + 1)
-    free = np.zeros_like(times.send_forward_s[:, one])
-    names = ("forward_s", "backward_s", "tensor_forward_s", "tensor_backward_s", "ready_s", "weight_s")
+    names = ("forward_s", "backward_s", "tensor_forward_s", "tensor_backward_s", "weight_s", *BESIDE)
     of_replica: dict[str, Any] = {
-        name: array[:, :, one]
-        for name in (*names, "first_extra_s", "last_extra_s")
-        if (array := getattr(times, name)) is not None
+        name: array[:, :, one] for name in names if (array := getattr(times, name)) is not None
     }
-    return replace(times, send_forward_s=free, send_backward_s=free, **of_replica)
+    sends = {name: getattr(times, name)[:, one] for name in ("send_forward_s", "send_backward_s")}
+    return replace(times, **of_replica, **sends)
+
+
+def _transfers_free(times: PlacedTimes) -> PlacedTimes:
+    """The same with all transfers between stages taking no time."""
+    free = np.zeros_like(times.send_forward_s)
+    return replace(times, send_forward_s=free, send_backward_s=free)
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:

@@ -157,7 +157,10 @@ def test_compute_beside_collectives_is_slower() -> None:
     reduction are left.
     """
     times = overlapped(pipeline([1.0], [2.0], reduction=[1.0]), [4], [1.0], slowdown=0.1)
-    assert judge_times(times, 4, "async").iteration_time_s == pytest.approx(12 + 0.25 + 0.075 + 0.075 + 0.25)
+    judged = judge_times(times, 4, "async")
+    assert judged.iteration_time_s == pytest.approx(12 + 0.25 + 0.075 + 0.075 + 0.25)
+    assert judged.breakdown["data_parallel"] == pytest.approx(0.65)
+    assert judged.breakdown["bubble"] == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(40))
