@@ -88,10 +88,16 @@ def test_too_few_points_are_refused(tmp_path: Path) -> None:
         load_dataset(path)
 
 
-def test_shipped_network_belongs_to_the_shipped_data() -> None:
+@pytest.fixture(scope="module")
+def shipped() -> Dataset:
+    """The shipped traces, read once."""
+    return load_dataset(shipped_path("data", "memory", "traces.csv.gz"))
+
+
+def test_shipped_network_belongs_to_the_shipped_data(shipped: Dataset) -> None:
     """The dataset is predicted to 0.2 % on average, its ranges are the recorded ones, its traces still hold."""
     path = shipped_path("data", "memory", "traces.csv.gz")
-    dataset, network = load_dataset(path), read_weights(shipped_path("models", "memory.npz"))
+    dataset, network = shipped, read_weights(shipped_path("models", "memory.npz"))
     error = np.abs(dataset.log_ratio - network.log_ratio(dataset.features))
     assert error.mean() < 0.002
     assert (dataset.features.min(axis=0) <= network.lowest).all()
@@ -100,13 +106,12 @@ def test_shipped_network_belongs_to_the_shipped_data() -> None:
     assert [trace_point(0, index) for index in (0, 1000, 4999)] == [rows[index] for index in (0, 1000, 4999)]
 
 
-def test_slack_is_what_the_allocator_adds() -> None:
+def test_slack_is_what_the_allocator_adds(shipped: Dataset) -> None:
     """Quantiles of reserved over allocated, of all points and by size; every replay reserves at least the peak."""
-    dataset = load_dataset(shipped_path("data", "memory", "traces.csv.gz"))
-    table = slack_table(dataset)
-    assert table.iloc[0]["points"] == len(dataset.peak) == table.iloc[1:]["points"].sum()
-    assert dataset.reserved is not None
-    assert (dataset.reserved >= dataset.peak).all()
+    table = slack_table(shipped)
+    assert table.iloc[0]["points"] == len(shipped.peak) == table.iloc[1:]["points"].sum()
+    assert shipped.reserved is not None
+    assert (shipped.reserved >= shipped.peak).all()
     assert (table["median"] <= table["p90"]).all()
     assert 1.0 < table.iloc[0]["median"] < 1.1
 
