@@ -1,5 +1,6 @@
 """Before the search: what is legal, what fits, and the problem in integers."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,10 +12,16 @@ from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
 from pipette_opt.memory.framework import framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
+
+MATRICES_OF_A_PACKING = 6
+"""Host x host, of closed and lower form together: transfers, and two classes of rings."""
+
+MEMORY_SHARE = 0.6
+"""Of the machine's memory that they may take."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,6 +78,7 @@ def prepare(
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
     fitting = _fitting(memory.fitting)
+    _check_size(instance, fitting)
     return Prepared(
         instance=instance,
         enumeration=enumeration,
@@ -79,6 +87,23 @@ def prepare(
         problem=build_problem_data(instance, fitting, memory.capacity_bytes),
         lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
     )
+
+
+def _check_size(instance: Instance, fitting: Sequence[FittingCandidate]) -> None:
+    """Raise ``InputError`` if the link costs of all candidates would not fit in this machine's memory."""
+    num_nodes = instance.cluster.num_nodes
+    packings = sum(
+        1 for one in fitting for _ in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher)
+    )
+    need = packings * MATRICES_OF_A_PACKING * num_nodes**2 * 8
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need > MEMORY_SHARE * have:
+        raise InputError(
+            "the search space",
+            f"has {packings} packings of {len(fitting)} configurations; the costs of their links between {num_nodes} "
+            f"hosts take about {need / 2**30:.0f} GiB, and this machine has {have / 2**30:.0f} GiB. Pin degrees, e.g. "
+            "with --tensor-parallel, --pipeline-parallel, --micro-batch-size and --virtual-pipeline 1.",
+        )
 
 
 def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:

@@ -148,7 +148,7 @@ class _Search:
         self.best_nodes = self.nodes.copy()
         self.best: int = UNUSABLE_TICKS
         self.temperature, self.energy = 1.0, 0
-        self.restarts, self.moves_per_s = 0, 1e6
+        self.restarts, self.moves_per_s = 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
         cells = data.candidates[index].num_cells
         self.is_large = cells >= LARGE_CELLS
         self.archive = np.full((swaps.NUM_ARCHIVED, 2), -1, dtype=np.int64)

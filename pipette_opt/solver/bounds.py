@@ -48,8 +48,8 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
     """No placement of the candidate has a smaller integer objective."""
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
-    if data.num_nodes > MANY_HOSTS and counts_hosts(candidate):
-        return counting_bound(data, candidate)
+    if data.num_nodes > MANY_HOSTS:
+        return counting_bound(data, candidate) if counts_hosts(candidate) else optimistic_ticks(data, candidate)
     rings = _ring_scenarios(data, candidate)
     if rings is None:
         return UNUSABLE_TICKS
