@@ -26,6 +26,8 @@ VARIANTS = {
     "capacities": Variant(num_capacities=2),
     "capacities async": Variant(p2p="async", num_capacities=3, num_kinds=3),
     "lower form": Variant(exact_share=0.0),
+    "lower form missing links": Variant(exact_share=0.0, missing_share=0.25, num_kinds=2),
+    "lower form few levels": Variant(exact_share=0.0, directed=False, levels=2, num_capacities=2),
     "mixed forms": Variant(exact_share=0.5, p2p="async", missing_share=0.2, num_kinds=2, num_capacities=2),
     "few levels": Variant(levels=2),
     "large times": Variant(scale=10_000_000),
