@@ -20,6 +20,7 @@ from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, row_bound
+from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.solver.variables import Formulation, Variables
 from pipette_opt.types import IntArray
 
@@ -34,7 +35,7 @@ PAIRS_PER_S = 500_000
 BOUNDING_SHARE = 0.3
 """Part of the time limit that bounds without a model may take."""
 
-ROWS_SHARE, ROWS_SHARE_LARGE = 0.1, 0.6
+ROWS_SHARE, ROWS_SHARE_LARGE = 0.25, 0.6
 """Parts of the time left that bounds by rows may take, where CP-SAT may close the candidate and where it will not."""
 
 LARGE_CELLS, SMALL_CELLS = 20, 9
@@ -42,6 +43,9 @@ LARGE_CELLS, SMALL_CELLS = 20, 9
 
 SEARCH_SHARE = 0.25
 """Of a model's slice, what the search of a grid takes before it; most of those that it closes need less."""
+
+STRUCTURED_TOLERANCE = 0.08
+"""What links of twins differ by at most where racks and slow hosts, and not single links, decide."""
 
 MOST_SEARCHED_HOSTS = 256
 """Hosts listed, above which a search of the grid costs more than it says."""
@@ -204,6 +208,7 @@ class _Search:
             int(self.bounds[index]),
             self.upper - 1 if self.found else largest_ticks(candidate),
             most_classes=MOST_CLASSES if large else MOST_CLASSES[:1],
+            hopeless=number > 1,
             seconds=share * self.seconds_left / min(number, 4),
             workers=max(1, self.params.num_workers - self.helpers),
             seed=self.params.seed,
@@ -255,11 +260,24 @@ class _Search:
         """Search each grid of a batch between periods for a slice of time; False if none can be."""
         if not self.params.decomposes or self.data.num_nodes > MOST_SEARCHED_HOSTS:
             return False
-        chosen = [index for index in batch if searches(self.data.candidates[index])]
+        chosen = [
+            index
+            for index in batch
+            if searches(self.data.candidates[index])
+            and not (self.visits.get(index, 0) == 0 and self._suits_the_model(index))
+        ]
         for index in chosen:
             if not self.is_over and self.bounds[index] < self.upper:
                 self._search_grid(index, len(batch))
         return bool(chosen)
+
+    def _suits_the_model(self, index: int) -> bool:
+        """Whether a grid is small and its hosts fall into classes: CP-SAT then has the first turn."""
+        candidate = self.data.candidates[index]
+        if candidate.num_cells > LARGE_CELLS:
+            return False
+        classes = host_classes(self.data, candidate, MOST_CLASSES[0])
+        return classes is not None and classes.tolerance <= STRUCTURED_TOLERANCE
 
     def _search_grid(self, index: int, number: int) -> None:
         """Search one grid of so many."""

@@ -40,6 +40,7 @@ def row_bound(
     *,
     seconds: float,
     most_classes: Sequence[int] = MOST_CLASSES,
+    hopeless: bool = True,
     workers: int = 1,
     seed: int = 0,
     stop: threading.Event | None = None,
@@ -56,6 +57,8 @@ def row_bound(
         The largest objective of interest.
     most_classes
         How many classes of hosts to tell apart, in turn.
+    hopeless
+        Whether the whole ceiling is likely to be refuted, and therefore tried first.
     """
     probe = _Probes(ends=time.perf_counter() + seconds, workers=workers, seed=seed, stop=stop or threading.Event())
     best, tried = floor, 0
@@ -67,7 +70,7 @@ def row_bound(
             break
         tried = classes.number
         started = time.perf_counter()
-        best = probe.raise_bound(data, candidate, classes, best, ceiling, on_bound)
+        best = probe.raise_bound(data, candidate, classes, best, ceiling, hopeless, on_bound)
         logger.info(
             "rows with %d classes of hosts (links within %g %%): bound %d in %.2f s",
             classes.number,
@@ -96,24 +99,26 @@ class _Probes:
         classes: HostClasses,
         floor: int,
         ceiling: int,
+        hopeless: bool,
         on_bound: OnBound,
     ) -> int:
-        """Bisect for the least ceiling that has a solution; all of it first, since most candidates are hopeless."""
+        """Bisect for the least ceiling that has a solution."""
         costs = row_costs(data, candidate, classes)
         mean_counts = data.p2p == "async"
         low, high = floor, ceiling + 1  # nothing is below low; high or more was not refuted
         joined: set[frozenset[int]] = set()
         least_step = max(1, int((high - low) * STEP))
-        probe = ceiling
+        probe = ceiling if hopeless else (low + high) // 2
         while low < high and not self.is_over:
             if self._refutes(candidate, classes, costs, probe, joined, mean_counts):
                 low = probe + 1
                 on_bound(low)
             else:
                 high = probe
-            if high - low <= least_step:
+            near = high - low <= least_step
+            if near and high <= ceiling:
                 break
-            probe = (low + high) // 2
+            probe = ceiling if near else (low + high) // 2
         return low
 
     def _refutes(
