@@ -18,7 +18,7 @@ from pipette_opt.backends import Backend
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import Certified, CertifyParams, certify
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.errors import InfeasibleError
+from pipette_opt.errors import InfeasibleError, MissingLinkError
 from pipette_opt.estimator.estimate import judge_times
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.judge import (
@@ -51,7 +51,7 @@ CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
 
 COMPILED_WITH = 8
-"""Candidates on which kernels are tried before the search."""
+"""Candidates of either kind on which kernels are tried before the search."""
 
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
@@ -182,15 +182,20 @@ def compile_kernels(prepared: Prepared, watcher: Watcher) -> None:
 
     watcher.report("loading compiled kernels (the first time they are compiled)")
     started = time.perf_counter()
-    few = replace(prepared.lower, candidates=prepared.lower.candidates[:COMPILED_WITH])
-    found = anneal(few, AnnealingParams(time_limit_s=None, max_moves=1)).solution
-    if found is not None:
-        candidate = few.candidates[found.candidate]
-        candidate_bound(few, candidate)
-        placement = block_placement(candidate.config, candidate.block, found.nodes)
-        times = placed_times(prepared.instance, candidate.config, placement)
-        judge_times(times, candidate.num_microbatches, few.p2p)
-        critical_counts(times, candidate.num_microbatches, few.p2p)
+    for data in (prepared.exact, prepared.interleaved):
+        for candidate in data.candidates[:: -(-len(data.candidates) // COMPILED_WITH) or 1]:
+            alone = replace(data, candidates=(candidate,))
+            found = anneal(alone, AnnealingParams(time_limit_s=None, max_moves=1)).solution
+            if found is None or watcher.stop.is_set():
+                continue
+            candidate_bound(alone, candidate)
+            placement = block_placement(candidate.config, candidate.block, found.nodes)
+            try:
+                times = placed_times(prepared.instance, candidate.config, placement)
+            except MissingLinkError:
+                continue
+            judge_times(times, candidate.num_microbatches, data.p2p)
+            critical_counts(times, candidate.num_microbatches, data.p2p)
     watcher.started += time.perf_counter() - started
 
 
