@@ -30,6 +30,9 @@ FIRST_SHARE, FIRST_S_PER_HOST, MOST_FIRST_S = 0.2, 0.03, 10.0
 FIRST_MOVES = 200_000
 """Moves of the first restart of a thread that anneals beside the proof."""
 
+MOVES_PER_S = 2e6
+"""What annealing makes of up to 128 hosts, about."""
+
 DETERMINISTIC_MOVES = 2_000_000
 """Moves in all before a deterministic proof."""
 
@@ -143,7 +146,8 @@ def _on_threads(
     else:
         hints = _anneal_first(data, params, stop)
     passed, start = time.perf_counter() - started, [*known, *_solutions(hints)]
-    settings = AnnealingParams(time_limit_s=None, max_moves=1 << 62, seed=params.seed, first_moves=FIRST_MOVES)
+    left = max(0.1, params.time_limit_s - passed)
+    settings = AnnealingParams(time_limit_s=left, seed=params.seed, first_moves=_first_moves(data, left))
 
     def told(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         if on_progress is not None:
@@ -155,7 +159,7 @@ def _on_threads(
     result = solve(
         data,
         SolverParams(
-            time_limit_s=max(0.1, params.time_limit_s - passed),
+            time_limit_s=left,
             gap_limit=params.gap_limit,
             workers=params.workers,
             seed=params.seed,
@@ -167,6 +171,19 @@ def _on_threads(
         improve=improve if params.workers > 1 and not params.deterministic else None,
     )
     return replace(result, wall_time_s=time.perf_counter() - started)
+
+
+def _first_moves(data: ProblemData, seconds: float) -> int:
+    """
+    Moves of the first restart beside the proof.
+
+    A single candidate gets a third of the time at once: short restarts have been made before, and on many hosts a
+    longer one finds what several short ones do not.
+    """
+    if len(data.candidates) > 1:
+        return FIRST_MOVES
+    rate = MOVES_PER_S * min(1.0, 128 / data.candidates[0].num_cells)
+    return max(FIRST_MOVES, int(seconds / 3 * rate))
 
 
 def _solutions(results: Sequence[Result]) -> list[Solution]:

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from backend_work import die_always, die_once, fail_on_three, note_and_sleep, sleep, square
+from instances import Variant, best_by_enumeration, random_problem
 
 from pipette_opt.backends import JoblibBackend, RayBackend, backend_of
 from pipette_opt.errors import InputError
+from pipette_opt.search import SearchParams, search
 
 
 def stopped_after(seconds: float) -> threading.Event:
@@ -137,3 +140,16 @@ def test_a_lost_ray_node_loses_nothing(cluster: Any, tmp_path: Path, caplog: pyt
     assert sorted(results) == [(0, 0), (1, 1)]
     assert "a Ray worker or node was lost" in caplog.text
     assert time.perf_counter() - started < 90.0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_over_ray_proves_the_optimum(cluster: Any) -> None:
+    """The same kind of result as on threads."""
+    data = random_problem(np.random.default_rng(4), [(2, 2, 1), (4, 1, 1)], 5, Variant())
+    optimum = min(best_by_enumeration(data, one) for one in data.candidates)
+    result = search(data, SearchParams(time_limit_s=60.0), backend=RayBackend(cluster.address))
+    assert result.status == "OPTIMAL"
+    assert result.lower_bound_ticks == optimum
+    assert result.solution is not None
+    assert result.solution.objective_ticks == optimum
