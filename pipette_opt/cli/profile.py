@@ -139,3 +139,23 @@ def compute(
         on_row=lambda done, total, what: say(f"{done} of {total}: {what}"),
     )
     say(f"{len(found.layers)} rows in {out}")
+
+
+@app.command("memory")
+def memory(
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file; an unfinished one is continued.")] = Path(
+        "measured.csv"
+    ),
+    num_points: Annotated[int, typer.Option(help="Stages to run in all.", min=1)] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of the stages.", min=0)] = 0,
+) -> None:
+    """
+    Run stages of random models on the GPU at hand, and write their peaks beside their traces.
+
+    The same as [bold]memory collect --device cuda[/], with fewer stages.
+
+    Example: [bold]pipette-opt profile memory -o measured.csv[/]
+    """
+    from pipette_opt.cli.memory import collect
+
+    collect(out=out, num_points=num_points, seed=seed, workers=None, device="cuda")

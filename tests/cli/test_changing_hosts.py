@@ -1,0 +1,95 @@
+"""``profile`` and ``replan`` as a user runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.report.plan_file import read_plan
+
+PINNED = ("--tensor-parallel", "8", "--pipeline-parallel", "2", "--micro-batch-size", "1", "--virtual-pipeline", "1")
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    environment = {key: value for key, value in os.environ.items() if "RANK" not in key and "SLURM" not in key}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipette_opt", *arguments],
+        cwd=folder,
+        env={**environment, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, " ".join(done.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of the ten-host example without its last host."""
+    path = tmp_path_factory.mktemp("replan")
+    done = run(path, "solve", "--example", "spares-10x8", "--exclude-hosts", "gpu10", "--time-limit", "5", *PINNED)
+    assert done[0] == 0, done[2]
+    return path
+
+
+@pytest.mark.slow
+def test_replan(folder: Path) -> None:
+    """The new plan has the joined and not the lost host, can be verified, and says what is loaded."""
+    old = read_plan(folder / "plan.json")
+    lost = old.hosts[old.placement.node[0]]
+    options = ("--lost", lost, "--joined", "gpu10", "--time-limit", "4", "-o", "new.json", "--moves", "moves.csv")
+    code, out, err = run(folder, "replan", "plan.json", *options, "--json")
+    assert code == 0, err
+    content = json.loads(out)
+    new = read_plan(folder / "new.json")
+    assert lost not in new.hosts
+    assert "gpu10" in new.hosts
+    assert content["iteration_time_s"] == new.estimate.iteration_time_s
+    assert content["num_hosts_to_load"] >= 1
+    assert len((folder / "moves.csv").read_text().splitlines()) == 1 + len(content["moves"])
+    assert run(folder, "verify", "new.json")[0] == 0
+    code, out, _ = run(folder, "estimate", "new.json", "--json")
+    assert json.loads(out)["estimate"]["iteration_time_s"] == pytest.approx(new.estimate.iteration_time_s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--lost", "gpu99"), 2, "host 'gpu99' is not among the hosts of the plan"),
+        (("--joined", "gpu99"), 2, "host 'gpu99' is not in the cluster file"),
+        (("--lost", "gpu[01-09]"), 2, "leaves no host"),
+        (("--joined", "gpu10", "--num-gpus", "999"), 2, "999"),
+        (("--cluster", "nowhere.yaml"), 2, "nowhere.yaml"),
+    ],
+)
+def test_wrong_replan(folder: Path, options: tuple[str, ...], code: int, message: str) -> None:
+    """Each says what is wrong."""
+    found, _, err = run(folder, "replan", "plan.json", *options)
+    assert found == code, err
+    assert message in err
+
+
+def test_profile_says_what_it_needs(tmp_path: Path) -> None:
+    """No launcher, no GPU."""
+    import torch
+
+    code, _, err = run(tmp_path, "profile", "links")
+    assert code == 2
+    assert "must be started on every host by torchrun, srun or mpirun" in err
+    if not torch.cuda.is_available():
+        for command in (("memory",), ("compute", "--model", "gpt-3-125m", "--seq-length", "64")):
+            code, _, err = run(tmp_path, "profile", *command)
+            assert code == 2
+            assert "torch sees no" in err
+    code, _, err = run(
+        tmp_path,
+        *("profile", "compute", "--model", "gpt-3-125m", "--seq-length", "16", "--device", "cpu"),
+        *("--tensor-parallel", "2,5", "--micro-batch-size", "1", "--repeats", "1", "--precision", "fp32"),
+    )
+    assert code == 0, err
+    assert (tmp_path / "layers.csv").read_text().splitlines()[1].startswith("cpu,2,1,16,")
