@@ -1,6 +1,6 @@
 """The integer problem of an instance: every candidate with every packing of the hosts, in ticks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from pipette_opt.errors import InputError
 from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.specs import Instance
-from pipette_opt.types import BoolArray, FloatArray, IntArray
+from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.units import MIB
 
 TICKS_PER_ROUND_TRIP = 10_000_000
@@ -160,10 +160,9 @@ def build_problem_data(
         (float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute), default=1.0
     )
     tick_s = shortest / TICKS_PER_ROUND_TRIP
+    links = _Links(tick_s)
     candidates = [
-        _candidate(
-            instance, candidate, times, block, tick_s, closed=candidate.config.num_chunks == 1 and not lower_form
-        )
+        _candidate(instance, candidate, times, block, links, closed=candidate.config.num_chunks == 1 and not lower_form)
         for candidate, times in zip(fitting, compute, strict=True)
         for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
     ]
@@ -181,18 +180,21 @@ def _candidate(
     fitting: FittingCandidate,
     compute: StageCompute,
     block: NodeBlock,
-    tick_s: float,
+    links: "_Links",
     *,
     closed: bool,
 ) -> CandidateData:
-    config, cluster = fitting.config, instance.cluster
+    config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
     rounding: Rounding = np.ceil if closed else np.floor
     gpus, members = _gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
-    link_s = inter_node_message_s(cluster, message, gpus // block.stages)
-    if closed and instance.p2p == "blocking":
-        link_s = np.maximum(link_s, link_s.T)
+    both_ways = closed and instance.p2p == "blocking"
+
+    def link_s() -> FloatArray:
+        one_way = inter_node_message_s(cluster, message, gpus // block.stages)
+        return np.maximum(one_way, one_way.T) if both_ways else one_way
+
     rings = stage_rings(instance, config, compute, closed=closed)
     distinct = list(dict.fromkeys(rings))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
@@ -211,23 +213,45 @@ def _candidate(
         forward_ticks=_ticks(forward.sum(axis=1), tick_s, rounding),
         backward_ticks=_ticks(backward.sum(axis=1), tick_s, rounding),
         intra_p2p_ticks=int(_ticks(intra_node_message_s(cluster, message), tick_s, rounding)),
-        p2p_ticks=_link_ticks(link_s, tick_s, rounding),
+        p2p_ticks=links.shared(
+            ("p2p", message, gpus // block.stages, both_ways, closed), lambda: _link_ticks(link_s(), tick_s, rounding)
+        ),
         ring_class=np.array([distinct.index(ring) for ring in rings]),
-        ring_ticks=np.array(
-            [_ring_ticks(instance, ring, members, gpus, num_hosts, tick_s, rounding) for ring in distinct]
+        ring_ticks=links.shared(
+            ("rings", *distinct, members, gpus, num_hosts, closed),
+            lambda: np.array(
+                [_ring_ticks(instance, ring, members, gpus, num_hosts, tick_s, rounding) for ring in distinct]
+            ),
         )
         if several_hosts
         else np.zeros((len(distinct), 0, 0), dtype=np.int64),
         ring_floor_ticks=np.array([_ring_floor(instance, ring, members, tick_s, rounding) for ring in rings]),
         tensor_forward_ticks=tensor_forward,
         tensor_backward_ticks=tensor_backward,
-        embedding_ticks=_embedding_ticks(instance, config, block, gpus, tick_s, rounding),
+        embedding_ticks=links.shared(
+            ("embedding", *_embedding_key(instance, config, block, gpus), closed),
+            lambda: _embedding_ticks(instance, config, block, gpus, tick_s, rounding),
+        ),
         embedding_floor_ticks=_embedding_floor(instance, config, block, tick_s, rounding),
         optimizer_ticks=int(_ticks(compute.optimizer_s, tick_s, rounding)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
         rounding_ticks=_rounding_ticks(config, block, num_microbatches) if closed else 0,
         paths=paths,
     )
+
+
+class _Links:
+    """The link matrices of one problem, in ticks: candidates whose transfers are alike share one array."""
+
+    def __init__(self, tick_s: float) -> None:
+        self.tick_s = tick_s
+        self._known: dict[tuple[Hashable, ...], IntArray] = {}
+
+    def shared(self, key: tuple[Hashable, ...], make: Callable[[], IntArray]) -> IntArray:
+        """The array of that key, made once; the key says everything that it depends on."""
+        if key not in self._known:
+            self._known[key] = read_only(make(), np.int64)
+        return self._known[key]
 
 
 def _gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
@@ -328,6 +352,13 @@ def _ring_floor(instance: Instance, ring: StageRing, members: int, tick_s: float
         return np.array(intra_node_ring_s(instance.cluster, traffic, instance.stack))
 
     return int(_ticks(ring.shown_s(time_s), tick_s, rounding))
+
+
+def _embedding_key(instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int) -> tuple[Hashable, ...]:
+    """What :func:`_embedding_ticks` depends on."""
+    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
+        return (None,)
+    return embedding_traffic(instance.model, instance.training, config), gpus // block.stages
 
 
 def _embedding_ticks(

@@ -29,7 +29,15 @@ RecomputeMethod = Literal["uniform", "block"]
 
 
 def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.ndarray:
-    """Return a C-contiguous read-only copy of ``array``."""
+    """Return a C-contiguous read-only copy of ``array``, or itself if it is one already."""
+    if (
+        isinstance(array, np.ndarray)
+        and array.base is None
+        and not array.flags.writeable
+        and array.flags.c_contiguous
+        and (dtype is None or array.dtype == dtype)
+    ):
+        return array
     copy = np.array(array, dtype=dtype, order="C", copy=True)
     copy.setflags(write=False)
     return copy
