@@ -14,7 +14,8 @@ import numpy as np
 
 from pipette_opt.candidates import SearchSpace, choose_num_gpus
 from pipette_opt.errors import InfeasibleError, InputError
-from pipette_opt.heuristics.keeping import Kept, anneal_keeping
+from pipette_opt.heuristics.common import checked_solution
+from pipette_opt.heuristics.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.judge import (
     JudgedSolution,
     judge_solution,
@@ -232,6 +233,9 @@ def keep(prepared: Prepared, old: Plan, seconds: float, seed: int = 0) -> list[t
         start = start_from(data, data.candidates[index], holds[index])
         if start is not None:
             kept = anneal_keeping(data, index, start, holds[index], seconds=seconds / len(ranked), seed=seed)
+            as_it_is = checked_solution(data, index, start)  # the judge may like it better than a lower form does
+            if as_it_is is not None:
+                kept.append(Kept(num_loads=num_loads(holds[index], start), solution=as_it_is))
             found += [(index, one) for one in kept]
     return found
 
