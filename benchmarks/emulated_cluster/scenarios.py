@@ -23,17 +23,17 @@ LAYER_S = (8e-3, 16e-3)
 MODEL = ModelSpec(
     name="emulated",
     num_layers=4,
-    hidden_size=512,
-    ffn_hidden_size=2048,
-    num_attention_heads=8,
-    num_query_groups=8,
+    hidden_size=256,
+    ffn_hidden_size=1024,
+    num_attention_heads=4,
+    num_query_groups=4,
     kv_channels=64,
     vocab_size=1024,
-    max_position_embeddings=512,
+    max_position_embeddings=1024,
     untie_embeddings_and_output_weights=True,
 )
 
-TRAINING = TrainingSpec(global_batch_size=16, seq_length=512)
+TRAINING = TrainingSpec(global_batch_size=8, seq_length=1024)
 
 PROFILE = ComputeProfile(
     layers={
