@@ -6,7 +6,7 @@ that survive count as holding their parameters; the trade-off lists the fastest 
 that must load others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -138,7 +138,8 @@ def _options(
         lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
     )
     watcher.report("keeping what the hosts hold")
-    kept = keep(prepared, old, KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s), params.seed)
+    seconds = KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s)
+    kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
     judged = [_judged(prepared, before, index, one) for index, one in kept]
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
     fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop)
@@ -213,7 +214,9 @@ def world_sizes(instance: Instance, old: Plan, num_gpus: int | None) -> list[int
     return sizes
 
 
-def keep(prepared: Prepared, old: Plan, seconds: float, seed: int = 0) -> list[tuple[int, Kept]]:
+def keep(
+    prepared: Prepared, old: Plan, seconds: float, seed: int = 0, stopped: Callable[[], bool] = lambda: False
+) -> list[tuple[int, Kept]]:
     """
     For the candidates that hosts hold parts of: placements by number of loads, with the candidate's index.
 
@@ -232,7 +235,8 @@ def keep(prepared: Prepared, old: Plan, seconds: float, seed: int = 0) -> list[t
     for index in ranked:
         start = start_from(data, data.candidates[index], holds[index])
         if start is not None:
-            kept = anneal_keeping(data, index, start, holds[index], seconds=seconds / len(ranked), seed=seed)
+            share = seconds / len(ranked)
+            kept = anneal_keeping(data, index, start, holds[index], seconds=share, seed=seed, stopped=stopped)
             as_it_is = checked_solution(data, index, start)  # the judge may like it better than a lower form does
             if as_it_is is not None:
                 kept.append(Kept(num_loads=num_loads(holds[index], start), solution=as_it_is))

@@ -7,8 +7,25 @@ import typer
 
 from pipette_opt.cli import options as opt
 
+OF_ARGS = (
+    "hosts",
+    "model",
+    "global_batch_size",
+    "seq_length",
+    "example",
+    "precision",
+    "attention_kernel",
+    "profile",
+    "calibration",
+    "num_gpus",
+    "p2p",
+    "allreduce",
+)
+"""Options that say what a plan says itself."""
+
 
 def estimate(
+    context: typer.Context,
     plan: Annotated[Path | None, typer.Argument(help="A plan; or give your current arguments instead.")] = None,
     args: Annotated[
         str | None, typer.Option(help="Megatron arguments of today, or a file that has them.", rich_help_panel=opt.JOB)
@@ -54,6 +71,10 @@ def estimate(
     if (plan is None) == (args is None):
         raise InputError("estimate", "give either a plan file or --args with your current Megatron arguments.")
     if plan is not None:
+        given = [name for name in OF_ARGS if opt.is_given(context, name)]
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise InputError(option, "has no effect on a plan, which says it itself; give it with --args.")
         from pipette_opt.cli.plans import judged_plan, plan_and_instance
 
         current = judged_plan(plan, cluster, max_oom_risk)

@@ -279,3 +279,9 @@ def checked(make: Callable[..., T], **fields: Any) -> T:
         name = str(error).split(" ", 1)[0]
         option = f"--{name.removesuffix('_s').replace('_', '-')}" if name in fields else "options"
         raise InputError(option, str(error).split(" ", 1)[-1]) from None
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line, be it with its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -82,4 +82,5 @@ def replan(
         if moves_out is not None:
             say(f"what each rank must load written to {moves_out}")
     if watcher.stop.is_set():
+        say("stopped early: this is the best plan so far")
         raise typer.Exit(STOPPED_EARLY)

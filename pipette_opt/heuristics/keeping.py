@@ -43,6 +43,7 @@ def anneal_keeping(
     seconds: float | None = None,
     num_moves: int = 40_000,
     seed: int = 0,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> list[Kept]:
     """
     The fastest placements found, by number of hosts that must load: each is faster than all with fewer.
@@ -58,6 +59,8 @@ def anneal_keeping(
         of use; shape ``(num_nodes,)``.
     num_moves
         Exchanges tried for each penalty; with ``seconds`` about as many as take so long in all.
+    stopped
+        Asked before each penalty; once it says so, what was found so far is the answer.
     """
     candidate = data.candidates[index]
     compiled = tables(data, candidate)
@@ -86,7 +89,7 @@ def anneal_keeping(
     if seconds is not None:
         num_moves = _affordable(run, seconds)
     for penalty in PENALTIES:
-        run(penalty, num_moves)
+        run(penalty, 1 if stopped() else num_moves)
     found: list[Kept] = []
     least = UNUSABLE_TICKS
     for loads in range(num_cells + 1):

@@ -59,7 +59,14 @@ def profile_compute(
         Name in the catalogue; by default the driver's name tells.
     on_row
         Told how many of how many rows are done, and which is next.
+
+    Raises
+    ------
+    InputError
+        If the model has experts, whose layer is not timed, or cannot be split so.
     """
+    if model.num_experts is not None:
+        raise InputError(f"model {model.name}", f"has {model.num_experts} experts; only dense layers are timed.")
     name = gpu or device_name(device)
     keys = [
         ProfileKey(gpu=name, tensor_model_parallel_size=tp, micro_batch_size=mbs, seq_length=training.seq_length)

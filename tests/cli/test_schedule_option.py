@@ -109,3 +109,13 @@ def test_trace_of_a_schedule(tmp_path: Path) -> None:
     assert {event["cat"] for event in events} >= {"backward (inputs)", "backward (weights)", "send", "optimizer"}
     last = max(event["ts"] + event["dur"] for event in events)
     np.testing.assert_allclose(last / 1e6, json.loads(output)["estimate"]["iteration_time_s"])
+
+
+@pytest.mark.parametrize(
+    "given", [("--p2p", "async"), ("--allreduce", "ring"), ("--hosts", "gpu01"), ("--seq-length", "8")]
+)
+def test_what_a_plan_says_itself_is_refused_beside_it(given: tuple[str, str]) -> None:
+    """Not ignored, the default's value included."""
+    result = CliRunner().invoke(app, ["estimate", "plan.json", *given])
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception).startswith(f"{given[0]}: has no effect on a plan")

@@ -44,3 +44,10 @@ def test_time_bounds_the_search() -> None:
     data = random_problem(np.random.default_rng(1), [(2, 2, 1)], 6, Variant())
     start = next(placements(data, data.candidates[0]))
     assert anneal_keeping(data, 0, start, np.full(6, -1), seconds=0.01)
+
+
+def test_a_stopped_search_answers_at_once() -> None:
+    """However many exchanges are asked for, placements found so far are the answer."""
+    data = random_problem(np.random.default_rng(1), [(2, 2, 1)], 6, Variant())
+    start = next(placements(data, data.candidates[0]))
+    assert anneal_keeping(data, 0, start, np.full(6, -1), num_moves=10**12, stopped=lambda: True)

@@ -10,6 +10,7 @@ from specs_for_tests import LLAMA_8B, TINY
 from pipette_opt.errors import InputError
 from pipette_opt.profile.compute import ComputeParams, divides, profile_compute
 from pipette_opt.profile.layer import build_layer
+from pipette_opt.read.model import read_model
 from pipette_opt.read.profile import read_profile
 from pipette_opt.specs import ModelSpec, ProfileKey, TrainingSpec
 
@@ -80,3 +81,10 @@ def test_what_cannot_be_timed(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="torch sees no GPU here"):
             profile_compute(TINY, TRAINING, tmp_path / "x", ComputeParams(), device="cuda")
+
+
+def test_layers_with_experts_are_refused(tmp_path: Path) -> None:
+    """Their dense part alone would be written as the time of the layer."""
+    with pytest.raises(InputError, match="has 8 experts"):
+        profile_compute(read_model("mixtral-8x7b"), TRAINING, tmp_path / "layers.csv", ComputeParams(), device="cpu")
+    assert not (tmp_path / "layers.csv").exists()
