@@ -107,6 +107,17 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
             f"--global-batch-size {given.global_batch_size} differs from the job's "
             f"{instance.training.global_batch_size}; compare equal batches.",
         )
+    if given.seq_length not in (None, instance.training.seq_length):
+        raise InputError(
+            where,
+            f"--seq-length {given.seq_length} differs from the job's {instance.training.seq_length}; compare equal "
+            "sequences.",
+        )
+    for field in ("num_layers", "hidden_size") if given.model is not None else ():
+        theirs, ours = getattr(given.model, field), getattr(instance.model, field)
+        if theirs != ours:
+            option = f"--{field.replace('_', '-')}"
+            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal models.")
     reasons = check_legal(instance.model, instance.training, config)
     if reasons:
         raise InputError(where, f"{config.label()} cannot run on {num_gpus} GPUs: {'; '.join(reasons)}.")

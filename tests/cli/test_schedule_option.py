@@ -119,3 +119,20 @@ def test_what_a_plan_says_itself_is_refused_beside_it(given: tuple[str, str]) ->
     result = CliRunner().invoke(app, ["estimate", "plan.json", *given])
     assert isinstance(result.exception, InputError)
     assert str(result.exception).startswith(f"{given[0]}: has no effect on a plan")
+
+
+MODEL = "--num-layers 40 --hidden-size 1024 --num-attention-heads 16 --padded-vocab-size 51200 "
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (" --seq-length 2048", "--seq-length 2048 differs from the job's"),
+        (f" {MODEL} --max-position-embeddings 2048", "--num-layers 40 differs from the job's 80"),
+    ],
+)
+def test_arguments_of_another_job_are_refused(more: str, message: str) -> None:
+    """Times of different models or sequences are not compared."""
+    code, output = estimate(None, ARGS + more)
+    assert code == 2
+    assert message in output
