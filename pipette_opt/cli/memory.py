@@ -204,6 +204,12 @@ def predict(
     one_of("--precision", precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
     spec = read_model(model)
+    if recompute != "full" and (recompute_method, recompute_num_layers) != ("uniform", 1):
+        option = "--recompute-method" if recompute_method != "uniform" else "--recompute-num-layers"
+        raise InputError(option, f"has no effect with --recompute {recompute}, only with full.")
+    if spec.num_experts is None and (expert_parallel > 1 or expert_tensor_parallel is not None):
+        option = "--expert-parallel" if expert_parallel > 1 else "--expert-tensor-parallel"
+        raise InputError(option, f"has no effect: model {spec.name} has no experts.")
     try:
         training = TrainingSpec(
             global_batch_size=global_batch_size,

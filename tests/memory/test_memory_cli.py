@@ -40,6 +40,22 @@ def test_predict_knows_experts_and_savers() -> None:
             assert 1.0 < row["predicted_gib"] / row["traced_gib"] < 1.08
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--recompute-num-layers", "4"),
+        ("--recompute-method", "block", "--recompute", "selective"),
+        ("--expert-parallel", "2"),
+        ("--expert-tensor-parallel", "1"),
+    ],
+)
+def test_predict_refuses_what_has_no_effect(options: tuple[str, ...]) -> None:
+    """A depth of recomputation without it, experts of a dense model."""
+    found = RUNNER.invoke(app, [*JOB, *options])
+    assert isinstance(found.exception, InputError)
+    assert str(found.exception).startswith(f"{options[0]}: has no effect")
+
+
 def test_collect_on_a_gpu_says_when_there_is_none(tmp_path: Path) -> None:
     """What to do without one is said; other devices are not known."""
     import torch
