@@ -52,6 +52,14 @@ def find_world(
             "must be started on every host by torchrun, srun or mpirun, e.g. srun --ntasks-per-node=1 pipette-opt "
             "profile links -o cluster.yaml; no variable says which process this is.",
         )
+    counts = {name: environment[name] for name in names[:3]}
+    if "MASTER_PORT" in environment and master_port is None:
+        counts["MASTER_PORT"] = environment["MASTER_PORT"]
+    for name, value in counts.items():
+        if not (value.isascii() and value.isdigit()):
+            raise InputError(name, f"must be a whole number >= 0, got {value!r}.")
+    if int(rank) >= int(size):
+        raise InputError(names[0], f"must be below {names[1]} = {size}, got {rank}.")
     address = master_addr or environment.get("MASTER_ADDR") or _first_slurm_host(environment)
     if address is None:
         raise InputError("--master-addr", "is needed: the address of the host of rank 0, as other hosts reach it.")

@@ -37,6 +37,20 @@ def test_no_launcher() -> None:
         find_world(MPI)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("RANK", "x", "RANK: must be a whole number >= 0, got 'x'"),
+        ("RANK", "8", "RANK: must be below WORLD_SIZE = 8, got 8"),
+        ("MASTER_PORT", "http", "MASTER_PORT: must be a whole number >= 0, got 'http'"),
+    ],
+)
+def test_variables_that_make_no_sense(name: str, value: str, message: str) -> None:
+    """Refused, where a process would wait for others that never come."""
+    with pytest.raises(InputError, match=message):
+        find_world({**TORCHRUN, name: value})
+
+
 def test_ranks_by_host() -> None:
     """Equally many processes a host, and enough for the flows."""
     processes = [("b", 0), ("b", 1), ("a", 1), ("a", 0)]
