@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -82,12 +83,15 @@ def run_everywhere(
         )
         for host, command in commands.items()
     }
-    outputs = {host: process.communicate()[0] for host, process in running.items()}
-    for host, process in running.items():
-        if process.returncode:
-            raise InputError(
-                "emulated cluster", f"{' '.join(commands[host])} on {host} failed:\n{outputs[host][-2000:]}"
-            )
+    while not any(process.poll() for process in running.values()):
+        if all(process.poll() == 0 for process in running.values()):
+            return
+        time.sleep(0.1)
+    failed = next(host for host, process in running.items() if process.poll())
+    for process in running.values():
+        process.kill()
+    output = running[failed].communicate()[0]
+    raise InputError("emulated cluster", f"{' '.join(commands[failed])} on {failed} failed:\n{output[-2000:]}")
 
 
 def environment(network: Network, host: str) -> dict[str, str]:

@@ -135,12 +135,10 @@ class Stage:
         return received
 
 
-def run(job: Job, rank: int, master_addr: str, master_port: int) -> list[float]:
+def run(job: Job, rank: int, init_method: str) -> list[float]:
     """Seconds of each iteration, as this rank sees them from a barrier to its own end."""
     world = job.pipeline_parallel * job.data_parallel
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{master_addr}:{master_port}", rank=rank, world_size=world, timeout=TIMEOUT
-    )
+    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
         groups = [
             dist.new_group([stage * job.data_parallel + replica for replica in range(job.data_parallel)])
@@ -169,13 +167,14 @@ def _serve() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         job = Job(**command["job"])
-        print(json.dumps(run(job, command["rank"], command["master_addr"], command["master_port"])), flush=True)
+        address = f"tcp://{command['master_addr']}:{command['master_port']}"
+        print(json.dumps(run(job, command["rank"], address)), flush=True)
 
 
 def _launched() -> None:
     path, rank = Path(os.environ["EMULATED_JOB"]), int(os.environ["RANK"])
     job = Job(**json.loads(path.read_text()))
-    seconds = run(job, rank, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1)
+    seconds = run(job, rank, "env://")  # torchrun's agents hold the store
     path.with_name(f"rank{rank}.json").write_text(json.dumps({"host": os.environ["EMULATED_HOST"], "seconds": seconds}))
 
 
