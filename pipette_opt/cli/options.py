@@ -49,7 +49,11 @@ Launcher = Annotated[
 P2P = Annotated[str, typer.Option(help="blocking (Megatron-Core's 1F1B) or async sends.", rich_help_panel=SEARCH)]
 AllReduce = Annotated[
     str,
-    typer.Option("--allreduce", help="How gradients cross hosts: ring, hierarchical, tree.", rich_help_panel=SEARCH),
+    typer.Option(
+        "--allreduce",
+        help="How gradients cross hosts: ring, hierarchical, or (estimate only) tree.",
+        rich_help_panel=SEARCH,
+    ),
 ]
 TensorParallel = Annotated[str | None, typer.Option(help="Allowed sizes, e.g. 4,8.", rich_help_panel=SEARCH)]
 PipelineParallel = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
