@@ -284,7 +284,8 @@ def page(outcomes: Sequence[Outcome], rounds: int) -> str:
         "Hosts are network namespaces with a rate for every directed pair (tc htb); one training step of pipeline 4 x "
         "data 2 runs over gloo with real messages in Megatron-Core's 1F1B order. Compute is a tiny forward and "
         f"backward and then sleep: {LAYER_S[0] * 1e3:g} and {LAYER_S[1] * 1e3:g} ms a layer. Seconds of an iteration, "
-        f"medians of {rounds} rounds, predicted in brackets; ours was also started by the exported torchrun script.\n\n"
+        f"medians of {rounds} rounds, predicted in brackets; ours was also started by the exported torchrun script. "
+        f"Of random orders there were {len(outcomes[0].random)}, each measured once, the best of them again.\n\n"
     )
     columns = [
         "scenario", "seed", "gap", "identity", "best of random", "annealing", "ours", "ours, by launch.sh",
