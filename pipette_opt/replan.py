@@ -8,7 +8,7 @@ that must load others.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from pipette_opt.solution import Solution
 from pipette_opt.specs import Instance
 from pipette_opt.types import IntArray
 from pipette_opt.verify import verify
+
+Item = TypeVar("Item")
 
 KEEPING_SHARE, SEARCH_SHARE = 0.3, 0.8
 """Parts of the time that is left: for placements that keep what hosts hold, then for the unrestricted optimum."""
@@ -116,7 +118,8 @@ def replan(
         except InfeasibleError:
             if number + 1 == len(sizes) and not options:
                 raise
-    chosen = _choose(front := _front(options), max_loads, tolerance)
+    front = _front(options, lambda one: (one.num_loads, one.plan.estimate.iteration_time_s))
+    chosen = _choose(front, max_loads, tolerance)
     verify(instance, chosen.plan)
     return Replanned(chosen=chosen, options=tuple(front))
 
@@ -146,7 +149,7 @@ def _options(
     known = best_known(prepared, kept)
     free = optimize(instance, SearchSpace(num_gpus=num_gpus), search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
-    for one, loads in _fastest(judged):
+    for one, loads in _front(judged, lambda pair: (len(hosts_that_load(pair[1])), pair[0].estimate.iteration_time_s)):
         if (
             one.estimate.iteration_time_s < free.estimate.iteration_time_s
             or len(hosts_that_load(loads)) < options[0].num_loads
@@ -160,18 +163,6 @@ def _judged(prepared: Prepared, before: Layout, index: int, kept: Kept) -> tuple
     judged = judge_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
     after = Layout(config=judged.candidate.config, placement=judged.placement, hosts=prepared.instance.cluster.hosts)
     return judged, moves(before, after, prepared.instance.model)
-
-
-def _fastest(
-    judged: Sequence[tuple[JudgedSolution, tuple[Move, ...]]],
-) -> list[tuple[JudgedSolution, tuple[Move, ...]]]:
-    """Of the placements that make hosts load, those that are faster than all with fewer loads."""
-    ranked = sorted(judged, key=lambda one: (len(hosts_that_load(one[1])), one[0].estimate.iteration_time_s))
-    found: list[tuple[JudgedSolution, tuple[Move, ...]]] = []
-    for one in ranked:
-        if not found or one[0].estimate.iteration_time_s < found[-1][0].estimate.iteration_time_s:
-            found.append(one)
-    return found
 
 
 def _choose(front: Sequence[Option], max_loads: int | None, tolerance: float) -> Option:
@@ -343,12 +334,11 @@ def _plan(
     )
 
 
-def _front(options: Sequence[Option]) -> list[Option]:
-    """Fewest loads first; of equally many the fastest, and only what is faster than everything with fewer."""
-    ranked = sorted(options, key=lambda one: (one.num_loads, one.plan.estimate.iteration_time_s, one.bytes_to_load))
-    front: list[Option] = []
-    for one in ranked:
-        if not front or one.plan.estimate.iteration_time_s < front[-1].plan.estimate.iteration_time_s:
+def _front(items: Sequence[Item], rank: Callable[[Item], tuple[int, float]]) -> list[Item]:
+    """Fewest loads first, and only what is faster than everything with fewer; ``rank`` gives loads and seconds."""
+    front: list[Item] = []
+    for one in sorted(items, key=rank):
+        if not front or rank(one)[1] < rank(front[-1])[1]:
             front.append(one)
     return front
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,9 @@ from pipette_opt.types import FloatArray
 
 NEEDED = ("ip", "tc")
 SUBNET = "10.77"
+INTERFACE = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+"""Environment of processes that talk over the network."""
+
 SEGMENT_BYTES = 8192
 """What TCP hands to the interface at once; small, so that a message does not slip through as one burst."""
 
@@ -114,11 +117,6 @@ class Network:
         """A command line that runs on a host."""
         return ["ip", "netns", "exec", self.namespace(host), *arguments]
 
-    def environment(self, host: str) -> Mapping[str, str]:
-        """What gloo and NCCL need to know to talk over the network."""
-        del host
-        return {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0"}
-
     def _make(self) -> None:
         hub = f"{self.prefix}-hub"
         _ip("netns", "add", hub)
@@ -135,13 +133,6 @@ class Network:
             _run("ip", "netns", "exec", namespace, "sysctl", "-qw", "net.ipv4.tcp_slow_start_after_idle=0")
             _ip("-n", namespace, "link", "set", "lo", "up")
             _ip("-n", namespace, "link", "set", "eth0", "up")
-            self._shape(index)
-
-    def set_rates(self, bytes_per_s: FloatArray) -> None:
-        """Other rates for the same hosts."""
-        self.bytes_per_s = bytes_per_s
-        for index in range(len(self.hosts)):
-            _run("ip", "netns", "exec", f"{self.prefix}-{index}", "tc", "qdisc", "del", "dev", "eth0", "root")
             self._shape(index)
 
     def _shape(self, sender: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from network import Network
+from network import INTERFACE, Network
 from training_step import Job
 
 from pipette_opt.errors import InputError
@@ -30,7 +30,7 @@ class Servers:
         for host in self.network.hosts:
             self.running[host] = subprocess.Popen(
                 self.network.command(host, [sys.executable, str(STEP), "serve"]),
-                env=environment(self.network, host),
+                env=environment(host),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -76,7 +76,7 @@ def run_everywhere(
     running = {
         host: subprocess.Popen(
             network.command(host, command),
-            env={**environment(network, host), **settings[host]},
+            env={**environment(host), **settings[host]},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -94,7 +94,7 @@ def run_everywhere(
     raise InputError("emulated cluster", f"{' '.join(commands[failed])} on {failed} failed:\n{output[-2000:]}")
 
 
-def environment(network: Network, host: str) -> dict[str, str]:
+def environment(host: str) -> dict[str, str]:
     """Of a process on a host: one thread, the network's interface, the programs of this environment."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **network.environment(host), "OMP_NUM_THREADS": "1", "PATH": programs, "EMULATED_HOST": host}
+    return {**os.environ, **INTERFACE, "OMP_NUM_THREADS": "1", "PATH": programs, "EMULATED_HOST": host}

@@ -147,7 +147,7 @@ def run_one(scenario: str, seed: int, rounds: int, num_random: int, folder: Path
         inputs = {"model": asdict(MODEL), "training": asdict(TRAINING)}
         plan = optimize(instance, SPACE, OptimizeParams(time_limit_s=SEARCH_S, seed=seed), inputs=inputs)
         named = [
-            order(instance, plan.config, "identity", identity(instance, plan)),
+            order(instance, plan.config, "identity", identity(plan)),
             order(instance, plan.config, "annealing", annealed(instance, seed)),
             order(instance, plan.config, "ours", plan.placement),
         ]
@@ -205,19 +205,18 @@ def order(instance: Instance, config: ParallelConfig, name: str, placement: Plac
     return Order(name=name, placement=placement, predicted_s=estimate(instance, config, placement).iteration_time_s)
 
 
-def identity(instance: Instance, plan: Plan) -> Placement:
+def identity(plan: Plan) -> Placement:
     """The first hosts in their order."""
-    return on_hosts(instance, plan, np.arange(NUM_USED))
+    return on_hosts(plan, np.arange(NUM_USED))
 
 
 def shuffled(instance: Instance, plan: Plan, random: np.random.Generator) -> Placement:
     """Some hosts in some order."""
-    return on_hosts(instance, plan, random.permutation(instance.cluster.num_nodes)[:NUM_USED])
+    return on_hosts(plan, random.permutation(instance.cluster.num_nodes)[:NUM_USED])
 
 
-def on_hosts(instance: Instance, plan: Plan, nodes: np.ndarray) -> Placement:
+def on_hosts(plan: Plan, nodes: np.ndarray) -> Placement:
     """The plan's ranks on other hosts, one GPU each."""
-    del instance
     return Placement(order=plan.placement.order, node=nodes, local_rank=np.zeros(NUM_USED, dtype=np.int64))
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from pipette_opt.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, layout_options
+from pipette_opt.export.megatron import SAID_OF_MODEL, TRIAL_ITERATIONS, Option, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import array_lines, comment
 from pipette_opt.plan import Plan
@@ -36,25 +36,6 @@ SAID_OF_CONFIG = (
     "ddp_bucket_size",
     "overlap_p2p_communication",
 )
-SAID_OF_MODEL = (
-    "gated_linear_unit",
-    "untie_embeddings_and_output_weights",
-    "add_bias_linear",
-    "add_qkv_bias",
-    "qk_layernorm",
-    "normalization",
-    "position_embedding_type",
-    "hidden_dropout",
-    "attention_dropout",
-    "make_vocab_size_divisible_by",
-    "num_experts",
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "num_dense_layers",
-)
-"""Written as sizes, or what the recipe of the model says anyway."""
-
 LAYOUT_FIELDS = (
     "pipeline_model_parallel_layout",
     "virtual_pipeline_model_parallel_size",
