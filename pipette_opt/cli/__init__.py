@@ -27,9 +27,18 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        _fail(InputError(str(error.filename), f"cannot be used: {error.strerror}."))
+        _fail(InputError(str(error.filename), f"cannot be used: {_reason(error)}."))
     except KeyboardInterrupt:  # while the program is still being loaded
         sys.exit(INTERRUPTED)
+
+
+def _reason(error: OSError) -> str:
+    """What is wrong with the file; the folder's name if it is the folder that is missing."""
+    from pathlib import Path
+
+    folder = Path(str(error.filename)).parent
+    missing = isinstance(error, FileNotFoundError) and not folder.is_dir()
+    return f"there is no folder {folder}" if missing else str(error.strerror)
 
 
 def _fail(error: "PipetteError") -> NoReturn:

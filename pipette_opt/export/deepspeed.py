@@ -38,7 +38,7 @@ def export_deepspeed(plan: Plan) -> dict[str, str]:
     for share in shares:
         if list(share.gpus) != sorted(share.gpus):
             raise InputError(
-                "format",
+                "--format",
                 f"DeepSpeed's launcher sorts the GPUs of a host, but the ranks of {share.host} are on GPUs "
                 f"{share.visible_devices}. Export for torchrun, slurm or mpi.",
             )

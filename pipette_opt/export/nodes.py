@@ -37,7 +37,7 @@ def node_shares(plan: Plan, target: str) -> list[NodeShare]:
         node = row.rank // per_node
         if node >= len(hosts) or row.host != hosts[node]:
             raise InputError(
-                "format",
+                "--format",
                 f"{target} gives each host equally many consecutive ranks, but rank {row.rank} is on {row.host}. "
                 "Export for slurm or mpi, or solve with --launcher torchrun.",
             )

@@ -75,13 +75,13 @@ def export(plan: Plan, target: str, image: str | None = None) -> dict[str, str]:
     express the plan.
     """
     if target not in TARGETS:
-        raise InputError("format", f"must be one of {', '.join(TARGETS)}, got {target!r}.")
+        raise InputError("--format", f"must be one of {', '.join(TARGETS)}, got {target!r}.")
     chosen = TARGETS[target]
     check_map(plan)
     if not chosen.needs_image:
         if image is not None:
-            raise InputError("image", f"{target} runs no containers; leave it out.")
+            raise InputError("--image", f"{target} runs no containers; leave it out.")
         return chosen.write(plan)
     if not image or not image.isprintable() or " " in image:
-        raise InputError("image", f"{target} needs the name of a container image, got {image!r}.")
+        raise InputError("--image", f"{target} needs the name of a container image, got {image!r}.")
     return chosen.write(plan, image)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -146,8 +147,10 @@ def device_name(device: str) -> str:
     """The catalogue's name of the GPU at hand, ``cpu`` without one."""
     import torch
 
-    if device.split(":")[0] == "cpu":
+    if device == "cpu":
         return "cpu"
+    if not re.fullmatch(r"cuda(:\d+)?", device):
+        raise InputError("--device", f"must be cuda, cuda:N or cpu, got {device!r}.")
     if not torch.cuda.is_available():
         raise InputError("--device", f"is {device}, but torch sees no GPU here; --device cpu measures the processor.")
     driver = torch.cuda.get_device_name(device)

@@ -265,7 +265,7 @@ BAD = [
     (("import", "links", "nowhere"), "nowhere"),
     (("import", "links", ".", "--fill", "zero"), "--fill"),
     (("import", "model", "nowhere.json"), "nowhere.json"),
-    (("import", "model", "llama-3-8b", "-o", "no/such/folder/m.yaml"), "no/such/folder/m.yaml"),
+    (("import", "model", "llama-3-8b", "-o", "no/such/folder/m.yaml"), "there is no folder no/such/folder"),
     (("benchmark", "solve", *SMALL, "--csv", "no/such/folder/b.csv"), "no/such/folder/b.csv"),
 ]
 

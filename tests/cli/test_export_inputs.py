@@ -99,5 +99,5 @@ def test_not_expressible(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert export(monkeypatch, "plan.json", "-f", "torchtitan") == 2
     assert "no flavor of torchtitan's llama3" in capsys.readouterr().err
     assert export(monkeypatch, "plan.json", "-f", "kubernetes") == 2
-    assert "image" in capsys.readouterr().err
+    assert "--image" in capsys.readouterr().err
     assert export(monkeypatch, "plan.json", "-f", "kubernetes", "--image", "my/image:1") == 0

@@ -78,6 +78,8 @@ def test_what_cannot_be_timed(tmp_path: Path) -> None:
     assert [tp for tp in (1, 2, 3, 8, 16, 32) if divides(LLAMA_8B, tp)] == [1, 2, 8, 16, 32]
     with pytest.raises(InputError, match="do not divide"):
         profile_compute(TINY, TRAINING, tmp_path / "x", ComputeParams(tensor_parallel=(3,)), device="cpu")
+    with pytest.raises(InputError, match="must be cuda, cuda:N or cpu, got 'tpu'"):
+        profile_compute(TINY, TRAINING, tmp_path / "x", ComputeParams(), device="tpu")
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="torch sees no GPU here"):
             profile_compute(TINY, TRAINING, tmp_path / "x", ComputeParams(), device="cuda")
