@@ -52,7 +52,7 @@ def solve(
     from pipette_opt.compare import compare_methods
     from pipette_opt.optimize import OptimizeParams, Watcher
     from pipette_opt.prepare import prepare
-    from pipette_opt.report.tables import benchmark_table
+    from pipette_opt.report.lists import benchmark_table
 
     job = opt.read_job(
         cluster=cluster,

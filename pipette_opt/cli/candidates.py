@@ -45,7 +45,7 @@ def candidates(
 
     from pipette_opt.cli.output import say, show, show_json
     from pipette_opt.prepare import candidate_overview
-    from pipette_opt.report.tables import candidates_table
+    from pipette_opt.report.lists import candidates_table
 
     job = opt.read_job(
         cluster=cluster,

@@ -1,14 +1,12 @@
 """
-Tables for people, as rich renderables: at most 100 columns, plain where the output is no terminal.
+Tables of one plan for people, as rich renderables: at most 100 columns, plain where the output is no terminal.
 
 Every text that comes from a plan is wrapped in ``Text``, so that nothing in it is taken for markup.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Protocol
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,9 +14,22 @@ from rich.text import Text
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plan import Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.report.bars import Bar
+from pipette_opt.report.cells import (
+    BAD,
+    FAIR,
+    GOOD,
+    QUIET,
+    columns_table,
+    percent,
+    risk,
+    seconds_text,
+    spaced,
+    titled,
+    words,
+    yes_no,
+)
 from pipette_opt.units import gib
 
-GOOD, FAIR, BAD, QUIET = "green", "yellow", "red", "dim"
 NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is called tight."""
 
@@ -29,64 +40,6 @@ EQUAL = 5e-5
 
 MOST_STAGES = 32
 """Stages shown one by one; of more, the fullest ones."""
-
-
-class CandidateLike(Protocol):
-    """A row of :func:`candidates_table`."""
-
-    @property
-    def config(self) -> ParallelConfig:
-        """The configuration."""
-        ...
-
-    @property
-    def fits(self) -> bool:
-        """Whether it fits in memory."""
-        ...
-
-    @property
-    def need_gib(self) -> float:
-        """Upper bound of its fullest stage."""
-        ...
-
-    @property
-    def fastest_s(self) -> float | None:
-        """Its time at the best hosts and links; ``None`` if it has none."""
-        ...
-
-
-class MethodLike(Protocol):
-    """A row of :func:`benchmark_table`."""
-
-    @property
-    def method(self) -> str:
-        """Name."""
-        ...
-
-    @property
-    def config(self) -> str:
-        """Label of what it chose."""
-        ...
-
-    @property
-    def objective_s(self) -> float | None:
-        """Closed form; ``None`` if it found nothing."""
-        ...
-
-    @property
-    def gap(self) -> float | None:
-        """Relative, of what it proves."""
-        ...
-
-    @property
-    def iteration_time_s(self) -> float | None:
-        """By the critical path."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        ...
 
 
 def plan_tables(plan: Plan) -> list[RenderableType]:
@@ -124,9 +77,9 @@ def configuration_table(plan: Plan) -> RenderableType:
         ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {_rounds(plan)} rounds"),
         ("layers per stage", _runs(config.layers_per_stage)),
         ("schedule", _schedule(plan)),
-        ("sequence parallel", _yes(config.sequence_parallel)),
+        ("sequence parallel", yes_no(config.sequence_parallel)),
         ("recomputation", config.recompute_granularity or "none"),
-        ("distributed optimizer", _yes(config.use_distributed_optimizer)),
+        ("distributed optimizer", yes_no(config.use_distributed_optimizer)),
         ("rank order", plan.placement.order),
         ("launcher", plan.launcher),
         ("communication", f"{plan.p2p} sends, NCCL {plan.nccl_algorithm}"),
@@ -137,7 +90,7 @@ def configuration_table(plan: Plan) -> RenderableType:
         table.add_column(style=style)
     for left, right in zip(rows[:half], rows[half:], strict=True):
         table.add_row(*(Text(text) for text in (*left, *right)))
-    return _titled("Configuration", table)
+    return titled("Configuration", table)
 
 
 def certificate_table(certificate: Certificate, estimate: IterationTime) -> RenderableType:
@@ -148,20 +101,25 @@ def certificate_table(certificate: Certificate, estimate: IterationTime) -> Rend
     table.add_column(style=QUIET)
     style = GOOD if certificate.gap <= SMALL_GAP else FAIR
     closed = [
-        ("objective", _seconds(certificate.objective_s), ""),
-        ("lower bound", _seconds(certificate.lower_bound_s), "no plan searched has a smaller objective"),
+        ("objective", seconds_text(certificate.objective_s), ""),
+        ("lower bound", seconds_text(certificate.lower_bound_s), "no plan searched has a smaller objective"),
     ]
+    proven = "no plan searched can be faster by the critical path"
     judged = [
-        ("iteration time", _seconds(estimate.iteration_time_s), "critical path of the real schedule"),
-        ("at least", _seconds(certificate.judge_lower_bound_s), "no plan searched can be faster by the critical path"),
+        ("iteration time", seconds_text(estimate.iteration_time_s), "critical path of the real schedule"),
+        (
+            "at least",
+            seconds_text(certificate.judge_lower_bound_s),
+            "no plan searched can be faster by the critical path",
+        ),
     ]
     table.add_row(Text("status"), Text(certificate.status, style=f"bold {style}"), Text(_status(certificate)))
     for row in closed:
         table.add_row(*map(Text, row))
-    table.add_row(Text("gap"), Text(_percent(certificate.gap), style=f"bold {style}"), Text("of the objective"))
+    table.add_row(Text("gap"), Text(percent(certificate.gap), style=f"bold {style}"), Text("of the objective"))
     if certificate.placement_dependent_s > 0:
-        share = f"of the {_seconds(certificate.placement_dependent_s)} that depend on the placement"
-        table.add_row(Text("placement gap"), Text(_percent(certificate.placement_gap)), Text(share))
+        share = f"of the {seconds_text(certificate.placement_dependent_s)} that depend on the placement"
+        table.add_row(Text("placement gap"), Text(percent(certificate.placement_gap)), Text(share))
     for row in judged:
         table.add_row(*map(Text, row))
     searched = (
@@ -169,19 +127,19 @@ def certificate_table(certificate: Certificate, estimate: IterationTime) -> Rend
         f"{certificate.wall_time_s:.1f} s"
     )
     details = Text(f"covers    {certificate.scope}\nsearched  {searched}", style=QUIET)
-    return _titled("Certificate", Group(table, details))
+    return titled("Certificate", Group(table, details))
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:
     """Seconds by cause, adding up to the iteration time."""
-    table = _table("where the time goes", "seconds >", "share >", "")
+    table = columns_table("where the time goes", "seconds >", "share >", "")
     total = estimate.iteration_time_s
     for name, seconds in estimate.breakdown.items():
         share = seconds / total
-        table.add_row(Text(_words(name)), Text(f"{seconds:.4f}"), Text(_percent(share)), Bar(filled=share))
+        table.add_row(Text(words(name)), Text(f"{seconds:.4f}"), Text(percent(share)), Bar(filled=share))
     table.add_section()
-    table.add_row(Text("iteration", style="bold"), Text(f"{total:.4f}", style="bold"), Text(_percent(1.0)), Text())
-    return _spaced(table)
+    table.add_row(Text("iteration", style="bold"), Text(f"{total:.4f}", style="bold"), Text(percent(1.0)), Text())
+    return spaced(table)
 
 
 def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
@@ -190,7 +148,7 @@ def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
     shown = sorted(sorted(memory, key=lambda one: -_fullness(one))[:MOST_STAGES], key=lambda one: one.stage)
     if len(shown) < len(memory):
         title = f"fullest {len(shown)} of {len(memory)} stages"
-    table = _table(title, "predicted >", "at most >", "capacity >", "", "out of memory >")
+    table = columns_table(title, "predicted >", "at most >", "capacity >", "", "out of memory >")
     for one in shown:
         full = _fullness(one)
         style = BAD if full > 1 else FAIR if full > NARROW_MARGIN else GOOD
@@ -200,53 +158,53 @@ def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
             Text(f"{gib(one.upper_bytes):.1f} GiB"),
             Text(f"{gib(one.capacity_bytes):.1f} GiB"),
             Bar(filled=one.predicted_bytes / one.capacity_bytes, reached=full, style=style),
-            Text(_risk(one.oom_probability), style=style),
+            Text(risk(one.oom_probability), style=style),
         )
     if any(one.extrapolates for one in memory):
         table.caption = "* outside of the predictor's training data"
-    return _spaced(table)
+    return spaced(table)
 
 
 def hosts_tables(plan: Plan) -> list[RenderableType]:
     """Hosts in grid order, stages down and replicas across; then who is left out, and why."""
-    table = _table("stages", "hosts, in data-parallel order")
+    table = columns_table("stages", "hosts, in data-parallel order")
     for stages, hosts in _host_grid(plan):
         table.add_row(Text(stages), Text("  ".join(hosts)))
-    parts: list[RenderableType] = [_spaced(table)]
+    parts: list[RenderableType] = [spaced(table)]
     if plan.unused_hosts:
-        unused = _table("left out", "why")
+        unused = columns_table("left out", "why")
         for host, reason in plan.unused_hosts.items():
             unused.add_row(Text(host, style=FAIR), Text(reason))
-        parts.append(_spaced(unused))
+        parts.append(spaced(unused))
     return parts
 
 
 def alternatives_table(plan: Plan) -> RenderableType:
     """The next best plans."""
-    table = _table("next best", "iteration >", "closed form >", "out of memory >", "why not")
+    table = columns_table("next best", "iteration >", "closed form >", "out of memory >", "why not")
     for one in plan.alternatives:
         table.add_row(
             Text(one.config.label()),
-            Text(_seconds(one.iteration_time_s)),
-            Text(_seconds(one.objective_s)),
-            Text("-" if one.oom_probability is None else _risk(one.oom_probability)),
+            Text(seconds_text(one.iteration_time_s)),
+            Text(seconds_text(one.objective_s)),
+            Text("-" if one.oom_probability is None else risk(one.oom_probability)),
             Text(one.reason),
         )
-    return _spaced(table)
+    return spaced(table)
 
 
 def baselines_table(plan: Plan) -> RenderableType:
     """What other methods would have chosen."""
-    table = _table("instead of this plan", "configuration", "iteration >", "to the plan >", "took >")
+    table = columns_table("instead of this plan", "configuration", "iteration >", "to the plan >", "took >")
     for one in plan.baselines:
         table.add_row(
             Text(one.name),
             Text(one.config.label()),
-            Text(_seconds(one.iteration_time_s)),
+            Text(seconds_text(one.iteration_time_s)),
             _against(one.iteration_time_s, plan.estimate.iteration_time_s),
             Text(f"{one.wall_time_s:.1f} s"),
         )
-    return _spaced(table)
+    return spaced(table)
 
 
 def estimate_tables(
@@ -277,68 +235,17 @@ def estimate_tables(
     return parts
 
 
-def candidates_table(rows: Iterable[CandidateLike]) -> RenderableType:
-    """Legal configurations: whether each fits, and how fast it can be at best."""
-    table = _table("candidate", "GPUs >", "memory, at most >", "fits", "at best >")
-    for row in rows:
-        table.add_row(
-            Text(row.config.label(), style="" if row.fits else QUIET),
-            Text(str(row.config.world_size)),
-            Text(f"{row.need_gib:.1f} GiB"),
-            Text("yes", style=GOOD) if row.fits else Text("no", style=BAD),
-            Text(_seconds(row.fastest_s)),
-        )
-    return _spaced(table)
-
-
-def benchmark_table(rows: Sequence[MethodLike]) -> RenderableType:
-    """Methods side by side: closed form, how far from the best of all, and from what the method itself proves."""
-    table = _table("method", "configuration", "closed form >", "to best >", "gap >", "iteration >", "took >")
-    best = min((row.objective_s for row in rows if row.objective_s is not None), default=None)
-    for row in rows:
-        winner = row.objective_s is not None and row.objective_s == best
-        behind = "-" if row.objective_s is None or best is None else f"+{_percent(row.objective_s / best - 1)}"
-        table.add_row(
-            Text(row.method, style="bold" if winner else ""),
-            Text(row.config),
-            Text(_seconds(row.objective_s)),
-            Text(behind, style=GOOD if winner else ""),
-            Text("-" if row.gap is None else _percent(row.gap)),
-            Text(_seconds(row.iteration_time_s)),
-            Text(f"{row.seconds:.1f} s"),
-        )
-    return _spaced(table)
-
-
 def notes(lines: Iterable[str]) -> RenderableType:
     """What else the reader should know."""
     table = Table.grid(padding=(0, 1))
     for line in lines:
         table.add_row(Text("-", style=QUIET), Text(line))
-    return _titled("Notes", table)
-
-
-def _table(*headers: str) -> Table:
-    """A table with these columns; a header that ends in ``>`` has its numbers to the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
-    for header in headers:
-        right = header.endswith(" >")
-        table.add_column(Text(header.removesuffix(" >")), justify="right" if right else "left", no_wrap=right)
-    return table
-
-
-def _spaced(table: RenderableType) -> RenderableType:
-    """An empty line first."""
-    return Group(Text(), table)
-
-
-def _titled(title: str, body: RenderableType) -> RenderableType:
-    return Group(Text(), Text(title, style="bold"), body)
+    return titled("Notes", table)
 
 
 def _comparison(config: ParallelConfig, estimate: IterationTime, plan: Plan, title: str) -> RenderableType:
     """Two rows of times, and what each cause saves."""
-    table = _table("", "configuration", "iteration >", "tokens/s >", "MFU >")
+    table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
     for name, label, time in (
         (title, config.label(), estimate),
         ("the plan", plan.config.label(), plan.estimate),
@@ -346,24 +253,24 @@ def _comparison(config: ParallelConfig, estimate: IterationTime, plan: Plan, tit
         table.add_row(
             Text(name),
             Text(label),
-            Text(_seconds(time.iteration_time_s)),
+            Text(seconds_text(time.iteration_time_s)),
             Text(f"{time.tokens_per_s:,.0f}"),
-            Text(_percent(time.mfu)),
+            Text(percent(time.mfu)),
         )
     saved = estimate.iteration_time_s - plan.estimate.iteration_time_s
     share = abs(saved) / estimate.iteration_time_s
     verdict = Text("The plan is equally fast.", style="bold")
     if share >= EQUAL:
         word, style = ("faster", GOOD) if saved > 0 else ("slower", BAD)
-        verdict = Text(f"The plan is {_percent(share)} {word}: {_seconds(abs(saved))} per iteration.")
+        verdict = Text(f"The plan is {percent(share)} {word}: {seconds_text(abs(saved))} per iteration.")
         verdict.stylize(f"bold {style}")
-    return Group(_spaced(table), Text(), verdict)
+    return Group(spaced(table), Text(), verdict)
 
 
 def _speed(estimate: IterationTime) -> Text:
-    line = Text(_seconds(estimate.iteration_time_s), style=f"bold {GOOD}")
+    line = Text(seconds_text(estimate.iteration_time_s), style=f"bold {GOOD}")
     rates = f"{estimate.tokens_per_s:,.0f} tokens/s  {estimate.tokens_per_s_per_gpu:,.0f} tokens/s per GPU"
-    line.append(f" per iteration  {rates}  MFU {_percent(estimate.mfu)}", style="not bold default")
+    line.append(f" per iteration  {rates}  MFU {percent(estimate.mfu)}", style="not bold default")
     return line
 
 
@@ -417,24 +324,3 @@ def _fullness(one: StageMemory) -> float:
 def _against(seconds: float, plan_s: float) -> Text:
     slower = seconds / plan_s - 1
     return Text(f"{slower:+.2%}", style=BAD if slower < 0 else "")
-
-
-def _seconds(seconds: float | None) -> str:
-    """Four digits after the point; a dash where there is no time."""
-    return "-" if seconds is None else f"{seconds:.4f} s"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.2%}"
-
-
-def _risk(probability: float) -> str:
-    return f"{probability:.2%}" if probability == 0 or probability >= 1e-4 else "< 0.01%"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _yes(flag: bool) -> str:
-    return "yes" if flag else "no"

@@ -1,22 +1,18 @@
 """Tables: the right numbers, at most 100 columns, plain where there is no terminal."""
 
-import io
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from consoles import row, shown
 from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
-from rich.console import Console, RenderableType
 from specs_for_tests import TINY, cluster, config, instance
 
-from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.tables import (
-    benchmark_table,
     breakdown_table,
-    candidates_table,
     certificate_table,
     estimate_tables,
     hosts_tables,
@@ -24,46 +20,6 @@ from pipette_opt.report.tables import (
     plan_tables,
 )
 from pipette_opt.units import GIB
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A row of the candidates' table."""
-
-    config: ParallelConfig
-    fits: bool
-    need_gib: float
-    fastest_s: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """A row of the benchmark's table."""
-
-    method: str
-    config: str = "tp8 pp2 dp8 mbs1"
-    objective_s: float | None = None
-    gap: float | None = None
-    iteration_time_s: float | None = None
-    seconds: float = 30.0
-
-
-def shown(*parts: RenderableType, encoding: str = "utf-8", terminal: bool = False, width: int = 100) -> str:
-    """What a console prints."""
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding)
-    colours = "standard" if terminal else "auto"
-    console = Console(file=file, width=width, force_terminal=terminal, highlight=False, color_system=colours)
-    for part in parts:
-        console.print(part)
-    file.flush()
-    return raw.getvalue().decode(encoding)
-
-
-def row(text: str, name: str) -> list[str]:
-    """Words of the first line that starts with ``name``, without it."""
-    return next(line for line in text.splitlines() if line.startswith(name))[len(name) :].split()
-
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "small": small_plan,
@@ -207,32 +163,6 @@ def test_estimate_beside_a_plan() -> None:
     text = shown(*estimate_tables(plan.config, quick, plan.memory, hosts=("n0",), plan=plan))
     assert "The plan is 25.00% slower" in text
     assert "The plan" not in shown(*estimate_tables(plan.config, slow, plan.memory, hosts=("n0",)))
-
-
-def test_candidates() -> None:
-    """One that fits and one that does not."""
-    chosen = small_config()
-    rows = [
-        Candidate(config=chosen, fits=True, need_gib=33.25, fastest_s=1.5),
-        Candidate(config=replace(chosen, micro_batch_size=8), fits=False, need_gib=133.0, fastest_s=None),
-    ]
-    text = shown(candidates_table(rows))
-    assert row(text, chosen.label()) == ["16", "33.2", "GiB", "yes", "1.5000", "s"]
-    assert row(text, rows[1].config.label()) == ["16", "133.0", "GiB", "no", "-"]
-
-
-def test_benchmark() -> None:
-    """The best is 0 % from the best; 12 s is a fifth more than 10 s; nothing found is a dash."""
-    rows = [
-        Method(method="pipette-opt", objective_s=10.0, gap=0.01, iteration_time_s=9.5),
-        Method(method="annealing", objective_s=12.0, iteration_time_s=11.0),
-        Method(method="identity order", config="none found"),
-    ]
-    text = shown(benchmark_table(rows))
-    assert row(text, "pipette-opt")[4:] == ["10.0000", "s", "+0.00%", "1.00%", "9.5000", "s", "30.0", "s"]
-    assert row(text, "annealing")[6:8] == ["+20.00%", "-"]
-    assert row(text, "identity order")[2:] == ["-", "-", "-", "-", "30.0", "s"]
-    shown(benchmark_table([rows[2]]))
 
 
 @pytest.mark.parametrize(

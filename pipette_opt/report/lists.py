@@ -1,0 +1,101 @@
+"""Tables of many: the candidates of a search, the methods of a benchmark."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, percent, seconds_text, spaced
+
+
+class CandidateLike(Protocol):
+    """A row of :func:`candidates_table`."""
+
+    @property
+    def config(self) -> ParallelConfig:
+        """The configuration."""
+        ...
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits in memory."""
+        ...
+
+    @property
+    def need_gib(self) -> float:
+        """Upper bound of its fullest stage."""
+        ...
+
+    @property
+    def fastest_s(self) -> float | None:
+        """Its time at the best hosts and links; ``None`` if it has none."""
+        ...
+
+
+class MethodLike(Protocol):
+    """A row of :func:`benchmark_table`."""
+
+    @property
+    def method(self) -> str:
+        """Name."""
+        ...
+
+    @property
+    def config(self) -> str:
+        """Label of what it chose."""
+        ...
+
+    @property
+    def objective_s(self) -> float | None:
+        """Closed form; ``None`` if it found nothing."""
+        ...
+
+    @property
+    def gap(self) -> float | None:
+        """Relative, of what it proves."""
+        ...
+
+    @property
+    def iteration_time_s(self) -> float | None:
+        """By the critical path."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        ...
+
+
+def candidates_table(rows: Iterable[CandidateLike]) -> RenderableType:
+    """Legal configurations: whether each fits, and how fast it can be at best."""
+    table = columns_table("candidate", "GPUs >", "memory, at most >", "fits", "at best >")
+    for row in rows:
+        table.add_row(
+            Text(row.config.label(), style="" if row.fits else QUIET),
+            Text(str(row.config.world_size)),
+            Text(f"{row.need_gib:.1f} GiB"),
+            Text("yes", style=GOOD) if row.fits else Text("no", style=BAD),
+            Text(seconds_text(row.fastest_s)),
+        )
+    return spaced(table)
+
+
+def benchmark_table(rows: Sequence[MethodLike]) -> RenderableType:
+    """Methods side by side: closed form, how far from the best of all, and from what the method itself proves."""
+    table = columns_table("method", "configuration", "closed form >", "to best >", "gap >", "iteration >", "took >")
+    best = min((row.objective_s for row in rows if row.objective_s is not None), default=None)
+    for row in rows:
+        winner = row.objective_s is not None and row.objective_s == best
+        behind = "-" if row.objective_s is None or best is None else f"+{percent(row.objective_s / best - 1)}"
+        table.add_row(
+            Text(row.method, style="bold" if winner else ""),
+            Text(row.config),
+            Text(seconds_text(row.objective_s)),
+            Text(behind, style=GOOD if winner else ""),
+            Text("-" if row.gap is None else percent(row.gap)),
+            Text(seconds_text(row.iteration_time_s)),
+            Text(f"{row.seconds:.1f} s"),
+        )
+    return spaced(table)
