@@ -107,11 +107,7 @@ def certificate_table(certificate: Certificate, estimate: IterationTime) -> Rend
     proven = "no plan searched can be faster by the critical path"
     judged = [
         ("iteration time", seconds_text(estimate.iteration_time_s), "critical path of the real schedule"),
-        (
-            "at least",
-            seconds_text(certificate.judge_lower_bound_s),
-            "no plan searched can be faster by the critical path",
-        ),
+        ("at least", seconds_text(certificate.judge_lower_bound_s), proven),
     ]
     table.add_row(Text("status"), Text(certificate.status, style=f"bold {style}"), Text(_status(certificate)))
     for row in closed:
