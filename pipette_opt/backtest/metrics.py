@@ -1,12 +1,23 @@
-"""How wrong predictions are, by group."""
+"""
+How wrong predictions are, by group.
 
-from collections.abc import Iterable, Sequence
+One chooses among configurations of one job. A group (model, sequence length, GPUs, kernel) may hold several: another
+batch, another vocabulary under the same name. Regret and pick are of each job, and the worst counts.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from pipette_opt.backtest.predict import Prediction
+from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.types import FloatArray
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 OURS = "ours"
 
@@ -25,7 +36,7 @@ class Errors:
     spearman
         Rank correlation; NaN with fewer than three runs.
     regret
-        Measured time of the run predicted fastest, over the fastest measured, minus one.
+        Measured time of the run predicted fastest, over the fastest measured of the same job, minus one: the worst job.
     """
 
     num_runs: int
@@ -54,8 +65,29 @@ class Pick:
     regret: float
 
 
-def measure(predicted: FloatArray, measured: FloatArray) -> Errors:
-    """Errors of predictions, both in seconds, shape ``(num_runs,)``, at least one."""
+JOB = (
+    *("gpu_name", "num_gpus", "model", "num_layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "seq_len"),
+    *("gbs", "precision", "attention_kernel"),
+)
+"""What is given of a run, not chosen."""
+
+
+def job_of(run: MeasuredRun) -> tuple[object, ...]:
+    """What the run trains, and on what: equal for runs that are configurations of one job."""
+    return tuple(getattr(run, name) for name in JOB)
+
+
+def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] | None = None) -> Errors:
+    """
+    Errors of predictions.
+
+    Parameters
+    ----------
+    predicted, measured
+        Seconds, shape ``(num_runs,)``, at least one.
+    jobs
+        The job of each; all the same without.
+    """
     ratio = predicted / measured
     error = np.abs(ratio - 1.0)
     return Errors(
@@ -64,21 +96,37 @@ def measure(predicted: FloatArray, measured: FloatArray) -> Errors:
         p90=float(np.quantile(error, 0.9)),
         bias=float(np.median(ratio)),
         spearman=spearman(predicted, measured),
-        regret=float(measured[predicted.argmin()] / measured.min() - 1.0),
+        regret=max(_regret(predicted[chosen], measured[chosen]) for chosen in _places(jobs or [0] * len(ratio))),
     )
+
+
+def _regret(predicted: FloatArray, measured: FloatArray) -> float:
+    return float(measured[predicted.argmin()] / measured.min() - 1.0)
+
+
+def _places(keys: Sequence[object]) -> list[list[int]]:
+    """Where each key is."""
+    return [[index for index, _ in found] for found in _grouped(list(enumerate(keys)), lambda one: one[1]).values()]
+
+
+def _grouped(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = {}
+    for one in items:
+        groups.setdefault(key(one), []).append(one)
+    return groups
 
 
 def measure_predictions(predictions: Iterable[Prediction], column: str = OURS) -> Errors | None:
     """Errors of one column (ours, or a rival's name) over the runs with a measured time; ``None`` without any."""
-    pairs = [
-        (value, one.measured_s)
+    found = [
+        (value, one.measured_s, job_of(one.run))
         for one in predictions
         if one.measured_s is not None and (value := predicted_of(one, column)) is not None
     ]
-    if not pairs:
+    if not found:
         return None
-    predicted, measured = np.array(pairs, dtype=np.float64).T
-    return measure(predicted, measured)
+    predicted, measured, jobs = zip(*found, strict=True)
+    return measure(np.array(predicted, dtype=np.float64), np.array(measured, dtype=np.float64), jobs)
 
 
 def predicted_of(prediction: Prediction, column: str) -> float | None:
@@ -86,20 +134,28 @@ def predicted_of(prediction: Prediction, column: str) -> float | None:
     return prediction.iter_time_s if column == OURS else prediction.rivals_s.get(column)
 
 
-def by_group(predictions: Sequence[Prediction]) -> dict[tuple[object, ...], list[Prediction]]:
+def by_group(predictions: Sequence[Prediction]) -> dict[tuple[str, int | None, int, str], list[Prediction]]:
     """Predictions by model, sequence length, number of GPUs and attention kernel, in order of appearance."""
-    groups: dict[tuple[object, ...], list[Prediction]] = {}
-    for one in predictions:
-        groups.setdefault(one.run.group, []).append(one)
-    return groups
+    return _grouped(predictions, lambda one: one.run.group)
 
 
 def pick(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
     """
-    Of a group, the fastest predicted run among those predicted to fit.
+    Of each job, the fastest predicted run among those predicted to fit; the worst of the jobs.
 
     ``None`` without memory predictions, without a run that is predicted to fit, or if nothing was measured.
     """
+    jobs = _grouped(predictions, lambda one: job_of(one.run)).values()
+    picks = [found for members in jobs if (found := _pick_of_job(members, max_oom_risk)) is not None]
+    return max(picks, key=_badness_of, default=None)
+
+
+def _badness_of(found: Pick) -> tuple[bool, float]:
+    """One that died is worse than any that ran."""
+    return found.ran is False, 0.0 if math.isnan(found.regret) else found.regret
+
+
+def _pick_of_job(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
     fitting = [
         one
         for one in predictions

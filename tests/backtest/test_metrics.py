@@ -60,6 +60,19 @@ def test_the_pick_must_fit() -> None:
     assert pick([prediction(1.0, 1.0)], 0.01) is None
 
 
+def test_one_chooses_among_configurations_of_one_job() -> None:
+    """A run of half the batch is twice as fast, and was no choice; neither was a model of the same name."""
+    half = prediction(1.0, 1.5, risk=0.0, gbs=128)
+    good, better = prediction(2.0, 2.2, risk=0.0, gbs=256), prediction(2.1, 2.0, risk=0.0, gbs=256)
+    smaller = prediction(2.2, 1.0, risk=0.0, gbs=256, vocab=1024)
+    members = [half, good, better, smaller]
+    assert len(by_group(members)) == 1
+    assert measure_predictions(members).regret == pytest.approx(0.1)  # type: ignore[union-attr]
+    assert pick(members, 0.01).regret == pytest.approx(0.1)  # type: ignore[union-attr]
+    dead = prediction(0.1, None, oom=True, risk=0.0, gbs=256, vocab=1024)
+    assert pick([*members, dead], 0.01).ran is False  # type: ignore[union-attr]
+
+
 def test_groups_keep_models_apart() -> None:
     """Model, sequence length, GPUs, kernel."""
     groups = by_group([prediction(1.0, 1.0), prediction(1.0, 1.0, model="other"), prediction(1.0, 1.0)])
