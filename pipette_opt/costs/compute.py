@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipette_opt.costs.expert_layer import EXPERT_KERNELS, expert_times_s
+from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
+from pipette_opt.costs.products import matmul_time_s, peak_flops
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
@@ -23,7 +26,6 @@ from pipette_opt.specs import (
     TrainingSpec,
 )
 from pipette_opt.types import FloatArray, read_only
-from pipette_opt.units import ceil_div
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """
@@ -73,31 +75,17 @@ class StageCompute:
         object.__setattr__(self, "backward_s", read_only(self.backward_s, np.float64))
 
 
-def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:
-    """Dense peak in the training's precision; 16-bit formats stand in for each other, FLOP/s."""
-    for precision in (training.precision, "fp16" if training.precision == "bf16" else "bf16"):
-        if precision in gpu.peak_flops:
-            return gpu.peak_flops[precision]
-    return gpu.peak_flops["fp32"]
-
-
-def matmul_time_s(m: int, n: int, k: int, *, peak: float, gpu: GpuSpec, element_bytes: int, rates: StackSpec) -> float:
-    """One product of shapes (m, k) and (k, n), in seconds."""
-    height = min(rates.tile, max(rates.smallest_tile, 1 << (m - 1).bit_length()))
-    tiles = ceil_div(m, height) * ceil_div(n, rates.tile)
-    inside = m * n / (tiles * height * rates.tile)
-    wave = tiles / (ceil_div(tiles, rates.num_tiles_at_once) * rates.num_tiles_at_once)
-    inner = k / (k + rates.inner_half)
-    compute = 2.0 * m * n * k / (peak * rates.best_matmul * inside * wave * inner)
-    memory = element_bytes * (m * k + k * n + m * n) / (gpu.memory_bytes_per_s * rates.streaming)
-    return max(compute, memory) + rates.kernel_s
-
-
 def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
-    """Parameters of one tensor rank of each stage, shape ``(pp,)``; the vocabulary is padded as Megatron does."""
+    """
+    Parameters of one tensor rank of each stage, routed experts apart, shape ``(pp,)``.
+
+    The vocabulary is padded as Megatron does.
+    """
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
+    with_experts = moe_layers(model, config).sum(axis=0)
     layer = model.sharded_layer_parameters / tp + model.replicated_layer_parameters
-    parameters = layer * np.array(config.layers_per_stage, dtype=np.float64)
+    moe_layer = model.sharded_moe_layer_parameters / tp + model.replicated_moe_layer_parameters
+    parameters: FloatArray = layer * (np.array(config.layers_per_stage) - with_experts) + moe_layer * with_experts
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
     parameters[0] += vocabulary
     if model.position_embedding_type == "learned_absolute":
@@ -127,11 +115,17 @@ def stage_compute(
     kinds = instance.cluster.gpu_kinds
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward = np.empty(shape), np.empty(shape)
-    layers = np.array(config.layers_per_stage) / config.num_chunks
-    idle = np.empty((len(kinds), 2))
+    with_experts = moe_layers(instance.model, config)
+    dense = np.array(config.layers_per_stage) // config.num_chunks - with_experts
+    idle = np.full((len(kinds), 2), np.inf)
     for kind, gpu in enumerate(kinds):
-        layer, idle[kind] = _layer_and_idle_s(instance, config, gpu, rates)
-        forward[kind], backward[kind] = layers * layer[0], layers * layer[1]
+        forward[kind] = backward[kind] = 0.0
+        for layers, has_experts in ((dense, False), (with_experts, True)):
+            if layers.any():
+                layer, waits = _layer_and_idle_s(instance, config, gpu, rates, has_experts)
+                forward[kind] += layers * layer[0]
+                backward[kind] += layers * layer[1]
+                idle[kind] = np.minimum(idle[kind], waits)
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
         look_up = _embedding_time_s(instance.model, instance.training, config, gpu, rates)
         forward[kind, 0, 0] += look_up
@@ -154,21 +148,26 @@ def layer_times_s(
     config: ParallelConfig,
     gpu: GpuSpec,
     rates: StackSpec | None = None,
+    *,
+    has_experts: bool = False,
 ) -> tuple[float, float]:
     """Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds."""
-    return _layer_and_idle_s(instance, config, gpu, rates or instance.stack)[0]
+    return _layer_and_idle_s(instance, config, gpu, rates or instance.stack, has_experts)[0]
 
 
 def _layer_and_idle_s(
-    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, has_experts: bool
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Forward and backward of one layer, and how long the device waits for the host in each."""
-    core = attention_times_s(instance.model, instance.training, config, gpu, rates)
-    measured = _measured_layer(instance, config, gpu)
+    model, training = instance.model, instance.training
+    core = attention_times_s(model, training, config, gpu, rates)
+    measured = None if has_experts else _measured_layer(instance, config, gpu)
     if measured is None:
-        outside = _outside_attention_times_s(instance.model, instance.training, config, gpu, rates)
-        measured = (core[0] + outside[0], core[1] + outside[1])
-    host = _host_time_s(instance, config, rates)
+        width = model.moe_shared_expert_intermediate_size if has_experts else model.ffn_hidden_size
+        outside = _outside_attention_times_s(model, training, config, gpu, rates, width)
+        routed = expert_times_s(model, training, config, gpu, rates) if has_experts else (0.0, 0.0)
+        measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
+    host = _host_time_s(instance, config, rates, has_experts)
     forward, backward = (_bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     if config.recompute_granularity == "full":
@@ -201,12 +200,13 @@ def head_times_s(
 def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
     """Adam on the largest stage: gradient, master copy and two moments are read, all but the gradient written."""
     rates = rates or instance.stack
-    parameters = stage_parameters(instance.model, config).max()
+    parameters, experts = stage_parameters(instance.model, config), stage_expert_parameters(instance.model, config)
     if config.use_distributed_optimizer:
-        parameters /= config.data_parallel_size * config.context_parallel_size
+        parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
+        experts = experts / expert_replicas(config)
     training = instance.training
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
-    return float(parameters * moved / (gpu.memory_bytes_per_s * rates.streaming))
+    return float((parameters + experts).max() * moved / (gpu.memory_bytes_per_s * rates.streaming))
 
 
 def _tokens(training: TrainingSpec, config: ParallelConfig) -> int:
@@ -254,18 +254,21 @@ def attention_times_s(
 
 
 def _outside_attention_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, ffn: int
 ) -> tuple[float, float]:
-    """The four projections and everything that streams: norms, residuals, activation, rotary embedding, dropout."""
+    """
+    The projections and everything that streams: norms, residuals, activation, rotary embedding, dropout.
+
+    ``ffn`` is the width of the MLP that every token passes, 0 for none.
+    """
     tokens, tp, h = _tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
-    query, kv, ffn = model.query_projection_size, model.kv_projection_size, model.ffn_hidden_size
+    query, kv = model.query_projection_size, model.kv_projection_size
     up = 2 * ffn if model.gated_linear_unit else ffn
     peak, element = peak_flops(gpu, training), training.parameter_bytes
     shapes = [
         ((query + 2 * kv) // tp, h),
         (h, query // tp),
-        (up // tp, h),
-        (h, ffn // tp),
+        *([(up // tp, h), (h, ffn // tp)] if ffn else []),
     ]
     products = sum(
         matmul_time_s(tokens, n, k, peak=peak, gpu=gpu, element_bytes=element, rates=rates) for n, k in shapes
@@ -283,17 +286,19 @@ def _outside_attention_times_s(
     )
 
 
-def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:
+def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, has_experts: bool) -> float:
     """
     What the host needs to launch one pass of a layer.
 
-    The backward launches about twice the forward's kernels from compiled code, in about the same time.
+    The backward launches about twice the forward's kernels from compiled code, in about the same time. Experts add the
+    router's kernels, the sorting of tokens and the experts' own.
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
     kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
     kernels += 8 if model.position_embedding_type == "rope" else 0
     kernels += 2 if model.gated_linear_unit else 0
     kernels += 0 if training.fused_norm else 12
+    kernels += EXPERT_KERNELS if has_experts else 0
     collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * tp if crosses else 0.0

@@ -24,6 +24,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "main_params_dtype": ("fp32", "fp16"),
     "exp_avg_dtype": STATE_DTYPES,
     "exp_avg_sq_dtype": STATE_DTYPES,
+    "moe_token_dispatcher_type": ("alltoall", "allgather"),
 }
 
 
@@ -55,6 +56,10 @@ class TrainingSpec:
         have fp8 copies, inputs are kept in fp8.
     main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype
         Formats of the optimizer's master copy and moments (Megatron-Core's precision-aware optimizer).
+    moe_token_dispatcher_type
+        How tokens get to their experts; of Megatron-Core's names ``alltoall`` or ``allgather``.
+    expert_imbalance
+        Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
     """
 
     global_batch_size: int
@@ -69,6 +74,8 @@ class TrainingSpec:
     main_params_dtype: Literal["fp32", "fp16"] = "fp32"
     exp_avg_dtype: StateDtype = "fp32"
     exp_avg_sq_dtype: StateDtype = "fp32"
+    moe_token_dispatcher_type: Literal["alltoall", "allgather"] = "alltoall"
+    expert_imbalance: float = 1.0
 
     def __post_init__(self) -> None:
         for field in ("global_batch_size", "seq_length"):
@@ -79,6 +86,8 @@ class TrainingSpec:
             value = getattr(self, field)
             if isinstance(value, bool) != isinstance(allowed[0], bool) or value not in allowed:
                 raise ValueError(f"{field} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+        if not 1.0 <= self.expert_imbalance < float("inf"):
+            raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.fp8 and self.precision == "fp32":
             raise ValueError("fp8 goes with precision bf16 or fp16, got fp32.")
 

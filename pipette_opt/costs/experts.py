@@ -1,0 +1,116 @@
+"""
+What experts hold, work on and send: counts and bytes, before any times.
+
+The ranks of a pipeline stage, numbered with tensor parallelism fastest, then context, then data parallelism, fall into
+blocks of ``expert_tensor_size * expert_model_parallel_size``. A block holds every expert of its layers once: ``etp``
+neighbours share each of its experts, ranks ``etp`` apart hold different ones (``RankGenerator`` in megatron-core's
+``parallel_state``, order ``tp-ep-dp``). Ranks at equal places of the blocks hold the same and reduce its gradients.
+
+Every rank has the tokens of its part of the sequence, ``mbs * seq / (tp * cp)`` with sequence parallelism, and sends
+each of them to ``topk`` experts. Two of Megatron-Core's dispatchers (``moe/token_dispatcher.py``):
+
+``alltoall``
+    An all-to-all over the ``ep`` ranks brings the copies to the ranks of their experts, an all-gather over the ``etp``
+    neighbours to all ranks that share an expert; a reduce-scatter and an all-to-all bring the results back.
+``allgather``
+    Every rank of a block gets all tokens of the block by an all-gather and takes those of its experts; a reduce-scatter
+    sums up the results.
+
+The backward pass makes the mirror image of each. With an imbalance above 1 the busiest rank of a block has so many
+times the mean, and the others wait for it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.types import FloatArray, IntArray
+
+
+class ExpertTraffic(NamedTuple):
+    """
+    What one layer with experts moves for one micro-batch in the forward pass; the backward pass moves the same.
+
+    Parameters
+    ----------
+    sent_bytes
+        What each rank has for the ranks of its all-to-all group, itself included, in one all-to-all.
+    num_exchanges
+        All-to-alls, 0 or 2.
+    gathered_bytes
+        What a ring of ``ring_size`` neighbours has after its all-gather, and before its reduce-scatter.
+    num_rings
+        All-gathers and reduce-scatters together, 0 or 2.
+    """
+
+    sent_bytes: float
+    num_exchanges: int
+    gathered_bytes: float
+    num_rings: int
+    ring_size: int
+
+
+def moe_layers(model: ModelSpec, config: ParallelConfig) -> IntArray:
+    """Layers with experts of each chunk of each stage, shape ``(num_chunks, pp)``; the model's first have none."""
+    chunks, layers = config.num_chunks, np.array(config.layers_per_stage, dtype=np.int64)
+    of_chunk = np.tile(layers // chunks, (chunks, 1))
+    if model.num_experts is None:
+        return np.zeros_like(of_chunk)
+    ends = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape)
+    with_experts: IntArray = np.clip(ends - model.num_dense_layers, 0, of_chunk)
+    return with_experts
+
+
+def expert_block(config: ParallelConfig) -> int:
+    """Consecutive ranks of a stage that hold every expert once."""
+    return config.expert_tensor_size * config.expert_model_parallel_size
+
+
+def expert_replicas(config: ParallelConfig) -> int:
+    """Ranks that hold the same experts and reduce their gradients."""
+    stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
+    return max(stage // expert_block(config), 1)
+
+
+def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
+    """Consecutive replicas that exchange tokens, hence wait for each other in every layer with experts."""
+    if model.num_experts is None:
+        return 1
+    slot = config.tensor_model_parallel_size * config.context_parallel_size
+    return int(np.lcm(expert_block(config), slot)) // slot
+
+
+def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
+    """Parameters of routed experts on one rank of each stage, shape ``(pp,)``."""
+    held: FloatArray = moe_layers(model, config).sum(axis=0) * (model.expert_layer_parameters / expert_block(config))
+    return held
+
+
+def tokens_of_rank(training: TrainingSpec, config: ParallelConfig) -> int:
+    """Tokens of one micro-batch that a rank routes."""
+    split = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
+    return config.micro_batch_size * training.seq_length // split
+
+
+def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
+    """Tokens that each expert of the busiest rank works on in one micro-batch."""
+    assert model.num_experts is not None
+    routed = expert_block(config) * tokens_of_rank(training, config) * model.moe_router_topk
+    return routed / model.num_experts * imbalance(training, config)
+
+
+def imbalance(training: TrainingSpec, config: ParallelConfig) -> float:
+    """Tokens of the busiest rank over the mean; ``ep`` if it gets all of them."""
+    return min(training.expert_imbalance, float(config.expert_model_parallel_size))
+
+
+def expert_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ExpertTraffic:
+    """What a layer with experts moves in the forward pass; that of its shared experts and attention apart."""
+    ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
+    one = tokens_of_rank(training, config) * model.hidden_size * training.parameter_bytes
+    if training.moe_token_dispatcher_type == "allgather":
+        return ExpertTraffic(0.0, 0, float(ep * etp * one), 2 * (ep * etp > 1), ep * etp)
+    sent = float(one * model.moe_router_topk) * imbalance(training, config)
+    return ExpertTraffic(sent, 2 * (ep > 1), etp * sent, 2 * (etp > 1), etp)
