@@ -14,7 +14,9 @@ from pipette_opt.costs.collectives import (
     tensor_traffic,
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute
-from pipette_opt.costs.context import inside_layer_s
+from pipette_opt.costs.context import inside_stages_s
+from pipette_opt.costs.exchange import expert_layer_s, expert_ring_s
+from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import StageRing, stage_rings
 from pipette_opt.errors import InputError
@@ -162,7 +164,14 @@ def build_problem_data(
     tick_s = shortest / TICKS_PER_ROUND_TRIP
     links = _Links(tick_s)
     candidates = [
-        _candidate(instance, candidate, times, block, links, closed=candidate.config.num_chunks == 1 and not lower_form)
+        _candidate(
+            instance,
+            candidate,
+            times,
+            block,
+            links,
+            closed=not lower_form and has_closed_form(instance, candidate.config, block),
+        )
         for candidate, times in zip(fitting, compute, strict=True)
         for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
     ]
@@ -173,6 +182,13 @@ def build_problem_data(
         kind_of_node=instance.cluster.kind_of_node,
         capacity_mib=np.asarray(capacity_bytes) // MIB,
     )
+
+
+def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
+    """Whether the schedule is 1F1B, and no block of experts spans hosts, so that what they send is always the same."""
+    if config.num_chunks > 1:
+        return False
+    return instance.model.num_experts is None or _ranks_of_a_host(config, block) % expert_block(config) == 0
 
 
 def _candidate(
@@ -218,14 +234,19 @@ def _candidate(
         ),
         ring_class=np.array([distinct.index(ring) for ring in rings]),
         ring_ticks=links.shared(
-            ("rings", *distinct, members, gpus, num_hosts, closed),
+            ("rings", *distinct, members, gpus, num_hosts, closed, *_expert_key(instance, config, block)),
             lambda: np.array(
-                [_ring_ticks(instance, ring, members, gpus, num_hosts, tick_s, rounding) for ring in distinct]
+                [
+                    _ring_ticks(instance, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
+                    for ring in distinct
+                ]
             ),
         )
         if several_hosts
         else np.zeros((len(distinct), 0, 0), dtype=np.int64),
-        ring_floor_ticks=np.array([_ring_floor(instance, ring, members, tick_s, rounding) for ring in rings]),
+        ring_floor_ticks=np.array(
+            [_ring_floor(instance, config, block, ring, members, tick_s, rounding) for ring in rings]
+        ),
         tensor_forward_ticks=tensor_forward,
         tensor_backward_ticks=tensor_backward,
         embedding_ticks=links.shared(
@@ -260,15 +281,30 @@ def _gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
     return slot * block.stages * block.replicas
 
 
+def _ranks_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
+    """Ranks of one stage on each host that has it."""
+    return _gpus_of_a_host(config, block) // block.stages
+
+
+def _expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> tuple[Hashable, ...]:
+    """What rings of experts depend on beside those of everything else."""
+    if instance.model.num_experts is None:
+        return ()
+    return expert_block(config), _ranks_of_a_host(config, block)
+
+
 def _chunk_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray]:
     """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
-    forward, backward = inside_layer_s(instance, config, compute)
     if block.nodes_per_slot > 1:
-        forward = backward = 0.0
-    layers = np.array(config.layers_per_stage, dtype=np.float64) / config.num_chunks
-    return compute.forward_s + layers * forward, compute.backward_s + layers * backward
+        return compute.forward_s, compute.backward_s
+    experts = 0.0, 0.0
+    if instance.model.num_experts is not None:
+        ranks, gpus = _ranks_of_a_host(config, block), _gpus_of_a_host(config, block)
+        experts = expert_layer_s(instance, config, ranks, gpus)
+    forward, backward = inside_stages_s(instance, config, compute, experts)
+    return compute.forward_s + forward, compute.backward_s + backward
 
 
 def _paths(
@@ -323,6 +359,8 @@ def _tensor_ticks(
 
 def _ring_ticks(
     instance: Instance,
+    config: ParallelConfig,
+    block: NodeBlock,
     ring: StageRing,
     members: int,
     gpus: int,
@@ -330,28 +368,56 @@ def _ring_ticks(
     tick_s: float,
     rounding: Rounding,
 ) -> IntArray:
-    def time_s(traffic: RingTraffic) -> FloatArray:
-        return inter_node_ring_s(
+    """
+    Of one ring by its slowest hop.
+
+    With experts two rings follow one another over the same hosts, each at the pace of the same hop, or of the fabric if
+    that is slower.
+    """
+
+    def time_s(traffic: RingTraffic, flows: int = members) -> FloatArray:
+        across = inter_node_ring_s(
             instance.cluster,
             traffic,
-            group_flows=members,
+            group_flows=flows,
             num_flows=gpus,
             num_hosts=num_hosts,
             stack=instance.stack,
             algorithm=instance.allreduce,
         )
+        if ring.experts is None or flows == 1 or instance.allreduce != "ring":
+            return across
+        return np.maximum(across, intra_node_ring_s(instance.cluster, traffic, instance.stack))
 
-    return _link_ticks(ring.shown_s(time_s), tick_s, rounding)
+    ranks, size = _ranks_of_a_host(config, block), expert_block(config)
+
+    def experts_s(traffic: RingTraffic) -> FloatArray | float:
+        if ranks % size == 0 and traffic.num_steps:
+            return time_s(traffic, ranks // size)
+        return expert_ring_s(instance, config, traffic, ranks, gpus)
+
+    return _link_ticks(ring.shown_s(time_s, experts_s), tick_s, rounding)
 
 
-def _ring_floor(instance: Instance, ring: StageRing, members: int, tick_s: float, rounding: Rounding) -> int:
-    if members == 1:
+def _ring_floor(
+    instance: Instance,
+    config: ParallelConfig,
+    block: NodeBlock,
+    ring: StageRing,
+    members: int,
+    tick_s: float,
+    rounding: Rounding,
+) -> int:
+    if members == 1 and ring.experts is None:
         return 0
 
     def time_s(traffic: RingTraffic) -> FloatArray:
-        return np.array(intra_node_ring_s(instance.cluster, traffic, instance.stack))
+        return np.array(intra_node_ring_s(instance.cluster, traffic, instance.stack) if members > 1 else 0.0)
 
-    return int(_ticks(ring.shown_s(time_s), tick_s, rounding))
+    def experts_s(traffic: RingTraffic) -> float:
+        return expert_ring_s(instance, config, traffic, _ranks_of_a_host(config, block), _gpus_of_a_host(config, block))
+
+    return int(_ticks(ring.shown_s(time_s, experts_s), tick_s, rounding))
 
 
 def _embedding_key(instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int) -> tuple[Hashable, ...]:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.types import Collective, FloatArray, IntArray
@@ -35,6 +36,9 @@ class RingTraffic(NamedTuple):
     hop_bytes: float
     num_steps: int
     num_calls: int = 1
+
+
+NO_TRAFFIC = RingTraffic(0.0, 0, 0)
 
 
 class RingArrays(NamedTuple):
@@ -58,17 +62,22 @@ def gather_traffic(message_bytes: float, group_size: int) -> RingTraffic:
 
 
 def gradient_traffic(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stack: StackSpec = DEFAULT_STACK
+    model: ModelSpec,
+    training: TrainingSpec,
+    config: ParallelConfig,
+    stack: StackSpec = DEFAULT_STACK,
+    *,
+    experts: bool = False,
 ) -> list[RingTraffic]:
     """
-    What one ring of each stage moves per iteration, length ``pp``.
+    What one ring of each stage moves per iteration, length ``pp``; ``experts``: of those, which have their own.
 
     Without the distributed optimizer an all-reduce of the gradients; with it a reduce-scatter of the gradients and
     later an all-gather of the parameters, unless that runs beside the forwards (:func:`parameter_traffic`). What hides
     behind the backward pass by the stack's constant is left out; with ``overlap_grad_reduce`` nothing is.
     """
     exposed = 1.0 if config.overlap_grad_reduce else 1.0 - stack.gradient_overlap
-    size = config.data_parallel_size * config.context_parallel_size
+    size, counts = _replicas_and_parameters(model, config, experts)
     scatter, gather = gather_traffic(training.gradient_bytes, size), gather_traffic(training.parameter_bytes, size)
     if not config.use_distributed_optimizer:
         one = all_reduce_traffic(training.gradient_bytes, size)
@@ -76,14 +85,26 @@ def gradient_traffic(
         one = scatter
     else:
         one = RingTraffic(scatter.hop_bytes + gather.hop_bytes, scatter.num_steps + gather.num_steps, 2)
-    counts = stage_parameters(model, config).tolist()
-    return [RingTraffic(exposed * one.hop_bytes * count, one.num_steps, one.num_calls) for count in counts]
+    return [
+        RingTraffic(exposed * one.hop_bytes * count, one.num_steps, one.num_calls) if count else NO_TRAFFIC
+        for count in counts
+    ]
 
 
-def parameter_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> list[RingTraffic]:
-    """All-gather of each stage's parameters by the distributed optimizer, length ``pp``."""
-    one = gather_traffic(training.parameter_bytes, config.data_parallel_size * config.context_parallel_size)
-    return [RingTraffic(one.hop_bytes * count, one.num_steps) for count in stage_parameters(model, config).tolist()]
+def parameter_traffic(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
+) -> list[RingTraffic]:
+    """All-gather of each stage's parameters (or those of its experts) by the distributed optimizer, length ``pp``."""
+    size, counts = _replicas_and_parameters(model, config, experts)
+    one = gather_traffic(training.parameter_bytes, size)
+    return [RingTraffic(one.hop_bytes * count, one.num_steps) if count else NO_TRAFFIC for count in counts]
+
+
+def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
+    """Ranks that hold the same, and parameters on one rank of each stage."""
+    if experts:
+        return expert_replicas(config), stage_expert_parameters(model, config).tolist()
+    return config.data_parallel_size * config.context_parallel_size, stage_parameters(model, config).tolist()
 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
@@ -98,23 +119,30 @@ def embedding_traffic(model: ModelSpec, training: TrainingSpec, config: Parallel
 
 
 def tensor_traffic(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stack: StackSpec = DEFAULT_STACK
+    model: ModelSpec,
+    training: TrainingSpec,
+    config: ParallelConfig,
+    stack: StackSpec = DEFAULT_STACK,
+    *,
+    has_experts: bool = False,
 ) -> tuple[RingTraffic, RingTraffic]:
     """
     What one tensor-parallel ring moves per layer and micro-batch: forward and backward.
 
-    Two all-reduces each way, or, with sequence parallelism, an all-gather and a reduce-scatter in place of each,
+    Two all-reduces each way (attention and MLP; of a layer with experts attention, and the shared experts if there are
+    some), or, with sequence parallelism, an all-gather and a reduce-scatter in place of each,
     which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's.
     """
     tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
     message = tokens * model.hidden_size * training.parameter_bytes
     one = all_reduce_traffic(message, config.tensor_model_parallel_size)
-    calls = 4 if config.sequence_parallel else 2
+    parts = 1 if has_experts and not model.moe_shared_expert_intermediate_size else 2
+    calls = 2 * parts if config.sequence_parallel else parts
     repeated = config.recompute_granularity == "full"
-    backward_bytes = 2 * one.hop_bytes * (1.0 - stack.tensor_overlap + repeated)
+    backward_bytes = parts * one.hop_bytes * (1.0 - stack.tensor_overlap + repeated)
     return (
-        RingTraffic(2 * one.hop_bytes, 2 * one.num_steps, calls),
-        RingTraffic(backward_bytes, (1 + repeated) * 2 * one.num_steps, (1 + repeated) * calls),
+        RingTraffic(parts * one.hop_bytes, parts * one.num_steps, calls),
+        RingTraffic(backward_bytes, (1 + repeated) * parts * one.num_steps, (1 + repeated) * calls),
     )
 
 

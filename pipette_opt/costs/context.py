@@ -7,10 +7,14 @@ their gradients travel with them (Liu et al., arXiv 2310.01889). What a step's a
 layer. Megatron-Core gives each rank an early and a late piece of the sequence, so that causal blocks are equal.
 """
 
+import numpy as np
+
 from pipette_opt.costs.collectives import RingTraffic, intra_node_ring_s, tensor_traffic
 from pipette_opt.costs.compute import StageCompute, attention_times_s
+from pipette_opt.costs.experts import moe_layers
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+from pipette_opt.types import FloatArray
 
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
@@ -52,17 +56,35 @@ def hidden_by_attention_s(instance: Instance, config: ParallelConfig) -> tuple[f
     return forward, backward + (forward if config.recompute_granularity is not None else 0.0)
 
 
-def inside_layer_s(instance: Instance, config: ParallelConfig, compute: StageCompute) -> tuple[float, float]:
+def inside_stages_s(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, experts_s: tuple[float, float] = (0.0, 0.0)
+) -> FloatArray:
+    """
+    Communication inside the layers of each chunk for one micro-batch, shape ``(2, num_chunks, pp)``.
+
+    Forward and backward, if tensor- and context-parallel groups stay inside hosts; ``experts_s``: what a layer with
+    experts has beside that.
+    """
+    with_experts = moe_layers(instance.model, config)
+    dense = np.array(config.layers_per_stage) // config.num_chunks - with_experts
+    plain = inside_layer_s(instance, config, compute)
+    other = inside_layer_s(instance, config, compute, has_experts=True)
+    return np.stack([dense * plain[way] + with_experts * (other[way] + experts_s[way]) for way in (0, 1)])
+
+
+def inside_layer_s(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, *, has_experts: bool = False
+) -> tuple[float, float]:
     """
     Tensor- and context-parallel communication of one layer and micro-batch, if both stay inside hosts, seconds.
 
-    Forward and backward; what a layer hides is left out.
+    Forward and backward; what a layer hides is left out, and what experts send.
     """
     found = [0.0, 0.0]
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     if config.tensor_model_parallel_size > 1:
         idle = (compute.idle_forward_s, compute.idle_backward_s)
-        for way, ring in enumerate(tensor_traffic(model, training, config, stack)):
+        for way, ring in enumerate(tensor_traffic(model, training, config, stack, has_experts=has_experts)):
             found[way] += max(intra_node_ring_s(cluster, ring, stack) - idle[way], 0.0)
     if config.context_parallel_size > 1:
         hidden = hidden_by_attention_s(instance, config)

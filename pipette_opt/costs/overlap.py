@@ -27,7 +27,8 @@ import numpy as np
 
 from pipette_opt.costs.collectives import RingTraffic, gradient_traffic, parameter_traffic
 from pipette_opt.costs.compute import StageCompute, stage_parameters
-from pipette_opt.costs.context import inside_layer_s
+from pipette_opt.costs.context import inside_stages_s
+from pipette_opt.costs.experts import expert_block, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec
 from pipette_opt.types import FloatArray, IntArray
@@ -59,6 +60,8 @@ class StageRing(NamedTuple):
     ----------
     parameters
         The gather that runs beside the forwards, if there is one.
+    experts, expert_parameters
+        The same of experts, over their own rings, after those.
     buckets
         Pieces of both; 0 if nothing runs beside compute.
     forward_s, backward_s
@@ -74,6 +77,8 @@ class StageRing(NamedTuple):
 
     reduction: RingTraffic
     parameters: RingTraffic | None = None
+    experts: RingTraffic | None = None
+    expert_parameters: RingTraffic | None = None
     buckets: int = 0
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -81,15 +86,23 @@ class StageRing(NamedTuple):
     others: int = 0
     slowdown: float = 0.0
 
-    def shown_s(self, time_s: Callable[[RingTraffic], FloatArray]) -> FloatArray:
-        """What the schedule sees of it; ``time_s`` says how long a ring takes."""
+    def shown_s(
+        self,
+        time_s: Callable[[RingTraffic], FloatArray],
+        experts_s: Callable[[RingTraffic], FloatArray | float] = lambda traffic: 0.0,
+    ) -> FloatArray:
+        """What the schedule sees of it; ``time_s`` says how long a ring takes, ``experts_s`` one of experts."""
         reduction = time_s(self.reduction)
+        if self.experts is not None:
+            reduction = reduction + experts_s(self.experts)
         if not self.buckets:
             return reduction
         shown = shown_reduction_s(reduction, self.buckets, self.backward_s, self.slowdown)
         if self.parameters is None:
             return shown
         gather = time_s(self.parameters)
+        if self.expert_parameters is not None:
+            gather = gather + experts_s(self.expert_parameters)
         waits = self.others * gather
         if self.first:
             waits = waits + shown_gather_s(gather, self.buckets, self.forward_s, self.slowdown)
@@ -108,18 +121,27 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
     model, training, stack = instance.model, instance.training, instance.stack
     traffic = gradient_traffic(model, training, config, stack)
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+    nobody: list[RingTraffic | None] = [None] * pp
+    experts = nobody
+    if model.num_experts is not None:
+        experts = [*gradient_traffic(model, training, config, stack, experts=True)]
+    both = list(zip(traffic, experts, strict=True))
     if not config.overlap_grad_reduce:
-        return [StageRing(one) for one in traffic]
+        return [StageRing(one, experts=other) for one, other in both]
     if chunks > 1:  # one chunk's part follows the last backward
-        return [StageRing(one._replace(hop_bytes=one.hop_bytes / chunks)) for one in traffic]
+        return [StageRing(_part(one, chunks), experts=other and _part(other, chunks)) for one, other in both]
     buckets, (forward, backward) = num_buckets(model, config), hiding_s(instance, config, compute, least=closed)
-    gathers: list[RingTraffic | None] = [None] * pp
+    gathers = expert_gathers = nobody
     if config.overlap_param_gather and closed:
         gathers = [*parameter_traffic(model, training, config)]
+        if model.num_experts is not None:
+            expert_gathers = [*parameter_traffic(model, training, config, experts=True)]
     return [
         StageRing(
             reduction=traffic[stage],
             parameters=gathers[stage],
+            experts=experts[stage],
+            expert_parameters=expert_gathers[stage],
             buckets=int(buckets[stage]),
             forward_s=float(forward[stage]),
             backward_s=float(backward[stage]),
@@ -131,6 +153,10 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
     ]
 
 
+def _part(traffic: RingTraffic, chunks: int) -> RingTraffic:
+    return traffic._replace(hop_bytes=traffic.hop_bytes / chunks)
+
+
 def hiding_s(
     instance: Instance, config: ParallelConfig, compute: StageCompute, *, least: bool
 ) -> tuple[FloatArray, FloatArray]:
@@ -138,16 +164,18 @@ def hiding_s(
     Forward and backward of one micro-batch on each stage, at least (or at most) on any hosts, shape ``(pp,)`` each.
 
     At least: the fastest kind of GPU, with tensor communication if groups stay inside hosts. At most: the slowest kind;
-    unlimited if tensor groups span hosts.
+    unlimited if tensor groups span hosts, or experts send tokens.
     """
     inside = config.tensor_model_parallel_size * config.context_parallel_size <= instance.cluster.gpus_per_node
+    if not least and instance.model.num_experts is not None and expert_block(config) > 1:
+        inside = False
     works = (compute.forward_s.sum(axis=1), compute.backward_s.sum(axis=1))
     if not least and not inside:
         return np.full(works[0].shape[1], UNLIMITED_S), np.full(works[0].shape[1], UNLIMITED_S)
     forward, backward = (work.min(axis=0) if least else work.max(axis=0) for work in works)
     if inside:
-        layers, per_layer = np.array(config.layers_per_stage), inside_layer_s(instance, config, compute)
-        forward, backward = forward + per_layer[0] * layers, backward + per_layer[1] * layers
+        layers = inside_stages_s(instance, config, compute).sum(axis=1)
+        forward, backward = forward + layers[0], backward + layers[1]
     return forward, backward
 
 
@@ -181,7 +209,8 @@ def num_buckets(model: ModelSpec, config: ParallelConfig) -> IntArray:
     ranks = config.data_parallel_size * config.context_parallel_size
     size = config.ddp_bucket_size or max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks)
     buckets = np.ones(config.pipeline_model_parallel_size, dtype=np.int64)
-    buckets[0] = max(1, int(np.ceil(stage_parameters(model, config)[0] / config.num_chunks / size)))
+    parameters = stage_parameters(model, config)[0] + stage_expert_parameters(model, config)[0]
+    buckets[0] = max(1, int(np.ceil(parameters / config.num_chunks / size)))
     return buckets
 
 

@@ -3,12 +3,10 @@ All costs of configurations on given GPUs, in seconds.
 
 Placements with equal degrees are costed together, as arrays; one placement is a batch of one. Flows that run at once
 and share a host pair: the messages of one stage boundary in one direction; the gradient rings of all stages; the
-tensor-parallel rings of all stages; their context-parallel rings.
+tensor-parallel rings of all stages; their context-parallel rings; all-to-alls between experts.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,50 +14,29 @@ from pipette_opt.costs.collectives import (
     RingArrays,
     RingTraffic,
     across_s,
-    embedding_traffic,
-    gradient_traffic,
     has_tied_stages,
-    hierarchical_s,
     inside_s,
-    parameter_traffic,
     stacked,
-    tensor_traffic,
-    tree_edges,
-    tree_s,
 )
-from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
-from pipette_opt.costs.context import context_traffic, hidden_by_attention_s
-from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
-from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets
-from pipette_opt.costs.times import MissingLink, PlacedBatch, PlacedTimes
+from pipette_opt.costs.messages import intra_node_message_s
+from pipette_opt.costs.overlap import exposed
+from pipette_opt.costs.placed_experts import PlacedExperts, check_expert_ranks, in_step
+from pipette_opt.costs.placed_links import PlacedLinks, flow_rates, spread
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.costs.unplaced import Costs, costs_of, in_a_vee
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.parallel.schedule import Layout
-from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.specs import Instance
 from pipette_opt.types import Collective, FloatArray, IntArray, RankOrder
 
 __all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "placed_times"]
 
-Grid = tuple[int, int, int, int, int, RankOrder, bool, bool, bool]
+Grid = tuple[int, int, int, int, int, int, int, RankOrder, bool, bool, bool]
 """
-What a batch has in common: tensor, context, data and pipeline size, chunks per stage, rank order; whether gradients,
-parameters and activations are sent beside compute.
+What a batch has in common: tensor, context, data and pipeline size, chunks per stage, expert and expert tensor size,
+rank order; whether gradients, parameters and activations are sent beside compute.
 """
-
-
-class _Costs(NamedTuple):
-    """What a configuration costs wherever it is placed."""
-
-    compute: StageCompute
-    message_bytes: float
-    tensor: tuple[RingTraffic, RingTraffic]
-    context: tuple[RingTraffic, RingTraffic]
-    attention: tuple[float, float]
-    gradient: list[RingTraffic]
-    parameters: list[RingTraffic]
-    embedding: RingTraffic
-    buckets: IntArray
-    least: tuple[FloatArray, FloatArray]
 
 
 def placed_times(
@@ -78,7 +55,7 @@ def placed_times(
     MissingLinkError
         If the placement uses a link that was not measured.
     """
-    known = {config: _in_a_vee(instance, config, _costs(instance, config))} if layout == "vee" else None
+    known = {config: in_a_vee(instance, config, costs_of(instance, config))} if layout == "vee" else None
     batch = placed_batch(instance, [(config, placement)], known)
     for who, source, target in batch.missing.values():
         cluster = instance.cluster
@@ -97,7 +74,7 @@ def placed_batches(
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
         grids.setdefault(_grid(config, placement), []).append(index)
-    known: dict[ParallelConfig, _Costs] = {}
+    known: dict[ParallelConfig, Costs] = {}
     return [
         (np.array(members), placed_batch(instance, [placed[index] for index in members], known))
         for members in grids.values()
@@ -107,7 +84,7 @@ def placed_batches(
 def placed_batch(
     instance: Instance,
     placed: Sequence[tuple[ParallelConfig, Placement]],
-    known: dict[ParallelConfig, _Costs] | None = None,
+    known: dict[ParallelConfig, Costs] | None = None,
 ) -> PlacedBatch:
     """
     Times of placements of one grid.
@@ -120,8 +97,9 @@ def placed_batch(
     known = {} if known is None else known
     for config, _ in placed:
         if config not in known:
-            known[config] = _costs(instance, config)
+            known[config] = costs_of(instance, config)
     first, placement = placed[0]
+    check_expert_ranks(instance.model, first, placement.order)
     ranks = RankGrid.of(first, placement.order).ranks()
     nodes = np.stack([placement.node for _, placement in placed])
     configs = [config for config, _ in placed]
@@ -135,64 +113,12 @@ def _grid(config: ParallelConfig, placement: Placement) -> Grid:
         config.data_parallel_size,
         config.pipeline_model_parallel_size,
         config.num_chunks,
+        config.expert_model_parallel_size,
+        config.expert_tensor_size,
         placement.order,
         config.overlap_grad_reduce,
         config.overlap_param_gather,
         config.overlap_p2p_communication,
-    )
-
-
-def _costs(instance: Instance, config: ParallelConfig) -> _Costs:
-    model, training, stack = instance.model, instance.training, instance.stack
-    compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
-    none = np.zeros(config.pipeline_model_parallel_size)
-    return _Costs(
-        compute=compute,
-        message_bytes=p2p_bytes(model, training, config),
-        tensor=tensor_traffic(model, training, config, stack),
-        context=context_traffic(model, training, config),
-        attention=hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0),
-        gradient=gradient_traffic(model, training, config, stack),
-        parameters=parameter_traffic(model, training, config) if config.overlap_param_gather else [],
-        embedding=embedding_traffic(model, training, config),
-        buckets=num_buckets(model, config) if overlap else none.astype(np.int64),
-        least=hiding_s(instance, config, compute, least=True) if overlap else (none, none),
-    )
-
-
-def _in_a_vee(instance: Instance, config: ParallelConfig, costs: _Costs) -> _Costs:
-    """The output head and the last norm on the first stage, whose embeddings are then no copies."""
-    chunks, layers = config.num_chunks, config.layers_per_stage
-    if config.pipeline_model_parallel_size == 1:
-        return costs
-    fixed = instance.stack.micro_batch_s / 2.0 / chunks
-
-    def moved(work_s: FloatArray) -> FloatArray:
-        of_layers = fixed + (work_s[:, -1, 0] - fixed) * (layers[-1] / layers[0])
-        work = work_s.copy()
-        work[:, -1, 0] += work_s[:, -1, -1] - of_layers
-        work[:, -1, -1] = of_layers
-        return work
-
-    model, tp = instance.model, config.tensor_model_parallel_size
-    before = stage_parameters(model, config)
-    vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
-    after = before.copy()
-    after[-1] -= vocabulary + model.norm_parameters
-    after[0] += vocabulary * model.untie_embeddings_and_output_weights + model.norm_parameters
-
-    def scaled(traffic: list[RingTraffic]) -> list[RingTraffic]:
-        shares = (after / before).tolist()
-        return [one._replace(hop_bytes=one.hop_bytes * by) for one, by in zip(traffic, shares, strict=True)]
-
-    compute = replace(
-        costs.compute, forward_s=moved(costs.compute.forward_s), backward_s=moved(costs.compute.backward_s)
-    )
-    return costs._replace(
-        compute=compute,
-        gradient=scaled(costs.gradient),
-        parameters=scaled(costs.parameters) if costs.parameters else [],
-        embedding=costs.embedding._replace(hop_bytes=0.0, num_steps=0, num_calls=0),
     )
 
 
@@ -206,17 +132,19 @@ class _Batch:
         Host of each rank, shape ``(n, pp, dp, cp, tp)``.
     """
 
-    def __init__(self, instance: Instance, configs: list[ParallelConfig], costs: list[_Costs], hosts: IntArray) -> None:
+    def __init__(self, instance: Instance, configs: list[ParallelConfig], costs: list[Costs], hosts: IntArray) -> None:
         self.instance, self.configs, self.costs, self.hosts = instance, configs, costs, hosts
         self.config = configs[0]  # the degrees are those of all
-        self.missing: dict[int, MissingLink] = {}
+        self.links = PlacedLinks(instance)
+        experts = [one.experts for one in costs if one.experts is not None]
+        self.experts = PlacedExperts(self.links, self.config, experts, hosts) if experts else None
 
     def times(self) -> PlacedBatch:
         """All costs."""
         forward, backward = self._compute()
-        tensor_forward, tensor_backward = self._tensor()
-        send_forward, send_backward = self._sends()
-        forward, backward = forward + tensor_forward, backward + tensor_backward
+        (tensor_forward, tensor_backward), experts = self._inside_layers()
+        send_forward, send_backward = (self._in_step(one) for one in self._sends())
+        forward, backward = self._in_step(forward + tensor_forward), self._in_step(backward + tensor_backward)
         reduction, gather = self._reductions()
         beside = None
         if self.config.overlap_grad_reduce:
@@ -236,8 +164,10 @@ class _Batch:
             optimizer_s=np.array([one.compute.optimizer_s for one in self.costs]),
             embedding_s=self._embeddings(),
             overlap_p2p=self.config.overlap_p2p_communication,
+            expert_forward_s=None if experts is None else experts[0],
+            expert_backward_s=None if experts is None else experts[1],
             **({} if beside is None else beside._asdict()),
-            missing=self.missing,
+            missing=self.links.missing,
         )
 
     def _compute(self) -> tuple[FloatArray, FloatArray]:
@@ -251,22 +181,45 @@ class _Batch:
         slowest = [work[which, kinds, :, stage].max(axis=3).transpose(0, 3, 1, 2) for work in works]
         return slowest[0], slowest[1]
 
-    def _tensor(self) -> tuple[FloatArray, FloatArray]:
-        """Communication inside the layers of every chunk, shape ``(n, chunks, pp, dp)`` each, forward and backward."""
+    def _in_step(self, times: FloatArray) -> FloatArray:
+        """Times with the replicas as last axis, of which some wait for each other."""
+        return in_step(self.instance.model, self.config, times)
+
+    def _inside_layers(self) -> tuple[FloatArray, FloatArray | None]:
+        """
+        Communication inside the layers of every chunk, forward and backward, shape ``(2, n, chunks, pp, dp)``.
+
+        All of it, and the part that experts send.
+        """
+        idle = [(one.compute.idle_forward_s, one.compute.idle_backward_s) for one in self.costs]
+        context, chunks = self._context(), self.config.num_chunks
+        plain = context + self._tensor([one.tensor for one in self.costs], idle)
+        layers = np.array([config.layers_per_stage for config in self.configs])[:, None, :] / chunks
+        if self.experts is None:
+            return np.repeat(layers[..., None] * plain[:, :, None], chunks, axis=2), None
+        experts = self.experts.layer_s()
+        with_experts = np.stack([one.layers for one in self.experts.costs]).astype(np.float64)[..., None]
+        other = context + self._tensor([one.tensor for one in self.experts.costs], idle)
+        sent = with_experts * experts[:, :, None]
+        dense = layers[..., None] - with_experts
+        found: FloatArray = dense * plain[:, :, None] + with_experts * other[:, :, None] + sent
+        return found, sent
+
+    def _tensor(self, traffic: list[tuple[RingTraffic, RingTraffic]], idle: list[tuple[float, float]]) -> FloatArray:
+        """Tensor communication of one layer, shape ``(2, n, pp, dp)``."""
         n, pp, dp, cp, tp = self.hosts.shape
-        chunks = self.config.num_chunks
-        per_layer = np.zeros((2, n, pp, dp))
-        if tp > 1:
-            idle = [(one.compute.idle_forward_s, one.compute.idle_backward_s) for one in self.costs]
-            groups = self.hosts.reshape(n, pp * dp * cp, tp)
-            per_layer += self._layer(groups, [one.tensor for one in self.costs], idle, "a tensor-parallel group")
-        if cp > 1:
-            groups = self.hosts.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
-            hidden = [one.attention for one in self.costs]
-            per_layer += self._layer(groups, [one.context for one in self.costs], hidden, "a context-parallel group")
-        layers = np.array([config.layers_per_stage for config in self.configs])[:, None, :, None] / chunks
-        forward, backward = (np.repeat(layers * one[:, None], chunks, axis=1) for one in per_layer)
-        return forward, backward
+        if tp == 1:
+            return np.zeros((2, n, pp, dp))
+        return self._layer(self.hosts.reshape(n, pp * dp * cp, tp), traffic, idle, "a tensor-parallel group")
+
+    def _context(self) -> FloatArray:
+        """Context-parallel communication of one layer, shape ``(2, n, pp, dp)``."""
+        n, pp, dp, cp, tp = self.hosts.shape
+        if cp == 1:
+            return np.zeros((2, n, pp, dp))
+        groups = self.hosts.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
+        hidden = [one.attention for one in self.costs]
+        return self._layer(groups, [one.context for one in self.costs], hidden, "a context-parallel group")
 
     def _layer(
         self,
@@ -277,9 +230,9 @@ class _Batch:
     ) -> FloatArray:
         """Rings of one layer beyond what is hidden, the slowest of a slot, shape ``(2, n, pp, dp)``."""
         n, pp, dp = self.hosts.shape[:3]
-        rings, found = self._rings(groups, who), np.empty((2, n, pp, dp))
+        rings, found = self.links.rings(groups, who), np.empty((2, n, pp, dp))
         for way in (0, 1):
-            times = rings.time_s(_spread(stacked([one[way] for one in traffic]), 1))
+            times = rings.time_s(spread(stacked([one[way] for one in traffic]), 1))
             beside = np.array([one[way] for one in hidden])[:, None, None]
             found[way] = np.maximum(times.reshape(n, pp, dp, -1).max(axis=3) - beside, 0.0)
         return found
@@ -305,8 +258,8 @@ class _Batch:
         cluster = self.instance.cluster
         sets = (len(here) * here.shape[1], -1)
         flows = message_flows(here.reshape(sets), there.reshape(sets), cluster.num_nodes).reshape(here.shape)
-        rate = _flow_rates(cluster, here, there, np.where(here == there, 0, flows))
-        self._note_missing("the pipeline", rate, here, there)
+        rate = flow_rates(cluster, here, there, np.where(here == there, 0, flows))
+        self.links.note_missing("the pipeline", rate, here, there)
         size = size[:, None, None, None]
         inside = np.array([intra_node_message_s(cluster, float(one)) for one in size.ravel()])[:, None, None, None]
         times = np.where(here == there, inside, cluster.inter_node_latency_s + size / rate)
@@ -317,21 +270,35 @@ class _Batch:
         """Gradient reduction and parameter gather of each stage: the slowest of its rings, shape ``(n, pp)``."""
         n, pp, dp, cp, tp = self.hosts.shape
         beside = self.config.overlap_param_gather
-        if dp * cp == 1:
-            return np.zeros((n, pp)), np.zeros((n, pp)) if beside else None
-        groups = self.hosts.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
         algorithm = self.instance.allreduce
         if algorithm == "tree" and self.config.use_distributed_optimizer:
             algorithm = "ring"  # NCCL's reduce-scatter and all-gather know no trees
-        rings = self._rings(groups, "a data-parallel group", algorithm)
+        reduction, gather = self._expert_reductions(algorithm)
+        if dp * cp == 1:
+            return reduction, gather if beside else None
+        groups = self.hosts.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
+        rings = self.links.rings(groups, "a data-parallel group", algorithm)
 
         def slowest(traffic: list[RingTraffic]) -> FloatArray:
             of_ring = (np.repeat(values.reshape(n, pp), tp, axis=1) for values in stacked(traffic))
             times: FloatArray = rings.time_s(RingArrays(*of_ring)).reshape(n, pp, tp).max(axis=2)
             return times
 
-        reduction = slowest([one for costs in self.costs for one in costs.gradient])
-        return reduction, slowest([one for costs in self.costs for one in costs.parameters]) if beside else None
+        reduction = reduction + slowest([one for costs in self.costs for one in costs.gradient])
+        if not beside:
+            return reduction, None
+        return reduction, gather + slowest([one for costs in self.costs for one in costs.parameters])
+
+    def _expert_reductions(self, algorithm: Collective) -> tuple[FloatArray, FloatArray]:
+        """Gradients of experts, after those of everything else, and their parameters beside the forwards."""
+        none = np.zeros(self.hosts.shape[:2])
+        if self.experts is None:
+            return none, none
+        costs = self.experts.costs
+        reduction = self.experts.reduction_s(algorithm, [one.gradient for one in costs])
+        if not self.config.overlap_param_gather:
+            return reduction, none
+        return reduction, self.experts.reduction_s(algorithm, [one.parameters for one in costs])
 
     def _embeddings(self) -> FloatArray:
         """
@@ -347,7 +314,7 @@ class _Batch:
         cluster, stack = self.instance.cluster, self.instance.stack
         first, last = self.hosts[:, 0].reshape(n, -1), self.hosts[:, -1].reshape(n, -1)
         flows = message_flows(first, last, cluster.num_nodes)
-        traffic = _spread(stacked([one.embedding for one in self.costs]), 1)
+        traffic = spread(stacked([one.embedding for one in self.costs]), 1)
         one_flow, two_hosts = np.array(1), np.array(2)
         times = np.broadcast_to(inside_s(cluster, traffic, stack), first.shape)
         for num_flows in np.unique(flows[first != last]):
@@ -358,90 +325,3 @@ class _Batch:
             times = np.where(these, across_s(cluster, traffic, rate, one_flow, two_hosts, stack), times)
         slowest: FloatArray = times.max(axis=1)
         return slowest
-
-    def _rings(self, groups: IntArray, who: str, algorithm: Collective = "ring") -> "_Rings":
-        """Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once."""
-        from pipette_opt.costs._flows import ring_hops
-
-        source, target, shared, num_hosts, members = ring_hops(groups, self.instance.cluster.num_nodes)
-        if algorithm == "tree":
-            return _Rings(
-                self.instance, algorithm, self._host_loads(source, num_hosts, members, who), num_hosts, members
-            )
-        rate = _flow_rates(self.instance.cluster, source, target, shared)
-        self._note_missing(who, rate, source, target)
-        return _Rings(self.instance, algorithm, rate.min(axis=2), num_hosts, members)
-
-    def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
-        """
-        Of double trees over the hosts of groups, in order: the longest a host takes for its part of a byte.
-
-        ``hosts``, shape ``(n, groups, members)``, holds ``num_hosts`` of each group; the trees of one placement run at
-        once. Shape ``(n, groups)``, zero for a single host; NaN if an edge was not measured.
-        """
-        cluster, loads = self.instance.cluster, np.zeros(num_hosts.shape)
-        for one in range(len(hosts)):
-            flows, ends = np.zeros((cluster.num_nodes,) * 2, dtype=np.int64), []
-            for group, count in enumerate(num_hosts[one].tolist()):
-                edges = hosts[one, group, tree_edges(count)] if count > 1 else np.zeros((0, 2), dtype=np.int64)
-                both = np.concatenate([edges, edges[:, ::-1]])  # up when reducing, down when broadcasting
-                once = np.unique(both, axis=0)  # both trees may use a pair; what they send over it follows in turn
-                flows[once[:, 0], once[:, 1]] += members[one, group]
-                ends.append(both)
-            for group, both in enumerate(ends):
-                rate = _flow_rates(cluster, both[:, 0], both[:, 1], flows[both[:, 0], both[:, 1]])
-                self._note_missing(who, rate[None], both[None, :, 0], both[None, :, 1], one)
-                out, into = np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes)
-                np.add.at(out, both[:, 0], 0.5 / rate)
-                np.add.at(into, both[:, 1], 0.5 / rate)
-                loads[one, group] = max(out.max(), into.max())
-        return loads
-
-    def _note_missing(self, who: str, rate: FloatArray, source: IntArray, target: IntArray, first: int = 0) -> None:
-        """Remember the first link of each placement, from ``first`` on, that was not measured."""
-        for place in np.argwhere(np.isnan(rate)):
-            at = tuple(place)
-            self.missing.setdefault(first + int(at[0]), MissingLink(who, int(source[at]), int(target[at])))
-
-
-class _Rings(NamedTuple):
-    """
-    Collectives of placements: hosts and own flows of each group, shape ``(n, groups)``.
-
-    ``pace``: what a flow gets over the slowest hop, bytes per second; of trees what a host takes for a byte.
-    """
-
-    instance: Instance
-    algorithm: Collective
-    pace: FloatArray
-    num_hosts: IntArray
-    members: IntArray
-
-    def time_s(self, traffic: RingArrays) -> FloatArray:
-        """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
-        cluster, stack = self.instance.cluster, self.instance.stack
-        inside = np.where(self.members > 1, inside_s(cluster, traffic, stack), 0.0)
-        several = self.num_hosts > 1
-        times = {"ring": across_s, "hierarchical": hierarchical_s, "tree": tree_s}[self.algorithm]
-        hosts = np.where(several, self.num_hosts, 2)  # what is not used must be defined, too
-        across = times(cluster, traffic, self.pace, self.members, hosts, stack)
-        shown: FloatArray = np.where(several, across, inside)
-        return np.maximum(inside, shown) if self.algorithm == "ring" else shown
-
-
-def _spread(traffic: RingArrays, num_axes: int) -> RingArrays:
-    """The same with further axes behind."""
-    return RingArrays(*(values.reshape(values.shape + (1,) * num_axes) for values in traffic))
-
-
-def _flow_rates(cluster: ClusterSpec, source: IntArray, target: IntArray, flows: IntArray) -> FloatArray:
-    """Bytes per second of one of ``flows`` flows from host to host, infinite if there are none; arrays of one shape."""
-    rates = np.full(flows.shape, np.inf)
-    some = np.flatnonzero(flows)
-    if not len(some):
-        return rates
-    counts = flows.ravel()[some]
-    used = np.flatnonzero(np.bincount(counts))
-    table = np.stack([cluster.pair_bytes_per_s(int(one)) / one for one in used])
-    rates.ravel()[some] = table[np.searchsorted(used, counts), source.ravel()[some], target.ravel()[some]]
-    return rates

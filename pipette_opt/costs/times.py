@@ -20,7 +20,7 @@ class PlacedTimes:
         One micro-batch through one model chunk, communication inside layers and recomputation included, shape
         ``(num_chunks, pp, dp)``; one chunk without interleaving.
     tensor_forward_s, tensor_backward_s
-        The part of them that is tensor- and context-parallel communication, same shape.
+        The part of them that is communication inside layers, same shape.
     send_forward_s
         Transfer of one micro-batch from stage ``s`` to stage ``(s + 1) % pp``, shape ``(pp, dp)``; the last
         row is used by interleaved schedules only. Zero if ``pp`` is 1.
@@ -49,6 +49,9 @@ class PlacedTimes:
     shown_s
         What the solver's form counts in place of ``reduction_s`` if something runs beside compute, shape ``(pp,)``; see
         ``costs/overlap.py``.
+    expert_forward_s, expert_backward_s
+        The part of ``tensor_forward_s`` and ``tensor_backward_s`` that is tokens on their way to experts and back; the
+        rest is tensor- and context-parallel.
     overlap_p2p
         Whether an interleaved schedule with blocking sends goes on while it sends in its steady state.
     """
@@ -69,6 +72,8 @@ class PlacedTimes:
     first_extra_s: FloatArray | None = None
     last_extra_s: FloatArray | None = None
     shown_s: FloatArray | None = None
+    expert_forward_s: FloatArray | None = None
+    expert_backward_s: FloatArray | None = None
     overlap_p2p: bool = True
 
     def __post_init__(self) -> None:
@@ -90,7 +95,16 @@ ARRAYS = (
 )
 """The arrays that every placement has."""
 
-OPTIONAL = ("weight_s", "gather_s", "ready_s", "first_extra_s", "last_extra_s", "shown_s")
+OPTIONAL = (
+    "weight_s",
+    "gather_s",
+    "ready_s",
+    "first_extra_s",
+    "last_extra_s",
+    "shown_s",
+    "expert_forward_s",
+    "expert_backward_s",
+)
 """The arrays that some have."""
 
 
@@ -129,6 +143,8 @@ class PlacedBatch:
     first_extra_s: FloatArray | None = None
     last_extra_s: FloatArray | None = None
     shown_s: FloatArray | None = None
+    expert_forward_s: FloatArray | None = None
+    expert_backward_s: FloatArray | None = None
     overlap_p2p: bool = True
     missing: Mapping[int, MissingLink] = field(default_factory=dict)
 

@@ -46,11 +46,11 @@ def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedul
     """
     Iteration time: the stage that is finished last after its slowest replica and its reduction, then the optimizer.
 
-    Of that stage: its own work without and with communication inside layers, the idle time that would remain if all
-    transfers were free (bubble), what the transfers add (pipeline_parallel), and what gradients and parameters take
-    after the last backward or add beside the others (data_parallel). Each part is non-negative, as a stage does all its
-    work before it is finished, and as no operation of the schedule starts later when something gets shorter: starts are
-    maxima of sums.
+    Of that stage: its own work without communication inside layers, that communication (what experts send apart), the
+    idle time that would remain if all transfers were free (bubble), what the transfers add (pipeline_parallel), and
+    what gradients and parameters take after the last backward or add beside the others (data_parallel). Each part is
+    non-negative, as a stage does all its work before it is finished, and as no operation of the schedule starts later
+    when something gets shorter: starts are maxima of sums.
     """
     walked = walk(times, num_microbatches, p2p, schedule)
     finish, split = walked.finish_s, is_split(schedule)
@@ -64,13 +64,18 @@ def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedul
         alone = float(critical_path(one, num_microbatches, p2p, schedule)[stage, 0])
     free = critical_path(_transfers_free(one), num_microbatches, p2p, schedule)
     work = num_microbatches * float((times.forward_s + times.backward_s)[:, stage, replica].sum())
-    tensor = num_microbatches * float((times.tensor_forward_s + times.tensor_backward_s)[:, stage, replica].sum())
+    inside = num_microbatches * float((times.tensor_forward_s + times.tensor_backward_s)[:, stage, replica].sum())
+    experts = 0.0
+    if times.expert_forward_s is not None and times.expert_backward_s is not None:
+        sent = (times.expert_forward_s + times.expert_backward_s)[:, stage, replica]
+        experts = num_microbatches * float(sent.sum())
     # The clips remove rounding only.
     pipeline = max(alone - float(free[stage, 0]), 0.0)
     bubble = max(alone - pipeline - work, 0.0)
     breakdown = {
-        "compute": alone - pipeline - bubble - tensor,
-        "tensor_parallel": tensor,
+        "compute": alone - pipeline - bubble - inside,
+        "tensor_parallel": max(inside - experts, 0.0),
+        **({"expert_parallel": experts} if times.expert_forward_s is not None else {}),
         "bubble": bubble,
         "pipeline_parallel": pipeline,
         "data_parallel": float(done[stage]) - finished + max(finished - alone, 0.0),
@@ -192,6 +197,9 @@ def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
         raise InputError("global_batch_size", str(error)) from error
 
 
+EXPERTS = ("expert_forward_s", "expert_backward_s")
+"""Tokens on their way."""
+
 BESIDE = ("ready_s", "first_extra_s", "last_extra_s")
 """What collectives beside compute add to a schedule."""
 
@@ -199,7 +207,7 @@ BESIDE = ("ready_s", "first_extra_s", "last_extra_s")
 def _replica(times: PlacedTimes, replica: int) -> PlacedTimes:
     """One replica."""
     one = slice(replica, replica + 1)
-    names = ("forward_s", "backward_s", "tensor_forward_s", "tensor_backward_s", "weight_s", *BESIDE)
+    names = ("forward_s", "backward_s", "tensor_forward_s", "tensor_backward_s", "weight_s", *EXPERTS, *BESIDE)
     of_replica: dict[str, Any] = {
         name: array[:, :, one] for name in names if (array := getattr(times, name)) is not None
     }

@@ -1,0 +1,151 @@
+"""
+Tokens on their way to experts and back: all-to-alls of the expert-parallel groups, and rings of their neighbours.
+
+In an all-to-all every rank sends an equal part to every other rank of its group, all at once. Inside a host a rank's
+parts follow one another over the fabric. Between hosts the parts of all groups that run at once share the hosts' NICs:
+a host sends to each other host in turn, with all its ranks, and likewise receives; its whole load decides, not one
+link (``_flows.exchange_loads``). Both go on together, so the longer counts.
+"""
+
+import numpy as np
+
+from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ring_s, intra_node_ring_s
+from pipette_opt.costs.experts import ExpertTraffic, expert_block, expert_replicas, expert_traffic
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.types import FloatArray, IntArray
+
+
+def passes(config: ParallelConfig) -> tuple[int, int]:
+    """How often the forward and the backward pass do what the forward pass does: full recomputation does it again."""
+    return 1, 1 + (config.recompute_granularity == "full")
+
+
+def expert_rings(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> tuple[RingTraffic, RingTraffic]:
+    """Rings over neighbours of a layer with experts and a micro-batch, forward and backward."""
+    one = expert_traffic(model, training, config)
+    if not one.num_rings:
+        return NO_TRAFFIC, NO_TRAFFIC
+    steps = one.ring_size - 1
+    whole = RingTraffic(
+        one.num_rings * steps / one.ring_size * one.gathered_bytes, one.num_rings * steps, one.num_rings
+    )
+    forward, backward = (
+        RingTraffic(times * whole.hop_bytes, times * whole.num_steps, times * whole.num_calls)
+        for times in passes(config)
+    )
+    return forward, backward
+
+
+def exchange_s(
+    cluster: ClusterSpec,
+    stack: StackSpec,
+    part_bytes: FloatArray | float,
+    most: IntArray | int,
+    num_hosts: IntArray | int,
+    load_s_per_byte: FloatArray | float,
+) -> FloatArray:
+    """
+    One all-to-all, seconds; all arguments broadcast.
+
+    Parameters
+    ----------
+    part_bytes
+        What each rank sends to each other.
+    most
+        Most members of the group on one host.
+    load_s_per_byte
+        What the busiest host of the group takes if each part is one byte; unused on a single host.
+    """
+    hosts = np.asarray(num_hosts)
+    several = hosts > 1
+    fabric = (np.asarray(most) - 1) * np.asarray(part_bytes) / (cluster.intra_node_bytes_per_s * stack.intra_node)
+    share = stack.inter_node * (2.0 / np.maximum(hosts, 2)) ** stack.congestion
+    across = np.where(several, np.asarray(part_bytes) * load_s_per_byte / share, 0.0)
+    latency = np.where(
+        several, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
+    )
+    time: FloatArray = stack.collective_s + latency + np.maximum(fabric, across)
+    return time
+
+
+def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus: int) -> tuple[float, float]:
+    """
+    What the tokens of one layer with experts take at least on their way, for one micro-batch, forward and backward.
+
+    Exactly, if no block of experts spans hosts; otherwise over links as fast as the fastest, and nothing where hosts do
+    not hold blocks, or blocks hosts, as a whole.
+
+    Parameters
+    ----------
+    ranks
+        Of one stage on each host that has it.
+    gpus
+        All that are used of a host.
+    """
+    model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
+    one = expert_traffic(model, training, config)
+    rings = expert_rings(model, training, config)
+    ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
+    found = [0.0, 0.0]
+    for way, times in enumerate(passes(config)):
+        if one.num_rings:
+            found[way] += _ring_floor_s(instance, rings[way], one.ring_size, ranks, gpus)
+        if one.num_exchanges:
+            found[way] += times * one.num_exchanges * _exchange_floor_s(cluster, stack, one, ep, etp, ranks, gpus)
+    return found[0], found[1]
+
+
+def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, gpus: int) -> float:
+    """A ring over neighbours, at the best link if it spans hosts."""
+    if ranks % size == 0:
+        return intra_node_ring_s(instance.cluster, ring, instance.stack)
+    if size % ranks:
+        return 0.0
+    hosts = size // ranks
+    across = inter_node_ring_s(
+        instance.cluster, ring, group_flows=ranks, num_flows=gpus, num_hosts=hosts, stack=instance.stack
+    )
+    return float(np.nanmin(across, initial=np.inf)) if not np.isnan(across).all() else 0.0
+
+
+def _exchange_floor_s(
+    cluster: ClusterSpec, stack: StackSpec, one: ExpertTraffic, ep: int, etp: int, ranks: int, gpus: int
+) -> float:
+    """An all-to-all, at the best link if it spans hosts."""
+    part, block = one.sent_bytes / ep, ep * etp
+    if ranks % block == 0:
+        return float(exchange_s(cluster, stack, part, ep, 1, 0.0))
+    if ranks % etp or block % ranks:
+        return 0.0
+    here = ranks // etp
+    best = float(np.nanmax(cluster.pair_bytes_per_s(gpus), initial=0.0))
+    if best <= 0.0:
+        return 0.0
+    return float(exchange_s(cluster, stack, part, here, block // ranks, gpus * (ep - here) / best))
+
+
+def expert_ring_s(instance: Instance, config: ParallelConfig, traffic: RingTraffic, ranks: int, gpus: int) -> float:
+    """
+    Gradients (or parameters) of experts of one stage, at least; arguments as of :func:`expert_layer_s`.
+
+    Hosts that hold whole blocks: the part inside a host. Otherwise the ring of the ranks that hold the same experts has
+    at most one of them on a host, and no hop is faster than the best link.
+    """
+    block, replicas = expert_block(config), expert_replicas(config)
+    if replicas == 1 or not traffic.num_steps:
+        return 0.0
+    if ranks % block == 0:
+        return intra_node_ring_s(instance.cluster, traffic, instance.stack) if ranks > block else 0.0
+    if block % ranks:
+        return 0.0
+    across = inter_node_ring_s(
+        instance.cluster,
+        traffic,
+        group_flows=1,
+        num_flows=gpus,
+        num_hosts=replicas,
+        stack=instance.stack,
+        algorithm=instance.allreduce,
+    )
+    return float(np.nanmin(across)) if not np.isnan(across).all() else 0.0

@@ -1,0 +1,130 @@
+"""
+What experts send between placed ranks, and who waits for whom because of it.
+
+Groups are those of megatron-core: see ``costs/experts.py``. The all-to-alls of all groups of a placement run at once,
+and so do their rings. Replicas whose ranks exchange tokens go in step: in every layer the fastest waits for the
+slowest, so each has the times of the slowest, of work and of transfers.
+"""
+
+import numpy as np
+
+from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
+from pipette_opt.costs.exchange import exchange_s
+from pipette_opt.costs.experts import coupled_replicas, expert_block, expert_replicas
+from pipette_opt.costs.placed_links import PlacedLinks, spread
+from pipette_opt.costs.times import MissingLink
+from pipette_opt.costs.unplaced import ExpertCosts
+from pipette_opt.errors import InputError
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec
+from pipette_opt.types import Collective, FloatArray, IntArray, RankOrder
+
+
+class PlacedExperts:
+    """
+    Experts of placements with equal degrees.
+
+    Parameters
+    ----------
+    costs
+        Of each placement.
+    hosts
+        Host of each rank, shape ``(n, pp, dp, cp, tp)``.
+    """
+
+    def __init__(self, links: PlacedLinks, config: ParallelConfig, costs: list[ExpertCosts], hosts: IntArray) -> None:
+        self.links, self.config, self.costs, self.hosts = links, config, costs, hosts
+        self.of_stage = hosts.reshape(*hosts.shape[:2], -1)
+
+    def layer_s(self) -> FloatArray:
+        """Tokens of one layer and micro-batch on their way, the slowest rank of a slot, shape ``(2, n, pp, dp)``."""
+        n, pp, dp = self.hosts.shape[:3]
+        found = np.zeros((2, n, pp, self.of_stage.shape[2]))
+        block = expert_block(self.config)
+        size = self._ring_size()
+        if size > 1:
+            rings = self.links.rings(self.of_stage.reshape(n, -1, size), "a group that shares experts")
+            for way in (0, 1):
+                times = rings.time_s(spread(stacked([one.rings[way] for one in self.costs]), 1))
+                found[way] += np.repeat(times, size, axis=1).reshape(n, pp, -1)
+        if self.config.expert_model_parallel_size > 1 and self.costs[0].num_exchanges[0]:
+            ep, etp = self.config.expert_model_parallel_size, self.config.expert_tensor_size
+            groups = self.of_stage.reshape(n, pp, -1, ep, etp).swapaxes(3, 4)
+            one = self._exchange_s(groups.reshape(n, -1, ep)).reshape(n, pp, -1, 1, etp)
+            of_rank = np.broadcast_to(one, (n, pp, self.of_stage.shape[2] // block, ep, etp)).reshape(n, pp, -1)
+            for way in (0, 1):
+                found[way] += np.array([costs.num_exchanges[way] for costs in self.costs])[:, None, None] * of_rank
+        slowest: FloatArray = found.reshape(2, n, pp, dp, -1).max(axis=4)
+        return slowest
+
+    def _ring_size(self) -> int:
+        """Neighbours of a ring; 1 without any."""
+        rings = [one.rings[0] for one in self.costs]
+        if not rings[0].num_steps:
+            return 1
+        return rings[0].num_steps // rings[0].num_calls + 1
+
+    def _exchange_s(self, groups: IntArray) -> FloatArray:
+        """One all-to-all of groups, shape ``(n, groups, members)``; seconds, shape ``(n, groups)``."""
+        from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
+
+        cluster, stack = self.links.instance.cluster, self.links.instance.stack
+        groups = np.ascontiguousarray(groups)
+        ranks = exchanging_ranks(groups, cluster.num_nodes)
+        counts = np.unique(ranks[ranks > 0])
+        row_of_count = np.zeros(int(counts.max(initial=0)) + 1, dtype=np.int64)
+        row_of_count[counts] = np.arange(len(counts))
+        none = np.zeros((0, cluster.num_nodes, cluster.num_nodes))
+        rates = np.stack([cluster.pair_bytes_per_s(int(one)) for one in counts]) if len(counts) else none
+        loads, num_hosts, most, missing = exchange_loads(groups, ranks, row_of_count, rates)
+        for place in np.flatnonzero(missing[:, 0] >= 0).tolist():
+            pair = MissingLink("an expert-parallel group", int(missing[place, 0]), int(missing[place, 1]))
+            self.links.missing.setdefault(place, pair)
+        part = np.array([one.part_bytes for one in self.costs])[:, None]
+        return exchange_s(cluster, stack, part, most, num_hosts, loads)
+
+    def reduction_s(self, algorithm: Collective, traffic: list[list[RingTraffic]]) -> FloatArray:
+        """
+        Rings over ranks that hold the same experts, the slowest of each stage, shape ``(n, pp)``.
+
+        ``traffic``: of each placement and stage.
+        """
+        n, pp, block = len(self.hosts), self.hosts.shape[1], expert_block(self.config)
+        if expert_replicas(self.config) == 1:
+            return np.zeros((n, pp))
+        groups = self.of_stage.reshape(n, pp, -1, block).swapaxes(2, 3).reshape(n, pp * block, -1)
+        rings = self.links.rings(np.ascontiguousarray(groups), "an expert-data-parallel group", algorithm)
+        flat = stacked([one for stages in traffic for one in stages])
+        of_ring = RingArrays(*(np.repeat(values.reshape(n, pp), block, axis=1) for values in flat))
+        times: FloatArray = rings.time_s(of_ring).reshape(n, pp, block).max(axis=2)
+        return times
+
+
+def in_step(model: ModelSpec, config: ParallelConfig, times: FloatArray) -> FloatArray:
+    """Times of replicas (the last axis) that exchange tokens: the slowest one's."""
+    together = coupled_replicas(model, config)
+    if together == 1:
+        return times
+    shape = times.shape
+    slowest = times.reshape(*shape[:-1], -1, together).max(axis=-1, keepdims=True)
+    coupled: FloatArray = np.repeat(slowest, together, axis=-1).reshape(shape)
+    return coupled
+
+
+def check_expert_ranks(model: ModelSpec, config: ParallelConfig, order: RankOrder) -> None:
+    """Raise ``InputError`` unless the ranks of experts can be numbered as megatron-core does it."""
+    if model.num_experts is None:
+        return
+    slot, block = config.tensor_model_parallel_size * config.context_parallel_size, expert_block(config)
+    if slot * config.data_parallel_size % block:
+        raise InputError(
+            "expert_model_parallel_size",
+            f"is {config.expert_model_parallel_size}; with expert tensor size {config.expert_tensor_size} it must "
+            f"divide the {slot * config.data_parallel_size} ranks of a stage.",
+        )
+    if order != "tp-cp-ep-dp-pp" and config.pipeline_model_parallel_size > 1 and block != slot:
+        raise InputError(
+            "rank_order",
+            f"is {order}; there megatron-core wants expert tensor size * expert_model_parallel_size, here {block}, to "
+            f"be tensor * context parallel size, here {slot}.",
+        )
