@@ -15,15 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.backtest.memory_evaluation import (
-    Evaluation,
-    coverage_rows,
-    evaluate_memory,
-    measured_folder,
-    method_rows,
-    slice_rows,
-)
+from pipette_opt.backtest.memory_evaluation import Evaluation, evaluate_memory, measured_folder
 from pipette_opt.backtest.memory_learning import DRAWS, learning_rows, reliability_rows
+from pipette_opt.backtest.memory_tables import coverage_rows, method_rows, slice_rows
 from pipette_opt.backtest.memory_tuning import tune_memory, tuning_rows
 from pipette_opt.files import write_atomically
 from pipette_opt.memory.fit import load_dataset

@@ -26,8 +26,15 @@ FIRST, LAST, LARGEST = "first", "last", "largest"
 STAGE_MEASURED = (("hf-ultrascale", FIRST), ("megatronlm-ci", LAST))
 """Sources, by the beginning of their names, that watch one rank; the others report the largest of all."""
 
+RAN_OUT_LATER = "then an OOM"
+"""Words in the notes of jobs that logged some iterations and ran out of memory afterwards: no label says what holds."""
+
 MEASURED_STAGE_COLUMN = "peak_mem_stage"
 """Column of ``runs.csv``: ``first``, ``last``, ``largest`` or the number of a stage."""
+
+
+VERSION_COLUMN = "stack_version"
+"""Column of ``runs.csv``: any text; what each version takes over the last row's is fitted as a factor."""
 
 
 @cache
@@ -50,9 +57,10 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         measured_rows=np.concatenate([stages + moment * pp for moment in range(MOMENTS)]),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
-        ran_out=run.oom,
+        ran_out=out_of_memory(run),
         group=f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}",
         num_gpus=run.num_gpus,
+        version=run.extra.get(VERSION_COLUMN, ""),
         formula_gib=(float(formula[stages].max()), float(formula.max())),
     )
 
@@ -74,6 +82,11 @@ def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
     if re.fullmatch(r"\d+", where) and int(where) < pp:
         return np.array([int(where)])
     return {FIRST: np.array([0]), LAST: np.array([pp - 1])}.get(where, np.arange(pp))
+
+
+def out_of_memory(run: MeasuredRun) -> bool | None:
+    """Whether the job ran out of memory; ``None`` if nobody knows, or if the row says both."""
+    return None if RAN_OUT_LATER in run.notes else run.oom
 
 
 def usable_for_memory(run: MeasuredRun) -> bool:
@@ -112,6 +125,7 @@ def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
         ran_out=run.oom,
         group=f"{run.model} {run.attention_kernel}",
         num_gpus=run.num_gpus,
+        version=run.extra.get(VERSION_COLUMN, ""),
         formula_gib=(float(formula[0]), float(formula[0])),
     )
 
@@ -153,6 +167,8 @@ def memory_notes(framework: Framework) -> list[str]:
     if any(kinds.values()):
         parts = ", ".join(f"{name}s {value:.0%}" for name, value in kinds.items())
         notes.append(f"memory: of what depends on circumstances by more: {parts}")
+    for version, _ in framework.versions:
+        notes.append(f"memory: version {version} takes {framework.factor(version):.3f} times that of the last row")
     if framework.errors:
         notes.append(f"memory: bounds rest on the errors of {len(framework.errors)} runs left out")
     else:

@@ -290,14 +290,9 @@ def evaluate(
 
     Example: pipette-opt memory evaluate
     """
-    from pipette_opt.backtest.memory_evaluation import (
-        coverage_rows,
-        evaluate_memory,
-        measured_folder,
-        method_rows,
-        slice_rows,
-    )
+    from pipette_opt.backtest.memory_evaluation import evaluate_memory, measured_folder
     from pipette_opt.backtest.memory_learning import learning_rows, reliability_rows
+    from pipette_opt.backtest.memory_tables import coverage_rows, method_rows, slice_rows
 
     chosen = folder or measured_folder()
     if not chosen.is_dir():

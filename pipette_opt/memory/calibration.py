@@ -9,7 +9,6 @@ what they can tell and leave the rest. How wrong predictions are is learnt from 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -41,12 +40,17 @@ SPREADS = {
 }
 """Standard deviations of the priors: by how much stacks differ."""
 
-HOPS: Mapping[str, float] = {
-    "run_ahead_buffers": 40.0,
-    "pile_up_buffers": 40.0,
-    "step_state_bytes": 7.0,
-}
-"""Where else to look, one constant at a time: terms that do not show have no slope."""
+HOPS: Sequence[Mapping[str, float]] = (
+    {"run_ahead_buffers": 40.0, "pile_up_buffers": 40.0},
+    {"step_state_bytes": 7.0},
+)
+"""Where else to look: terms that do not show have no slope."""
+
+ALIKE = ("run_ahead_buffers", "pile_up_buffers")
+"""Two constants of one cause, the length of the queue of launches."""
+
+ALIKE_WITHIN = 5.0
+"""Standard deviation of their difference."""
 
 UNDECIDED = 1.0
 """Terms that the runs leave open by so little count as there: a job is dearer than a candidate."""
@@ -64,8 +68,8 @@ LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
 
 MOST_STEPS, MOST_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
 
-SURELY_OUT = 2.0
-"""Needs beyond the device by so many standard deviations are shown as they are."""
+SURELY_OUT = 1.1
+"""More than so many times what there is, is not there by a slip of the prediction."""
 
 _KEPT = but(("step_bytes", "fragments", "run_ahead_buffers", "pile_up_buffers")) & SHOWN
 _STEPPED = but(("step_bytes",)) & SHOWN
@@ -93,6 +97,8 @@ class MemoryRun:
         Runs of one group are left out together.
     num_gpus
         Of the whole job.
+    version
+        Of the stack; empty if nobody says.
     formula_gib
         The closed formula alone, of the measured stages and of the fullest one; for comparison.
     """
@@ -104,6 +110,7 @@ class MemoryRun:
     ran_out: bool | None = None
     group: str = ""
     num_gpus: int = 1
+    version: str = ""
     formula_gib: tuple[float, float] | None = None
 
 
@@ -122,6 +129,8 @@ class RunMemory:
         What there is.
     taken_spread, needed_spread
         Standard deviation of the logarithm of the error of each.
+    shift
+        By how much rare errors of the first are larger than those spreads say.
     """
 
     taken_gib: float
@@ -129,42 +138,44 @@ class RunMemory:
     usable_gib: float
     taken_spread: float
     needed_spread: float
+    shift: float = 1.0
 
 
 def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
-    """
-    What a run takes and needs.
-
-    A measurement shows no more than there is. A stage that would take more loses the leftovers of the step, or else
-    what waits and what lies between blocks; as the peak of a later iteration it then shows something between what is
-    kept and what there is, and the middle is said.
-    """
+    """What a run takes and needs."""
     usable = run.capacity_gib - framework.unusable_gib
     constants = framework.vector()
-    needs = run.columns @ (constants * NEEDED)
+    columns = run.columns * framework.factor(run.version)
+    needs = columns @ (constants * NEEDED)
     fullest = int(needs.argmax())
-    width = framework.widths(run.columns[fullest], constants * NEEDED, run.num_gpus)
-    taken = _taken(run.columns[run.measured_rows], constants, usable)
-    seen = int(taken.argmax())
-    if needs[fullest] > usable * np.exp(SURELY_OUT * width):
-        taken = np.maximum(taken, run.columns[run.measured_rows] @ (constants * _KEPT))
-        seen = int(taken.argmax())
-    seen_row = run.columns[run.measured_rows[seen]]
+    rows = columns[run.measured_rows]
+    taken, seen = _taken(rows, constants, usable)
     return RunMemory(
-        taken_gib=float(taken[seen]),
+        taken_gib=taken,
         needed_gib=float(needs[fullest]),
         usable_gib=usable,
-        taken_spread=float(framework.widths(seen_row, constants * SHOWN, run.num_gpus)),
-        needed_spread=float(width),
+        taken_spread=float(framework.widths(rows[seen], constants * SHOWN, run.num_gpus)),
+        needed_spread=float(framework.widths(columns[fullest], constants * NEEDED, run.num_gpus)),
+        shift=framework.shift if run.num_gpus > framework.largest_job > 0 else 1.0,
     )
 
 
-def _taken(rows: FloatArray, constants: FloatArray, usable: float) -> FloatArray:
-    """What each row shows on a device that has so much."""
+def _taken(rows: FloatArray, constants: FloatArray, usable: float) -> tuple[float, int]:
+    """
+    What the fullest of some rows shows on a device that has so much, and which row that is.
+
+    As much as it would take, if there is room; without the leftovers of the step, if there is room then. Else the
+    allocator returned blocks, once or again and again, and the reserved memory that a later iteration shows is
+    anything between what was in use at the last return and all there is. The geometric middle is said, since errors are
+    relative. What was in use lies between the most that is kept, if that return was the only one, and the least of an
+    iteration, its end. What cannot be at all is said as it is.
+    """
     total, stepped, kept = (rows @ (constants * mask) for mask in (SHOWN, _STEPPED, _KEPT))
-    short = (np.minimum(kept, usable) + usable) / 2
-    taken: FloatArray = np.where(total <= usable, total, np.where(stepped <= usable, stepped, short))
-    return taken
+    in_use = kept.min() + (kept - kept.min()) * np.minimum(usable / np.maximum(total, 1e-3), 1.0)
+    returned = np.where(kept > SURELY_OUT * usable, kept, np.sqrt(np.minimum(in_use, usable) * usable))
+    taken = np.where(total <= usable, total, np.where(stepped <= usable, stepped, returned))
+    fullest = int(taken.argmax())
+    return float(taken[fullest]), fullest
 
 
 def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:
@@ -180,9 +191,9 @@ def fit_constants(runs: Sequence[MemoryRun], base: Framework) -> Framework:
     """
     has_peaks = sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
     framework = _alternate(runs, base, base, has_peaks)
-    for name, value in HOPS.items():
+    for values in HOPS:
         posterior = _Posterior(runs, base, framework.spread)
-        hopped = posterior.maximise(replace(framework, **{name: value}))  # type: ignore[arg-type]
+        hopped = posterior.maximise(replace(framework, **values))  # type: ignore[arg-type]
         if posterior.loss(_state(hopped)) < posterior.loss(_state(framework)) + UNDECIDED:
             framework = hopped
     if has_peaks:
@@ -223,13 +234,22 @@ def _state(framework: Framework) -> FloatArray:
     return np.append(framework.vector(), framework.unusable_gib)
 
 
+def _prior_precision() -> FloatArray:
+    """Inverse covariance of the priors of the free numbers."""
+    names = (*COLUMNS, "unusable_gib")
+    precision = np.diag([SPREADS[name] ** -2.0 for name in names])
+    difference = np.array([float(name == ALIKE[0]) - float(name == ALIKE[1]) for name in names])
+    total: FloatArray = precision + np.outer(difference, difference) / ALIKE_WITHIN**2
+    return total
+
+
 class _Posterior:
     """Likelihood and priors over the free numbers, with a spread given."""
 
     def __init__(self, runs: Sequence[MemoryRun], base: Framework, spread: float) -> None:
         self.spread = spread
         self.centre = _state(base)
-        self.widths = np.array([SPREADS[name] for name in (*COLUMNS, "unusable_gib")])
+        self.precision = _prior_precision()
         self.lowest = np.array([LOWEST.get(name, 0.0) for name in (*COLUMNS, "unusable_gib")])
         peaks = [run for run in runs if run.peak_gib is not None]
         labels = [run for run in runs if run.ran_out is not None]
@@ -271,7 +291,8 @@ class _Posterior:
 
     def loss(self, state: FloatArray) -> float:
         """Minus the logarithm of the posterior."""
-        total = 0.5 * (((state - self.centre) / self.widths) ** 2).sum()
+        off = state - self.centre
+        total = 0.5 * off @ self.precision @ off
         if len(self.measured):
             size = np.abs(self._peak_errors(state)[0])
             total += np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER)).sum()
@@ -281,8 +302,7 @@ class _Posterior:
 
     def _slopes(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Gradient, and a positive approximation of the curvature."""
-        gradient = (state - self.centre) / self.widths**2
-        curvature = np.diag(1 / self.widths**2)
+        gradient, curvature = self.precision @ (state - self.centre), self.precision
         if len(self.measured):
             errors, slopes = self._peak_errors(state)
             weights = np.minimum(1.0, HUBER / np.maximum(np.abs(errors), 1e-9))
@@ -325,16 +345,18 @@ class _Posterior:
 
 
 class _Stacked:
-    """The rows of many runs as one matrix."""
+    """The rows of many runs as one matrix, and which rows each run has, filled up with one that does not exist."""
 
     def __init__(self, parts: Sequence[FloatArray], runs: Sequence[MemoryRun]) -> None:
         self.rows = np.concatenate(parts) if parts else np.zeros((0, len(COLUMNS)))
-        self.ends = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        within = np.arange(sizes.max(initial=0))
+        starts = np.cumsum(sizes) - sizes
+        self.padded = np.where(within < sizes[:, None], starts[:, None] + within, len(self.rows))
         self.capacity = np.array([run.capacity_gib for run in runs])
 
     def largest(self, constants: FloatArray) -> FloatArray:
-        """The fullest row of each run."""
-        totals = self.rows @ constants
-        picked = [start + int(totals[start:end].argmax()) for start, end in pairwise(self.ends)]
-        rows: FloatArray = self.rows[picked]
+        """The fullest row of each run, the first of equal ones."""
+        totals = np.append(self.rows @ constants, -np.inf)[self.padded]
+        rows: FloatArray = self.rows[self.padded[np.arange(len(self.padded)), totals.argmax(axis=1)]]
         return rows

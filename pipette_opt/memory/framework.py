@@ -11,7 +11,8 @@ A stage has two moments, one row each: the passes, with activations, and the opt
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from math import erf
+from functools import cache
+from math import erfc
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,13 @@ from pipette_opt.types import BoolArray, FloatArray
 from pipette_opt.units import GIB
 
 MOST_ERRORS = 400
-_ERROR = "error_"
+_ERROR, _VERSION = "error_", "version_"
+
+_SEVERAL = ("errors", "versions")
+"""Fields that are not one number."""
+
+LARGEST_OFFSET = 1.0
+"""Versions that differ by more are different stacks."""
 
 MOMENTS = 2
 """Rows of a stage: passes, optimizer step."""
@@ -92,7 +99,8 @@ class Framework:
         The same without a pipeline: outputs of collectives that wait for their turn while the host runs ahead, as many
         as the queue of launches holds (1024 kernels, some 20 for each).
     pile_up_buffers
-        The same with a pipeline, where hosts are ahead of busy GPUs; returned when memory is short.
+        The same with a pipeline, where hosts are ahead of busy GPUs, or all of the job is on one host, whose pipeline
+        has no network to wait for; returned when memory is short.
     unusable_gib
         What no tensor can have: context, libraries, NCCL's buffers.
     spread
@@ -101,11 +109,15 @@ class Framework:
         The same of the constants of that kind, in proportion to their share of the prediction.
     growth
         By how much the variance grows with each doubling of the job beyond the largest of the fit, as a share.
+    shift
+        By how much rare errors are larger on jobs beyond the largest of the fit, as a factor; of bounds of peaks.
     largest_job
         GPUs of the largest job that the constants were fitted to; 0 if they were not.
     errors
         ``log(real / predicted)`` of runs that a fit left out, in units of the spread of each, ascending; none without a
         fit to peaks.
+    versions
+        Versions of the stack and the logarithm of what each takes over what the one of the constants takes.
     """
 
     counted: float = 1.04
@@ -134,13 +146,15 @@ class Framework:
     logit_spread: float = 0.0
     buffer_spread: float = 0.0
     step_spread: float = 0.0
-    growth: float = 0.5
+    growth: float = 0.2
+    shift: float = 1.0
     largest_job: float = 0.0
     errors: tuple[float, ...] = ()
+    versions: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name == "errors":
+            if field.name in _SEVERAL:
                 continue
             value = getattr(self, field.name)
             if not np.isfinite(value) or value < LOWEST.get(field.name, 0.0):
@@ -149,10 +163,17 @@ class Framework:
                 raise ValueError(f"{field.name} must be <= {HIGHEST:g}, got {value}.")
         if not np.isfinite(self.errors).all() or list(self.errors) != sorted(self.errors):
             raise ValueError("errors must be finite and ascending.")
+        for version, offset in self.versions:
+            if not abs(offset) <= LARGEST_OFFSET:
+                raise ValueError(f"{_VERSION}{version} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
 
     def vector(self) -> FloatArray:
         """The constants of the columns, in their order."""
         return np.array([getattr(self, name) for name in COLUMNS])
+
+    def factor(self, version: str) -> float:
+        """What that version of the stack takes over what that of the constants takes; 1 for one that nobody knows."""
+        return float(np.exp(dict(self.versions).get(version, 0.0)))
 
     def widths(self, columns: FloatArray, constants: FloatArray, num_gpus: float | FloatArray = 1.0) -> FloatArray:
         """
@@ -258,27 +279,31 @@ def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
 
 
 def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> Framework:
-    """From the numbers in a file, ``error_000`` and so on being the errors; names nobody knows are refused."""
+    """From the numbers in a file, ``error_000`` and ``version_2.1`` among them; names nobody knows are refused."""
     values = dict(numbers or {})
     errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
-    known = {field.name for field in fields(Framework)} - {"errors"}
+    versions = [
+        (name.removeprefix(_VERSION), float(values.pop(name))) for name in list(values) if name.startswith(_VERSION)
+    ]
+    known = {field.name for field in fields(Framework)} - set(_SEVERAL)
     unknown = sorted(set(values) - known)
     if unknown:
         raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
     constants: dict[str, Any] = {name: float(value) for name, value in values.items()}
     try:
-        return Framework(**constants, errors=tuple(errors))
+        return Framework(**constants, errors=tuple(errors), versions=tuple(versions))
     except (TypeError, ValueError) as error:
         raise InputError(where, str(error).rstrip(".") + ".") from error
 
 
 def numbers_of(framework: Framework) -> dict[str, float]:
     """As they stand in a file; of the errors at most a few hundred, evenly chosen."""
-    names = [field.name for field in fields(Framework) if field.name != "errors"]
+    names = [field.name for field in fields(Framework) if field.name not in _SEVERAL]
     values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
     errors = np.array(framework.errors)
     if len(errors) > MOST_ERRORS:
         errors = errors[np.linspace(0, len(errors) - 1, MOST_ERRORS).round().astype(int)]
+    values |= {f"{_VERSION}{version}": round(offset, 5) for version, offset in framework.versions}
     return values | {f"{_ERROR}{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
 
 
@@ -294,7 +319,7 @@ class StageFacts:
     pipeline
         Stages of the pipeline.
     gpus_per_node
-        GPUs of one host.
+        GPUs of one host; infinite if nobody says.
     unfused_norm, unfused_softmax, flash1
         1 where these are several kernels, and where flash attention is of the first version.
     """
@@ -337,6 +362,9 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
     tensor = table.tensor > 1
     gathered = tensor * table.element * table.tokens * table.hidden
     inside = table.tensor <= facts.gpus_per_node
+    one_host = table.tensor * facts.replicas * facts.pipeline <= np.where(
+        np.isfinite(facts.gpus_per_node), facts.gpus_per_node, 0.0
+    )
     passes = table.chunk_layers * table.in_flight * (1 - table.full)
     again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
@@ -354,7 +382,7 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
         "gathered_buffers": gathered,
         "gathered_per_layer": gathered * passes * (table.shards > 1),
         "run_ahead_buffers": gathered * (facts.pipeline == 1) * flows,
-        "pile_up_buffers": gathered * (facts.pipeline > 1) * inside * _busy(table, facts),
+        "pile_up_buffers": gathered * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),
     }
 
 
@@ -376,6 +404,13 @@ def _busy(table: StageTable, facts: StageFacts) -> FloatArray:
 
 def normal_beyond(deviations: FloatArray) -> FloatArray:
     """Probability that a normal number exceeds its mean by so many standard deviations; at least one in a million."""
-    flat = [0.5 * (1 - erf(value / 2**0.5)) for value in np.ravel(deviations)]
-    shares: FloatArray = np.maximum(np.array(flat).reshape(np.shape(deviations)), 1e-6)
+    grid, beyond = _normal_table()
+    shares: FloatArray = np.interp(deviations, grid, beyond)
     return shares
+
+
+@cache
+def _normal_table() -> tuple[FloatArray, FloatArray]:
+    """The same for deviations so close together that lines between them are off by less than a millionth of it."""
+    grid = np.linspace(-6, 6, 24001)
+    return grid, np.array([max(0.5 * erfc(value / 2**0.5), 1e-6) for value in grid])

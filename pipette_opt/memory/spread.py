@@ -15,6 +15,7 @@ import numpy as np
 
 from pipette_opt.memory.calibration import MemoryRun, RunMemory, fit_constants, predict_memory, refit_constants
 from pipette_opt.memory.framework import KINDS, SHOWN, Framework, normal_beyond, shares
+from pipette_opt.memory.versions import as_last_version, version_offsets
 from pipette_opt.types import FloatArray
 
 USUAL = {
@@ -40,7 +41,13 @@ FEWEST_ERRORS = 20
 
 FEWEST_LEFT_OUT = 5
 FOLDS = 5
-SMALLEST_GROWTH, LARGEST_GROWTH = 0.5, 1.5
+SMALLEST_GROWTH, LARGEST_GROWTH = 0.2, 1.5
+
+RARE = 0.95
+"""Quantile of errors from which it is learnt how those grow that bounds are about."""
+
+LARGEST_SHIFT = 3.0
+"""Beyond it a calibration says nothing of larger jobs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +66,10 @@ def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
     """Constants, widths and left-out errors for the runs; the starting stack where they say nothing."""
     if not runs:
         return base
+    versions = version_offsets(runs, base)
+    runs = as_last_version(runs, versions)
     found = replace(fit_constants(runs, base), largest_job=float(max(run.num_gpus for run in runs)))
-    return learn_spread(runs, base, found)
+    return replace(learn_spread(runs, base, found), versions=versions)
 
 
 def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> Framework:
@@ -71,7 +80,7 @@ def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -
     grouped = _groups_left_out(runs, base, found)
     widths = _learn_widths(grouped)
     fitted = replace(found, **widths)  # type: ignore[arg-type]
-    fitted = replace(fitted, growth=_learn_growth(with_peaks, runs, base, fitted, grouped))
+    fitted = _learn_shift(runs, base, fitted)
     scaled = np.sort(grouped.errors / _widths(grouped, widths))
     errors = tuple(float(value) for value in scaled) if len(scaled) >= FEWEST_ERRORS else ()
     return replace(fitted, errors=errors)
@@ -101,7 +110,7 @@ def oom_probability(memory: RunMemory) -> float:
 
 def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
     """What the measured stages take with at most that risk of more."""
-    return memory.taken_gib * float(np.exp(error_quantile(framework, risk) * memory.taken_spread))
+    return memory.taken_gib * float(np.exp(error_quantile(framework, risk) * memory.shift * memory.taken_spread))
 
 
 def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
@@ -164,26 +173,25 @@ def _surprise(left_out: _LeftOut, widths: dict[str, float]) -> float:
     return float(errors.sum() + sum(priors))
 
 
-def _learn_growth(
-    with_peaks: Sequence[MemoryRun],
-    runs: Sequence[MemoryRun],
-    base: Framework,
-    fitted: Framework,
-    grouped: _LeftOut,
-) -> float:
+def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) -> Framework:
     """
-    Growth of the variance with each doubling of the job, from the larger jobs predicted by a fit to the smaller ones.
+    What larger jobs do to errors: all of this once more with the smaller jobs alone, and the largest predicted.
 
-    What is assumed stays where the jobs are of one size or too few.
+    The growth of the variance with each doubling comes of the median error, which risks rest on; by how much rare
+    errors grow besides, which bounds rest on, comes of their upper quantile, the worst step of size counting. What is
+    assumed stays where the jobs are of one size or too few.
     """
-    largest = max(run.num_gpus for run in with_peaks)
+    largest = max(run.num_gpus for run in runs if run.peak_gib is not None)
     smaller = [run for run in runs if run.num_gpus < largest]
-    larger = [run for run in with_peaks if run.num_gpus == largest]
+    larger = [run for run in runs if run.num_gpus == largest and run.peak_gib is not None]
     if min(sum(run.peak_gib is not None for run in smaller), len(larger)) < FEWEST_ERRORS:
-        return fitted.growth
-    shifted = _left_out(refit_constants(smaller, base, fitted), larger)
-    doublings = np.log2(largest / max(run.num_gpus for run in smaller))
-    flat = replace(fitted, largest_job=0.0)
-    widths = {name: getattr(flat, name) for name in USUAL}
-    before, after = (np.median(np.abs(one.errors / _widths(one, widths))) for one in (grouped, shifted))
-    return float(np.clip(((after / before) ** 2 - 1) / doublings, SMALLEST_GROWTH, LARGEST_GROWTH))
+        return fitted
+    small = fit_framework(smaller, base)
+    shifted = _left_out(small, larger)
+    after = shifted.errors / _widths(shifted, {name: getattr(small, name) for name in USUAL})
+    doublings = np.log2(largest / small.largest_job)
+    ratio = np.median(np.abs(after)) / np.median(np.abs(small.errors))
+    growth = float(np.clip((ratio**2 - 1) / doublings, SMALLEST_GROWTH, LARGEST_GROWTH))
+    usual = max(float(np.quantile(small.errors, RARE)), 1.0) * np.sqrt(1 + growth * doublings)
+    shift = float(np.clip(np.quantile(after, RARE) / usual, small.shift, LARGEST_SHIFT))
+    return replace(fitted, growth=growth, shift=shift)

@@ -15,6 +15,7 @@ from pipette_opt.backtest.memory import (
     memory_columns,
     memory_notes,
     memory_run,
+    memory_runs,
     tuned_row_memory,
     usable_for_memory,
 )
@@ -82,6 +83,18 @@ def test_rows_of_unexplained_failures_do_not_teach(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8").splitlines()
     path.write_text(f"{text[0]},after_pp_fix\n{text[1]},False\n{text[1]},True\n", encoding="utf-8")
     assert [usable_for_memory(run) for run in read_runs(path)] == [False, True]
+
+
+def test_jobs_that_ran_and_then_ran_out_have_no_label(tmp_path: Path) -> None:
+    """The notes say both; and a version is read where the file has the column."""
+    path = write_rows(tmp_path / "runs.csv", [(1, "20", "False", "")])
+    header, cells = path.read_text(encoding="utf-8").splitlines()
+    notes = "job logged a throughput and then an OOM"
+    path.write_text(f"{header},notes,stack_version\n{cells},{notes},2.1\n{cells},fine,2.2\n", encoding="utf-8")
+    both, fine = memory_runs(read_runs(path), read_stack())
+    assert (both.ran_out, fine.ran_out) == (None, False)
+    assert both.peak_gib == fine.peak_gib
+    assert (both.version, fine.version) == ("2.1", "2.2")
 
 
 def test_an_absent_folder_is_said(tmp_path: Path) -> None:

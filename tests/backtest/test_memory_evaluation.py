@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipette_opt.backtest.memory_evaluation import RISKS, SPLITS, evaluate_memory, method_rows, slice_rows
+from pipette_opt.backtest.memory_evaluation import RISKS, SPLITS, evaluate_memory
+from pipette_opt.backtest.memory_tables import method_rows, slice_rows
 from pipette_opt.cli.memory import app
 
 HEADER = (

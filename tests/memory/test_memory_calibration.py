@@ -109,20 +109,44 @@ def test_error_quantiles_are_conformal() -> None:
 
 def test_more_than_there_is_shows_as_what_there_is() -> None:
     """
-    Of 80 GiB that 70 hold, 50 of them certain, a measurement shows the middle of 50 and 70; the need is 50.
+    Of 80 GiB that 70 hold, 50 of them certain, a measurement shows the geometric middle of 50 and 70; the need is 50.
 
     What the step left goes first: without it 60 fit, and 60 are shown.
     """
+    middle = np.sqrt(50 * 70)
+    assert shown({"base_gib": 50.0, "pile_up_buffers": 30.0}) == pytest.approx((middle, 50.0))
+    assert shown({"base_gib": 50.0, "pile_up_buffers": 10.0, "step_bytes": 20.0}) == (60.0, 50.0)
+    assert shown({"base_gib": 50.0, "pile_up_buffers": 10.0, "step_bytes": 5.0}) == (65.0, 50.0)
+
+
+def test_blocks_returned_again_and_again_leave_less() -> None:
+    """140 GiB where 70 are, 50 in use at most and 10 at the end: at the last return some 10 + 40 / 2 were in use."""
+    taken, _ = shown({"base_gib": 50.0, "pile_up_buffers": 90.0}, {"base_gib": 10.0})
+    assert taken == pytest.approx(np.sqrt(30 * 70))
+
+
+def shown(*moments: dict[str, float]) -> tuple[float, float]:
+    """What is taken and needed on a device of 70 GiB, where each unit is 1 GiB."""
     pile = replace(Framework(), base_gib=1.0, pile_up_buffers=1.0, step_bytes=1.0, unusable_gib=2.0)
+    columns = np.stack([row(**weights) for weights in moments])
+    run = MemoryRun(columns=columns, measured_rows=np.arange(len(columns)), capacity_gib=72.0)
+    memory = predict_memory(pile, run)
+    return memory.taken_gib, memory.needed_gib
 
-    def shown(**weights: float) -> tuple[float, float]:
-        run = MemoryRun(columns=row(**weights)[None], measured_rows=np.array([0]), capacity_gib=72.0)
-        memory = predict_memory(pile, run)
-        return memory.taken_gib, memory.needed_gib
 
-    assert shown(base_gib=50.0, pile_up_buffers=30.0) == (60.0, 50.0)
-    assert shown(base_gib=50.0, pile_up_buffers=10.0, step_bytes=20.0) == (60.0, 50.0)
-    assert shown(base_gib=50.0, pile_up_buffers=10.0, step_bytes=5.0) == (65.0, 50.0)
+def test_one_queue_behind_two_constants() -> None:
+    """Fifty buffers wait in jobs with a pipeline; what waits without one, nobody measured, is near that."""
+    rng = np.random.default_rng(3)
+    runs = []
+    for index in range(40):
+        base, unit = rng.uniform(5, 20), rng.uniform(0.1, 0.5)
+        columns = row(counted=base, pile_up_buffers=unit)[None]
+        taken = 1.04 * base + 50 * unit
+        runs.append(MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken,
+                              group=str(index)))  # fmt: skip
+    fitted = fit_constants(runs, Framework())
+    assert fitted.pile_up_buffers == pytest.approx(50, abs=3)
+    assert fitted.run_ahead_buffers == pytest.approx(50, abs=6)
 
 
 def test_a_job_that_cannot_fit_is_shown_with_its_need() -> None:

@@ -111,7 +111,8 @@ def test_large_activations_leave_room_for_the_step() -> None:
 
 def test_hosts_run_ahead() -> None:
     """
-    Without a pipeline as many buffers wait as the queue holds; with one, inside hosts and behind busy GPUs.
+    Without a pipeline as many buffers wait as the queue holds; with one, inside hosts and behind busy GPUs, or where no
+    network holds the hosts back, as all of the job is on one.
 
     Across hosts collectives hold the hosts back where gradients are reduced.
     """
@@ -124,6 +125,8 @@ def test_hosts_run_ahead() -> None:
     predictor = MemoryPredictor.load()
     across = predictor.columns(MODEL, TRAINING, [busy], gpus_per_node=1)
     assert not across[:, :, COLUMNS.index("pile_up_buffers")].any()
+    on_one_host = predictor.columns(MODEL, TRAINING, [CONFIG], gpus_per_node=CONFIG.world_size)
+    assert on_one_host[0, :, COLUMNS.index("pile_up_buffers")] * GIB == pytest.approx([4096 * 1024 * 2] * 2)
     wide = replace(single, micro_batch_size=16)
     flows = [predictor.columns(MODEL, TRAINING, [one], gpus_per_node=1)[0, 0, COLUMNS.index("run_ahead_buffers")]
              for one in (wide, replace(wide, data_parallel_size=1))]  # fmt: skip
