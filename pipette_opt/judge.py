@@ -36,6 +36,8 @@ JUDGED_SCOPE = (
     "the judge's time of an interleaved schedule, over every candidate, interleaved or not, and every packing of whole "
     "hosts by equal rectangles of the (stage, replica) grid"
 )
+EXACT_EXPERTS = "; expert-parallel groups inside hosts (the judge's bound holds for all)"
+JUDGED_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best link and timed by the judge"
 PROVEN_WITHIN = 2e-6
 """Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
 
@@ -133,7 +135,10 @@ def best_links_times(instance: Instance, candidate: CandidateData) -> PlacedTime
         return None
     per_node = candidate.config.world_size // candidate.num_cells
     matrices = []
-    for num_flows in sorted({per_node // candidate.block.stages, per_node}):
+    counts = {per_node // candidate.block.stages, per_node}
+    if instance.model.num_experts is not None:
+        counts |= set(range(1, per_node + 1))  # all-to-alls have as many flows as ranks that send to other hosts
+    for num_flows in sorted(counts):
         fastest = float(np.nanmax(cluster.pair_bytes_per_s(num_flows), initial=0.0))
         if fastest <= 0.0:
             return None
@@ -196,6 +201,10 @@ def make_certificate(
     else:
         objective_s, bound_s, scope = fastest, judge_bound_s, JUDGED_SCOPE
         proven = bound_s >= (1 - PROVEN_WITHIN) * fastest
+        if best.candidate.config.num_chunks == 1:
+            scope = scope.replace("an interleaved schedule", "1F1B")
+    if instance.model.num_experts is not None:
+        scope += EXACT_EXPERTS if best.objective_s is not None else JUDGED_EXPERTS
     bound_s = min(bound_s, objective_s)
     dependent_s = placement_dependent_s(instance, data, best)
     return Certificate(

@@ -96,7 +96,8 @@ def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list
     found = []
     for pp, dp, cp, tp in coordinates:
         replica = dp * config.context_parallel_size + cp
-        expert = replica % config.expert_model_parallel_size
+        of_stage = replica * config.tensor_model_parallel_size + tp
+        expert = of_stage // config.expert_tensor_size % config.expert_model_parallel_size
         found.append(
             Shard(
                 layers=layers[pp],

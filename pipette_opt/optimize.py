@@ -374,8 +374,9 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
     notes = []
     plain = next((one for one in ranked if one.objective_s is not None), None)
     if plain is not None and ranked[0].objective_s is None and plain.objective_s is not None:
+        which = "Without interleaving" if prepared.instance.model.num_experts is None else "With a closed form"
         notes.append(
-            f"Without interleaving the best found is {plain.candidate.config.label()}: "
+            f"{which} the best found is {plain.candidate.config.label()}: "
             f"closed form {plain.objective_s:.4f} s, judged {plain.estimate.iteration_time_s:.4f} s."
         )
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
@@ -385,6 +386,12 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
         notes.append(f"{len(memory.rejected)} of {len(enumeration.candidates)} candidates do not fit in memory.")
     if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
+    training = prepared.instance.training
+    if prepared.instance.model.num_experts is not None and training.expert_imbalance > 1:
+        notes.append(
+            f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory is "
+            "predicted for equal loads."
+        )
     used = enumeration.num_gpus // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:
         notes.append(f"{used} of {cluster.num_nodes} hosts are used; the placement chooses which.")

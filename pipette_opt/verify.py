@@ -144,9 +144,18 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
     per_step = config.data_parallel_size * config.micro_batch_size
     if training.global_batch_size % per_step:
         yield f"global_batch_size {training.global_batch_size} is not divided by dp * micro-batch = {per_step}"
-    for name, size in (("heads", model.num_attention_heads), ("MLP width", model.ffn_hidden_size)):
+    has_mlp = model.num_experts is None or model.num_dense_layers > 0
+    for name, size in (("heads", model.num_attention_heads), ("MLP width", model.ffn_hidden_size if has_mlp else 0)):
         if size % tp:
             yield f"{size} {name} are not divided by tp = {tp}"
+    if model.num_experts is not None:
+        ep, etp, ranks = (
+            config.expert_model_parallel_size,
+            config.expert_tensor_size,
+            tp * cp * config.data_parallel_size,
+        )
+        if model.num_experts % ep or ranks % (ep * etp):
+            yield f"{model.num_experts} experts on {ranks} ranks of a stage are not divided by ep = {ep}, etp = {etp}"
     if max(model.num_query_groups, tp) % min(model.num_query_groups, tp):
         yield f"{model.num_query_groups} query groups and tp = {tp} do not divide one another"
     if model.padded_vocab_size(tp) % tp or model.padded_vocab_size(tp) < model.vocab_size:
@@ -163,7 +172,7 @@ def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
     """Every pair of hosts that a pipeline or a ring uses, in the direction used, has a measurement."""
     usable = instance.cluster.usable_links
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
-    for (source, target), user in sorted(_links_used(plan).items()):
+    for (source, target), user in sorted((_links_used(plan) | _expert_links(instance, plan)).items()):
         if not usable[index[source], index[target]]:
             yield f"{source} -> {target} was not measured, {user} uses it"
 
@@ -270,11 +279,15 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The certificate's objective is the closed form, up to ticks; with interleaving it is the judge's time."""
+    """
+    The certificate's objective is the closed form, up to ticks.
+
+    With interleaving, or experts that send tokens to other hosts, it is the judge's time.
+    """
     from pipette_opt.costs.placed import placed_times
     from pipette_opt.estimator.closed_form import closed_s
 
-    if plan.config.num_chunks > 1:
+    if plan.config.num_chunks > 1 or _experts_span_hosts(instance, plan):
         expected, slack = plan.estimate.iteration_time_s, ROUNDING
     else:
         try:
@@ -343,6 +356,54 @@ def _links_used(plan: Plan) -> dict[tuple[str, str], str]:
     return {pair: user for pair, user in used.items() if pair[0] != pair[1]}
 
 
+def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[str]]]]:
+    """
+    Of each block of ranks that hold every expert once: its stage, and the hosts of each rank of experts in turn.
+
+    The ranks of a stage in rank order; neighbours share an expert.
+    """
+    if instance.model.num_experts is None:
+        return []
+    etp, size = plan.config.expert_tensor_size, plan.config.expert_tensor_size * plan.config.expert_model_parallel_size
+    of_stage: dict[int, list[str]] = defaultdict(list)
+    for (stage, *_), node in zip(_coordinates(plan), plan.placement.node, strict=True):
+        of_stage[stage].append(plan.hosts[node])
+    return [
+        (stage, [hosts[first + part : first + part + etp] for part in range(0, size, etp)])
+        for stage, hosts in of_stage.items()
+        for first in range(0, len(hosts), size)
+    ]
+
+
+def _experts_span_hosts(instance: Instance, plan: Plan) -> bool:
+    return any(len({host for part in parts for host in part}) > 1 for _, parts in _expert_hosts(instance, plan))
+
+
+def _expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
+    """Pairs of hosts over which tokens travel, and rings over ranks that hold the same experts; each with who uses it."""
+    used: dict[tuple[str, str], str] = {}
+    same: dict[tuple[int, int, int], list[str]] = defaultdict(list)
+    gathered = instance.training.moe_token_dispatcher_type == "allgather"
+    for stage, parts in _expert_hosts(instance, plan):
+        exchanges = [] if gathered else [list(hosts) for hosts in zip(*parts, strict=True)]
+        for hosts in exchanges:
+            used |= {(here, there): f"an expert-parallel group of stage {stage}" for here in hosts for there in hosts}
+        for ring in [[host for part in parts for host in part]] if gathered else parts:
+            used |= _hops(ring, f"a group that shares experts of stage {stage}")
+        for number, part in enumerate(parts):
+            for place, host in enumerate(part):
+                same[stage, number, place].append(host)
+    for (stage, *_), hosts in same.items():
+        used |= _hops(hosts, f"an expert-data-parallel ring of stage {stage}")
+    return {pair: user for pair, user in used.items() if pair[0] != pair[1]}
+
+
+def _hops(members: list[str], user: str) -> dict[tuple[str, str], str]:
+    """Hops of a ring over the hosts of its members, in order."""
+    order = list(dict.fromkeys(members))
+    return dict.fromkeys(zip(order, order[1:] + order[:1], strict=True), user)
+
+
 def _installed_bytes(instance: Instance, plan: Plan) -> dict[int, int]:
     """Memory of the smallest GPU of each stage."""
     memory = {node.host: node.gpu.memory_bytes for node in instance.cluster.nodes}
@@ -354,12 +415,25 @@ def _installed_bytes(instance: Instance, plan: Plan) -> dict[int, int]:
 
 
 def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
-    """Weights, gradients and optimizer state of one rank of a stage, at least: its layers' sharded matrices only."""
-    config, training = plan.config, instance.training
-    sharded = instance.model.sharded_layer_parameters / config.tensor_model_parallel_size
-    owners = config.data_parallel_size * config.context_parallel_size if config.use_distributed_optimizer else 1
-    per_parameter = training.parameter_bytes + training.gradient_bytes + training.optimizer_bytes / owners
-    return config.layers_per_stage[stage] * sharded * per_parameter
+    """
+    Weights, gradients and optimizer state of one rank of a stage, at least: its layers' sharded matrices only.
+
+    Of a model with experts the attention of all layers, and the experts of those layers that have some for certain.
+    """
+    config, training, model = plan.config, instance.training, instance.model
+    tp, shared = config.tensor_model_parallel_size, config.use_distributed_optimizer
+
+    def state_bytes(owners: float) -> float:
+        optimizer = training.optimizer_bytes / (owners if shared else 1)
+        return training.parameter_bytes + training.gradient_bytes + optimizer
+
+    layers, replicas = config.layers_per_stage[stage], config.data_parallel_size * config.context_parallel_size
+    if model.num_experts is None:
+        return layers * model.sharded_layer_parameters / tp * state_bytes(replicas)
+    block = config.expert_tensor_size * config.expert_model_parallel_size
+    experts = max(layers - model.num_dense_layers, 0) * model.expert_layer_parameters / block
+    attention = layers * model.attention_parameters / tp
+    return attention * state_bytes(replicas) + experts * state_bytes(replicas * tp / block)
 
 
 def _on_cluster(instance: Instance, plan: Plan) -> Placement:

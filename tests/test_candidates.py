@@ -25,6 +25,8 @@ from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
 
 TRAINING = TrainingSpec(global_batch_size=64, seq_length=1024)
 
+MOE = {"num_experts": 8, "moe_router_topk": 2}
+
 EDGES = [
     # rule, what is changed in (model, training, configuration) to break it, and the least that mends it
     ("attention heads", ({"num_attention_heads": 18, "num_query_groups": 2}, {}, {"tp": 4}), {"tp": 2}),
@@ -46,6 +48,24 @@ EDGES = [
         {"context_parallel_size": 1},
     ),
     ("experts", ({}, {}, {"expert_model_parallel_size": 2, "dp": 2}), {"expert_model_parallel_size": 1}),
+    ("experts", (MOE, {}, {"expert_model_parallel_size": 16, "dp": 16, "mbs": 1}), {"expert_model_parallel_size": 8}),
+    ("expert ranks", (MOE, {}, {"expert_model_parallel_size": 4, "dp": 2}), {"dp": 4}),
+    (
+        "expert ranks",
+        (MOE, {}, {"tp": 2, "sequence_parallel": True, "expert_model_parallel_size": 4, "dp": 2}),
+        {"expert_tensor_parallel_size": 1},
+    ),
+    (
+        "expert widths",
+        (MOE | {"moe_ffn_hidden_size": 130}, {}, {"tp": 4, "sequence_parallel": True}),
+        {"expert_tensor_parallel_size": 2},
+    ),
+    (
+        "expert widths",
+        (MOE | {"moe_shared_expert_intermediate_size": 130}, {}, {"tp": 4, "sequence_parallel": True}),
+        {"tp": 2},
+    ),
+    ("expert sequence", (MOE, {}, {"tp": 2}), {"sequence_parallel": True}),
     ("layers", ({}, {}, {"pp": 4, "layers_per_stage": (2, 1, 2, 3)}), {"layers_per_stage": (1, 2, 2, 3)}),
     ("layers", ({}, {}, {"pp": 3, "layers_per_stage": (4, 0, 4)}), {"layers_per_stage": (3, 1, 4)}),
     ("layers", ({}, {}, {"pp": 2, "layers_per_stage": (4, 5)}), {"layers_per_stage": (3, 5)}),

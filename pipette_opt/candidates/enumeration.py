@@ -167,6 +167,7 @@ def _smallest(space: SearchSpace) -> SearchSpace:
         recompute=space.recompute[:1],
         use_distributed_optimizer=(False,),
         virtual_pipeline=space.virtual_pipeline or (1,),
+        expert_parallel=space.expert_parallel or (1,),
         max_micro_batch_size=1,
     )
 
@@ -176,7 +177,7 @@ def _combinations(
 ) -> Iterator[tuple[ParallelConfig | None, dict[str, str]]]:
     """Every combination with the rules that it breaks; no configuration where it cannot even be written down."""
     for degrees in _degrees(space, num_gpus):
-        packing = None
+        packings: dict[tuple[int, int | None], dict[str, str]] = {}
         for mbs, chunks, recompute in product(
             _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), space.recompute
         ):
@@ -190,12 +191,17 @@ def _combinations(
             splits = _splits(instance, space, degrees.pp, chunks)
             if not splits:
                 yield None, {"layers": _no_split(instance, space, degrees.pp, chunks)}
-            for split, sequence_parallel, distributed_optimizer in product(
-                splits, _sequence_parallel(instance, space, degrees), _distributed_optimizer(space, degrees)
+            for split, sequence_parallel, distributed_optimizer, (ep, etp) in product(
+                splits,
+                _sequence_parallel(instance, space, degrees),
+                _distributed_optimizer(space, degrees),
+                _expert_degrees(instance, space, degrees),
             ):
                 config = ParallelConfig(
                     tensor_model_parallel_size=degrees.tp,
                     context_parallel_size=degrees.cp,
+                    expert_model_parallel_size=ep,
+                    expert_tensor_parallel_size=etp,
                     pipeline_model_parallel_size=degrees.pp,
                     data_parallel_size=degrees.dp,
                     micro_batch_size=mbs,
@@ -210,9 +216,9 @@ def _combinations(
                     overlap_p2p_communication=space.overlap_p2p_communication,
                 )
                 broken = broken_rules(instance.model, instance.training, config)
-                if packing is None:
-                    packing = _packing(instance, config)
-                yield config, broken | packing
+                if (ep, etp) not in packings:
+                    packings[ep, etp] = _packing(instance, config)
+                yield config, broken | packings[ep, etp]
 
 
 def _degrees(space: SearchSpace, num_gpus: int) -> Iterator[_Degrees]:
@@ -288,12 +294,32 @@ def _distributed_optimizer(space: SearchSpace, degrees: _Degrees) -> tuple[bool,
     return (degrees.dp * degrees.cp > 1,)
 
 
+def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[int, int | None]]:
+    """
+    Expert parallel size and tensor size of experts; ``None`` where that is Megatron-Core's default, the tensor size.
+
+    Given sizes are taken as they are, the legality rules say what is wrong with them.
+    """
+    num_experts = instance.model.num_experts
+    if num_experts is None:
+        return [(ep, None) for ep in space.expert_parallel or (1,)]
+    ranks, found = degrees.tp * degrees.cp * degrees.dp, []
+    for etp in space.expert_tensor_parallel or sorted({1, degrees.tp}):
+        fitting = tuple(ep for ep in _divisors(num_experts) if ranks % (ep * etp) == 0)
+        # With context parallelism the size is named, as the rank orders that are possible depend on it.
+        named = None if etp == degrees.tp and degrees.cp == 1 else etp
+        found += [(ep, named) for ep in space.expert_parallel or fitting]
+    return found
+
+
 def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
     """The grid of stages and replicas is tiled by hosts in a way that the launcher can express."""
     gpus_per_node = instance.cluster.gpus_per_node
+    slot = config.tensor_model_parallel_size * config.context_parallel_size
+    if instance.model.num_experts is not None and slot > gpus_per_node:
+        return {"packing": f"groups of {slot} GPUs of a model with experts span hosts of {gpus_per_node} GPUs"}
     if any(True for _ in node_blocks(config, gpus_per_node, instance.launcher)):
         return {}
-    slot = config.tensor_model_parallel_size * config.context_parallel_size
     grid = f"{config.pipeline_model_parallel_size} x {config.data_parallel_size} groups of {slot} GPUs"
     return {"packing": f"{grid} do not pack onto hosts of {gpus_per_node} GPUs with launcher {instance.launcher}"}
 

@@ -10,6 +10,7 @@ multiple of ``make_vocab_size_divisible_by * tp`` first, so every tensor rank ge
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from pipette_opt.candidates.expert_rules import expert_ranks, expert_sequence, expert_widths, experts
 from pipette_opt.candidates.splits import is_megatron_split
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -43,9 +44,9 @@ def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 
 def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """The MLP is split evenly (``MLP.linear_fc1``, ``linear_fc2``)."""
+    """The MLP is split evenly (``MLP.linear_fc1``, ``linear_fc2``); with experts in every layer there is none."""
     width, tp = model.ffn_hidden_size, config.tensor_model_parallel_size
-    if width % tp:
+    if width % tp and model.num_moe_layers < model.num_layers:
         return f"ffn_hidden_size={width} is no multiple of tensor_model_parallel_size={tp}"
     return None
 
@@ -88,13 +89,6 @@ def position_embeddings(model: ModelSpec, training: TrainingSpec, config: Parall
     known = model.max_position_embeddings
     if model.position_embedding_type == "learned_absolute" and known < training.seq_length:
         return f"seq_length={training.seq_length} is above max_position_embeddings={known}"
-    return None
-
-
-def experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """A dense model has no experts to spread (``TransformerConfig``)."""
-    if config.expert_model_parallel_size > 1:
-        return f"expert_model_parallel_size={config.expert_model_parallel_size} needs experts; the model has none"
     return None
 
 
@@ -143,6 +137,9 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "position embeddings": position_embeddings,
         "experts": experts,
+        "expert ranks": expert_ranks,
+        "expert widths": expert_widths,
+        "expert sequence": expert_sequence,
         "attention heads": attention_heads,
         "query groups": query_groups,
         "query-key-value width": qkv_width,

@@ -11,6 +11,8 @@ OPTION_OF_FIELD = {
     "pipeline_parallel": "--pipeline-parallel",
     "data_parallel": "--data-parallel",
     "context_parallel": "--context-parallel",
+    "expert_parallel": "--expert-parallel",
+    "expert_tensor_parallel": "--expert-tensor-parallel",
     "virtual_pipeline": "--virtual-pipeline",
     "micro_batch_size": "--micro-batch-size",
     "max_micro_batch_size": "--max-micro-batch-size",
@@ -39,6 +41,11 @@ class SearchSpace:
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
         Allowed degrees.
+    expert_parallel
+        Allowed degrees; ``None`` for every divisor of the experts that the ranks of a stage can hold. A model without
+        experts has 1.
+    expert_tensor_parallel
+        Allowed tensor-parallel sizes of experts; ``None`` for 1 and the tensor-parallel size.
     virtual_pipeline
         Allowed model chunks per stage, 1 for no interleaving; ``None`` for 1 up to ``max_virtual_pipeline``.
     micro_batch_size
@@ -64,6 +71,8 @@ class SearchSpace:
     pipeline_parallel: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
     context_parallel: tuple[int, ...] = (1,)
+    expert_parallel: tuple[int, ...] | None = None
+    expert_tensor_parallel: tuple[int, ...] | None = None
     virtual_pipeline: tuple[int, ...] | None = None
     micro_batch_size: tuple[int, ...] | None = None
     max_micro_batch_size: int = 8

@@ -102,12 +102,15 @@ def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) 
     if gpus_per_node % slot and config.world_size > gpus_per_node:
         return
     slots = min(gpus_per_node // slot, pp * dp)
+    # With data parallelism last, megatron-core numbers the ranks of experts alike only if these fill the slots.
+    has_experts = config.expert_model_parallel_size > 1 or config.expert_tensor_parallel_size is not None
+    orders_agree = not has_experts or pp == 1 or config.expert_tensor_size * config.expert_model_parallel_size == slot
     for stages in range(1, slots + 1):
         if slots % stages or pp % stages or dp % (slots // stages):
             continue
         replicas = slots // stages
         dp_first = stages == 1 or replicas == dp
-        pp_first = replicas == 1 or stages == pp
+        pp_first = (replicas == 1 or stages == pp) and orders_agree
         order = "tp-cp-ep-dp-pp" if dp_first or not pp_first else "tp-cp-ep-pp-dp"
         contiguous = dp_first or pp_first
         if contiguous or launcher != "torchrun":

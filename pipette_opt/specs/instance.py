@@ -41,9 +41,9 @@ class Instance:
 
     def __post_init__(self) -> None:
         """Refuse what only the memory side knows, before anything is timed wrongly."""
-        if self.model.num_experts is not None:
-            problem = f"has {self.model.num_experts} experts; times of mixtures of experts are not known, only their"
-            raise InputError(f"model {self.model.name}", f"{problem} memory (`pipette-opt memory predict`).")
+        if self.model.num_experts is not None and self.profile is not None:
+            problem = f"has times of dense layers; model {self.model.name} has {self.model.num_experts} experts."
+            raise InputError("--profile", problem)
         if self.training.fp8:
             raise InputError(
                 "fp8", "times of fp8 training are not known, only its memory (`pipette-opt memory predict`)."

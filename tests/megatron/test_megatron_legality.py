@@ -327,7 +327,8 @@ def test_same_verdict() -> None:
         if len(ours) < 2:
             broken_alone[next(iter(ours), "none")] += 1
     assert broken_alone["none"] > 500, broken_alone
-    assert all(broken_alone[rule] >= 5 for rule in LEGALITY_RULES), broken_alone
+    dense = [rule for rule in LEGALITY_RULES if not rule.startswith("expert ")]
+    assert all(broken_alone[rule] >= 5 for rule in dense), broken_alone
 
 
 @pytest.mark.parametrize(("num_stages", "num_chunks"), [(1, 1), *product([2, 3, 5, 8], [1, 2])])

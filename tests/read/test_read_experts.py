@@ -12,7 +12,7 @@ from pipette_opt.errors import InputError
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_architecture, read_model
-from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+from pipette_opt.specs import ComputeProfile, Instance, ModelSpec, TrainingSpec
 
 MIXTRAL = {
     "model_type": "mixtral",
@@ -121,11 +121,11 @@ def test_architecture_file_with_experts(tmp_path: Path) -> None:
         read_architecture(path)
 
 
-def test_whoever_tells_times_refuses_experts_and_fp8() -> None:
+def test_whoever_tells_times_refuses_dense_profiles_and_fp8() -> None:
     """One clear message where an instance is made, before anything is timed."""
     mixture = replace(LLAMA_8B, num_experts=8)
-    with pytest.raises(InputError, match="has 8 experts; times of mixtures of experts are not known"):
-        instance(cluster(2), mixture)
+    with pytest.raises(InputError, match="has times of dense layers; model llama has 8 experts"):
+        replace(instance(cluster(2), mixture), profile=ComputeProfile(layers={}))
     with pytest.raises(InputError, match="times of fp8 training are not known"):
         Instance(
             model=LLAMA_8B, cluster=cluster(2), training=TrainingSpec(global_batch_size=8, seq_length=1024, fp8=True)

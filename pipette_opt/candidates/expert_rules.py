@@ -1,0 +1,48 @@
+"""What megatron-core 0.16.1 accepts of experts: ``MoELayer``, what it builds, ``initialize_model_parallel``."""
+
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+
+def experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Every expert-parallel rank has equally many experts; a dense model has none to spread (``BaseMoELayer``)."""
+    ep = config.expert_model_parallel_size
+    if model.num_experts is None:
+        return f"expert_model_parallel_size={ep} needs experts; the model has none" if ep > 1 else None
+    if model.num_experts % ep:
+        return f"num_experts={model.num_experts} is no multiple of expert_model_parallel_size={ep}"
+    return None
+
+
+def expert_ranks(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """The ranks of a stage fall into blocks that hold every expert once (``initialize_model_parallel``)."""
+    if model.num_experts is None:
+        return None
+    etp, ep = config.expert_tensor_size, config.expert_model_parallel_size
+    tp, cp, dp = config.tensor_model_parallel_size, config.context_parallel_size, config.data_parallel_size
+    if tp * cp * dp % (etp * ep):
+        return (
+            f"tensor * context * data parallel size = {tp} * {cp} * {dp} is no multiple of expert tensor size * "
+            f"expert_model_parallel_size = {etp} * {ep}"
+        )
+    return None
+
+
+def expert_widths(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Routed and shared experts are split evenly (``experts.py``, ``shared_experts.py``)."""
+    if model.num_experts is None:
+        return None
+    etp, tp = config.expert_tensor_size, config.tensor_model_parallel_size
+    if model.expert_ffn_size % etp:
+        return f"moe_ffn_hidden_size={model.expert_ffn_size} is no multiple of expert_tensor_parallel_size={etp}"
+    shared = model.moe_shared_expert_intermediate_size
+    if shared % tp:
+        return f"moe_shared_expert_intermediate_size={shared} is no multiple of tensor_model_parallel_size={tp}"
+    return None
+
+
+def expert_sequence(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Experts and tensor parallelism train with sequence parallelism only (``MoELayer.forward``)."""
+    if model.num_experts is not None and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
+        return f"experts with tensor_model_parallel_size={config.tensor_model_parallel_size} need sequence_parallel"
+    return None
