@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from torch import nn
 
 from pipette_opt.memory.formula import FP8_COPIES_BYTES
-from pipette_opt.memory.layers import Chunk
+from pipette_opt.memory.transformer.layers import Chunk
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.specs.training import BYTES

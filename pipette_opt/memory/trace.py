@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from pipette_opt.memory.allocator import AllocatorPeaks, CachingAllocator, Event, smallest_capacity
-from pipette_opt.memory.layers import DTYPES, Chunk, Embeddings, Head, Layer, hop
 from pipette_opt.memory.schedule import Pass, stage_passes
 from pipette_opt.memory.shapes import LocalShapes
 from pipette_opt.memory.statics import StaticSizes, static_sizes
 from pipette_opt.memory.storage import LiveStorages
+from pipette_opt.memory.transformer.ends import Embeddings, Head
+from pipette_opt.memory.transformer.layers import Chunk, Layer
+from pipette_opt.memory.transformer.operations import DTYPES, hop
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import Schedule, build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec

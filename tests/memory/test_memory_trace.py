@@ -12,10 +12,11 @@ import torch
 from specs_for_tests import LLAMA_8B, TINY
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pipette_opt.memory.layers import Chunk, Embeddings, Head, Layer
 from pipette_opt.memory.shapes import LocalShapes
 from pipette_opt.memory.storage import LiveStorages
 from pipette_opt.memory.trace import StageTrace, trace_stage
+from pipette_opt.memory.transformer.ends import Embeddings, Head
+from pipette_opt.memory.transformer.layers import Chunk, Layer
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
