@@ -4,7 +4,8 @@ Fit the constants of a stack to measured runs.
 Robust least squares: the residual of a run is the logarithm of predicted over measured time, under a Huber loss, so
 that a few spoiled runs do not decide. Every constant has a prior around the starting stack, as wide as such constants
 differ between stacks, so that what the runs do not tell stays as it was. All runs share every constant; there is none
-for a row, a model or a number of GPUs. Cross-validation leaves out whole groups.
+for a row, a model or a number of GPUs. What remains teaches the factors of layers (``layers.py``). Cross-validation
+leaves out whole groups.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from pipette_opt.backtest.cases import Case, make_cases, with_stack
 from pipette_opt.backtest.edge import edge_risks
+from pipette_opt.backtest.layers import learn_layers
 from pipette_opt.backtest.metrics import Errors, measure
 from pipette_opt.backtest.predict import predicted_times_s
 from pipette_opt.errors import InputError
@@ -161,6 +163,7 @@ def calibrate_runs(
     validate
         Whether to cross-validate, which takes as long as a few fits.
     """
+    base = replace(base, layers=None)
     usable = [case for case in make_cases(_timed(runs), base, cluster) if isinstance(case, Case)]
     if len(usable) < MIN_RUNS:
         raise InputError(
@@ -170,20 +173,19 @@ def calibrate_runs(
     problem = _Problem(
         cases=chosen, edge_risk=edge_risks(chosen, base), base=base, cluster=cluster, free=_free(chosen, base, cluster)
     )
-    values, predicted = problem.solve()
+    values, stack, predicted = problem.fit()
     measured = problem.measured_s
     held_out = larger = None
     if validate:
         held_out = _cross_validate(problem, values)
         larger = _predict_larger(problem, values)
-    stack = problem.stack_of(values)
     return Fit(
         stack=stack,
         runs=tuple(problem.runs),
         errors=measure(predicted, measured),
         held_out=held_out,
         larger=larger,
-        notes=_notes(problem, values),
+        notes=(*_notes(problem, values), *_layer_notes(stack)),
     )
 
 
@@ -233,7 +235,19 @@ class _Problem:
         return self.base.with_constants({one.name: value for one, value in zip(self.free, constants, strict=True)})
 
     def predict_s(self, values: FloatArray) -> FloatArray:
-        return predicted_times_s(with_stack(self.cases, self.stack_of(values), self.cluster), self.edge_risk)
+        return self.with_stack_s(self.stack_of(values))
+
+    def fit(self, start: FloatArray | None = None) -> tuple[FloatArray, StackSpec, FloatArray]:
+        """Constants (their logarithms), the stack with what it learned of layers, and predicted seconds."""
+        values, predicted = self.solve(start)
+        stack = self.stack_of(values)
+        layers = learn_layers(self.cases, predicted, self.measured_s, stack, self.cluster, self.edge_risk)
+        stack = replace(stack, layers=layers)
+        return values, stack, self.with_stack_s(stack)
+
+    def with_stack_s(self, stack: StackSpec) -> FloatArray:
+        """Predicted seconds."""
+        return predicted_times_s(with_stack(self.cases, stack, self.cluster), self.edge_risk)
 
     def some(self, indices: Sequence[int]) -> "_Problem":
         """The same with some of the runs."""
@@ -401,8 +415,16 @@ def _refit(problem: _Problem, out: Sequence[int], start: FloatArray) -> FloatArr
     """Seconds of some runs, by a fit to the others."""
     left_out = set(out)
     kept = [index for index in range(len(problem.cases)) if index not in left_out]
-    values, _ = problem.some(kept).solve(0.5 * (start + problem.centre))
-    return problem.some(out).predict_s(values)
+    _, stack, _ = problem.some(kept).fit(0.5 * (start + problem.centre))
+    return problem.some(out).with_stack_s(stack)
+
+
+def _layer_notes(stack: StackSpec) -> list[str]:
+    """What was learned of layers, for people."""
+    if stack.layers is None:
+        return ["layers take what the formula says: what their shapes seemed to add did not help runs left out"]
+    factors = [one.factor for one in stack.layers.shapes]
+    return [f"layers of {len(factors)} shapes take {min(factors):.2f} to {max(factors):.2f} of what the formula says"]
 
 
 def _notes(problem: _Problem, values: FloatArray) -> tuple[str, ...]:

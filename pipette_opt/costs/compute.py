@@ -13,6 +13,7 @@ import numpy as np
 
 from pipette_opt.costs.expert_layer import EXPERT_KERNELS, expert_times_s
 from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
+from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import matmul_time_s, peak_flops
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
@@ -162,6 +163,7 @@ def _layer_and_idle_s(
     model, training = instance.model, instance.training
     core = attention_times_s(model, training, config, gpu, rates)
     measured = None if has_experts else _measured_layer(instance, config, gpu)
+    factor = 1.0 if has_experts or measured is not None else learned_factor(instance, config, gpu, rates)
     if measured is None:
         width = model.moe_shared_expert_intermediate_size if has_experts else model.ffn_hidden_size
         outside = _outside_attention_times_s(model, training, config, gpu, rates, width)
@@ -170,6 +172,7 @@ def _layer_and_idle_s(
     host = _host_time_s(instance, config, rates, has_experts)
     forward, backward = (_bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
+    forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
     if config.recompute_granularity == "full":
         return (forward, backward + forward), (idle[0], sum(idle))
     if config.recompute_granularity == "selective":

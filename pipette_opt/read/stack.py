@@ -1,8 +1,8 @@
 """Constants of a software stack from, and to, a YAML file."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 
@@ -12,7 +12,8 @@ from pipette_opt.read.fields import Fields, did_you_mean, shown
 from pipette_opt.read.files import read_yaml
 from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import StackSpec
-from pipette_opt.specs.stack import CONSTANTS
+from pipette_opt.specs.layers import LayerFactor, LearnedLayers
+from pipette_opt.specs.stack import CONSTANTS, OTHERS
 
 DEFAULT_NAME = "megatron-core"
 """The shipped stack that commands use without ``--calibration``."""
@@ -29,7 +30,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
                 "calibration", f"unknown stack {str(source)!r}.{hint} Give a .yaml file or one of {', '.join(shipped)}."
             )
         path = shipped_path("data", "stacks", f"{source}.yaml")
-    data = Fields(str(path), read_yaml(path), (*CONSTANTS, "name", "source", "fitted", "memory"))
+    data = Fields(str(path), read_yaml(path), (*CONSTANTS, *OTHERS))
     whole = {field.name for field in fields(StackSpec) if field.type in (int, "int")}
     values: dict[str, Any] = {
         name: data.whole(name) if name in whole else data.not_negative(name) for name in CONSTANTS if data.has(name)
@@ -41,6 +42,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
             source=data.text("source", ""),
             fitted=_mapping(data, "fitted"),
             memory=_numbers(data, "memory"),
+            layers=_layers(data),
         )
     except ValueError as error:
         if isinstance(error, InputError):
@@ -56,6 +58,8 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
         data["fitted"] = dict(stack.fitted)
     if stack.memory is not None:
         data["memory"] = dict(stack.memory)
+    if stack.layers is not None:
+        data["layers"] = [asdict(one) | {"factor": _short(one.factor)} for one in stack.layers.shapes]
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     write_atomically(path, head + yaml.safe_dump(data, sort_keys=False, width=120))
 
@@ -72,6 +76,22 @@ def _mapping(data: Fields, name: str) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise InputError(data.where, f"{name} must be a mapping, got {shown(value)}.")
     return value
+
+
+def _layers(data: Fields) -> LearnedLayers | None:
+    if not data.has("layers"):
+        return None
+    entries = data.any("layers")
+    kinds = get_type_hints(LayerFactor)
+    if not isinstance(entries, list):
+        raise InputError(data.where, f"layers must be a list, got {shown(entries)}.")
+    for entry in entries:
+        if not isinstance(entry, dict) or set(entry) != set(kinds):
+            raise InputError(data.where, f"layers: each needs {', '.join(kinds)}, got {shown(entry)}.")
+        for name, kind in kinds.items():
+            if type(entry[name]) is not kind and not (kind is float and type(entry[name]) is int):
+                raise InputError(data.where, f"layers: {name} must be of type {kind.__name__}, got {shown(entry[name])}.")
+    return LearnedLayers(shapes=tuple(LayerFactor(**entry) for entry in entries))
 
 
 def _numbers(data: Fields, name: str) -> dict[str, float] | None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from pipette_opt.specs.layers import LearnedLayers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackSpec:
@@ -76,6 +78,8 @@ class StackSpec:
         How they were found: number of runs, ranges, errors of cross-validation. Free form; ``None`` by hand.
     memory
         Constants of the same stack for the prediction of memory; their names belong to ``memory/``.
+    layers
+        What layers of the shapes that runs had took beyond the formula.
     """
 
     best_matmul: float = 0.80
@@ -111,8 +115,10 @@ class StackSpec:
     source: str = ""
     fitted: Mapping[str, Any] | None = None
     memory: Mapping[str, float] | None = None
+    layers: LearnedLayers | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", LearnedLayers.of(self.layers))
         for field in SHARES:
             if not 0 < getattr(self, field) <= 1:
                 raise ValueError(f"{field} must be in (0, 1], got {getattr(self, field)}.")
@@ -160,7 +166,8 @@ SHARES = (
 )
 """Constants that are a share of what the hardware data promises."""
 
-CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in ("name", "source", "fitted", "memory"))
+OTHERS = ("name", "source", "fitted", "memory", "layers")
+CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
 """The numbers of a stack that belong to the clock, in the order of the class."""
 
 DEFAULT_STACK = StackSpec()

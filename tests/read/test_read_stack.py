@@ -8,6 +8,7 @@ import pytest
 from pipette_opt.errors import InputError
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
+from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.stack import CONSTANTS
 
 
@@ -26,6 +27,33 @@ def test_round_trip(tmp_path: Path) -> None:
     assert read_stack(tmp_path / "mine.yaml") == stack
 
 
+LAYER = (
+    "layers: [{gpu: a, kernels: b, tensor_model_parallel_size: 1, sequence_parallel: false, seq_length: 1, "
+    "hidden_size: 1, ffn_hidden_size: 1, micro_batch_size: 1, factor: 1, num_runs: 1}]\n"
+)
+
+
+def test_layers_are_read_as_written(tmp_path: Path) -> None:
+    """What runs taught of layers, factors with four digits."""
+    shape = LayerFactor(
+        gpu="a100-80gb",
+        kernels="bf16 flash2",
+        tensor_model_parallel_size=2,
+        sequence_parallel=True,
+        seq_length=2048,
+        hidden_size=4096,
+        ffn_hidden_size=16384,
+        micro_batch_size=2,
+        factor=1.2344,
+        num_runs=9,
+    )
+    written = LearnedLayers(shapes=(replace(shape, factor=1.23441),))
+    write_stack(replace(StackSpec(), layers=written), tmp_path / "a.yaml")
+    layers = read_stack(tmp_path / "a.yaml").layers
+    assert layers is not None
+    assert layers.shapes == (replace(shape, factor=1.234),)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -35,6 +63,10 @@ def test_round_trip(tmp_path: Path) -> None:
         ("host_kernel_s: -1\n", "host_kernel_s must be a number >= 0"),
         ("memory: 3\n", "memory must be a mapping"),
         ("memory: {slack: much}\n", "slack must be a number"),
+        ("layers: 3\n", "layers must be a list"),
+        ("layers: [{gpu: a100-80gb}]\n", "each needs gpu, kernels"),
+        (LAYER.replace("hidden_size: 1", "hidden_size: true"), "hidden_size must be of type int"),
+        (LAYER.replace("factor: 1", "factor: -1"), "factor of a layer must be > 0"),
     ],
 )
 def test_wrong_stacks_are_refused(tmp_path: Path, text: str, said: str) -> None:

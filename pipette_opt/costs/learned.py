@@ -1,0 +1,37 @@
+"""What runs taught of the layers of a configuration."""
+
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import GpuSpec, Instance, StackSpec
+from pipette_opt.specs.layers import LayerFactor
+
+
+def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> LayerFactor | None:
+    """
+    The shape of the layers without experts, as runs teach it.
+
+    ``None`` for what they do not: context parallelism, and tensor groups over several hosts, whose time is the
+    network's.
+    """
+    tp = config.tensor_model_parallel_size
+    if config.context_parallel_size > 1 or tp > instance.cluster.gpus_per_node:
+        return None
+    model, training = instance.model, instance.training
+    attention = f"flash{training.flash_version}" if training.attention_kernel == "flash" else "unfused"
+    softmax = "" if training.attention_kernel == "flash" or training.fused_softmax else " softmax-unfused"
+    norms = "" if training.fused_norm else " norm-unfused"
+    return LayerFactor(
+        gpu=gpu.name,
+        kernels=f"{'fp8' if training.fp8 else training.precision} {attention}{softmax}{norms}",
+        tensor_model_parallel_size=tp,
+        sequence_parallel=config.sequence_parallel,
+        seq_length=training.seq_length,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        micro_batch_size=config.micro_batch_size,
+    )
+
+
+def learned_factor(instance: Instance, config: ParallelConfig, gpu: GpuSpec, stack: StackSpec) -> float:
+    """Measured over predicted compute of a layer without experts; 1 where no run tells."""
+    shape = None if stack.layers is None else layer_shape(instance, config, gpu)
+    return 1.0 if stack.layers is None or shape is None else stack.layers.factor(shape)

@@ -1,0 +1,111 @@
+"""What the layers of some shapes took, beyond the formula: a table that ``calibrate`` learns from runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.types import FloatArray
+
+WIDTH_SCALE, BATCH_SCALE = 1.0, 0.5
+"""
+Distance in the logarithm at which a factor says little about another shape: widths by a factor of 2.7, micro-batches
+by 1.6. Which tile a library chooses, and whether the host keeps up, changes with each doubling of the tokens, less with
+the width.
+"""
+
+JITTER = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFactor:
+    """
+    Measured over predicted time of a layer without experts, in compute, of one shape on one kind of GPU.
+
+    Parameters
+    ----------
+    kernels
+        Precision, attention and norms, as one word each.
+    factor
+        Shrunk towards 1 where few runs tell.
+    num_runs
+        Runs that tell.
+    """
+
+    gpu: str
+    kernels: str
+    tensor_model_parallel_size: int
+    sequence_parallel: bool
+    seq_length: int
+    hidden_size: int
+    ffn_hidden_size: int
+    micro_batch_size: int
+    factor: float = 1.0
+    num_runs: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < np.inf:
+            raise ValueError(f"factor of a layer must be > 0, got {self.factor}.")
+
+    @property
+    def family(self) -> tuple[str, str, int, bool, int]:
+        """What must be equal for one shape to tell anything about another."""
+        return self.gpu, self.kernels, self.tensor_model_parallel_size, self.sequence_parallel, self.seq_length
+
+    @property
+    def place(self) -> tuple[float, float, float]:
+        """Where the shape lies in its family; 1 apart is far."""
+        return (
+            float(np.log(self.hidden_size)) / WIDTH_SCALE,
+            float(np.log(self.ffn_hidden_size)) / WIDTH_SCALE,
+            float(np.log(self.micro_batch_size)) / BATCH_SCALE,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LearnedLayers:
+    """Factors of the shapes that runs had; of a shape between or beside them by likeness, 1 far from all."""
+
+    shapes: tuple[LayerFactor, ...]
+
+    def __post_init__(self) -> None:
+        entries = (one if isinstance(one, LayerFactor) else LayerFactor(**one) for one in self.shapes)
+        object.__setattr__(self, "shapes", tuple(entries))
+
+    @classmethod
+    def of(cls, found: "LearnedLayers | Mapping[str, Any] | None") -> "LearnedLayers | None":
+        """As a plan's file or a stack's has it."""
+        if found is None or isinstance(found, LearnedLayers):
+            return found
+        return cls(**found)
+
+    @cached_property
+    def _families(self) -> dict[tuple[str, str, int, bool, int], tuple[FloatArray, FloatArray]]:
+        """Places of each family, and weights whose sum, by likeness, is the logarithm of the factor."""
+        members: dict[tuple[str, str, int, bool, int], list[LayerFactor]] = {}
+        for one in self.shapes:
+            members.setdefault(one.family, []).append(one)
+        found = {}
+        for family, ones in members.items():
+            places: FloatArray = np.array([one.place for one in ones])
+            alike = likeness(places, places) + JITTER * np.eye(len(ones))
+            logarithms = np.log([one.factor for one in ones])
+            found[family] = places, np.asarray(np.linalg.solve(alike, logarithms), dtype=np.float64)
+        return found
+
+    def factor(self, shape: LayerFactor) -> float:
+        """What the layer takes over what the formula says; the factor of ``shape`` itself does not count."""
+        known = self._families.get(shape.family)
+        if known is None:
+            return 1.0
+        places, weights = known
+        return float(np.exp(likeness(np.array([shape.place]), places)[0] @ weights))
+
+
+def likeness(left: FloatArray, right: FloatArray) -> FloatArray:
+    """1 for the same place, falling to 0 with distance, shape ``(len(left), len(right))``."""
+    apart = ((left[:, None] - right[None]) ** 2).sum(axis=2)
+    alike: FloatArray = np.exp(-0.5 * apart)
+    return alike
