@@ -76,6 +76,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
     hosts
         Names or ranges; the cluster's order by default. Ranks fill them one after the other.
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from pipette_opt.candidates import check_legal
@@ -118,6 +119,21 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
         if theirs != ours:
             option = f"--{field.replace('_', '-')}"
             raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal models.")
+    for field, theirs in given.expert_fields.items():
+        ours = instance.model.expert_ffn_size if field == "moe_ffn_hidden_size" else getattr(instance.model, field)
+        if theirs != (ours if instance.model.num_experts is not None else None):
+            option, dense = f"--{field.replace('_', '-')} {theirs}", instance.model.num_experts is None
+            said = "the job's model has no experts" if dense else f"the job has {ours}"
+            raise InputError(where, f"{option}, but {said}; compare equal models.")
+    if given.model is not None and given.model.num_moe_layers != instance.model.num_moe_layers:
+        raise InputError(
+            where,
+            f"{given.model.num_moe_layers} layers with experts, but the job has {instance.model.num_moe_layers}; "
+            "compare equal models.",
+        )
+    if instance.model.num_experts is not None:
+        dispatched = replace(instance.training, moe_token_dispatcher_type=given.moe_token_dispatcher_type)
+        instance = replace(instance, training=dispatched)
     reasons = check_legal(instance.model, instance.training, config)
     if reasons:
         raise InputError(where, f"{config.label()} cannot run on {num_gpus} GPUs: {'; '.join(reasons)}.")

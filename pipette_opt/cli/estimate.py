@@ -20,6 +20,7 @@ OF_ARGS = (
     "num_gpus",
     "p2p",
     "allreduce",
+    "expert_imbalance",
 )
 """Options that say what a plan says itself."""
 
@@ -45,6 +46,7 @@ def estimate(
     num_gpus: opt.NumGpus = None,
     p2p: opt.P2P = "blocking",
     allreduce: opt.AllReduce = "ring",
+    expert_imbalance: opt.ExpertImbalance = 1.0,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     schedule: Annotated[
         str | None,
@@ -93,6 +95,7 @@ def estimate(
             num_gpus=num_gpus,
             p2p=p2p,
             allreduce=allreduce,
+            expert_imbalance=expert_imbalance,
         )
         current = current_of(job, args or "", hosts, max_oom_risk)
         instance = job.instance

@@ -67,6 +67,36 @@ ContextParallel = Annotated[
     str,
     typer.Option("--context-parallel", "--context-parallel-size", help="Allowed sizes.", rich_help_panel=SEARCH),
 ]
+ExpertParallel = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-parallel",
+        "--expert-model-parallel-size",
+        help="Allowed sizes; every divisor of the experts by default.",
+        rich_help_panel=SEARCH,
+    ),
+]
+ExpertTensorParallel = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-tensor-parallel",
+        "--expert-tensor-parallel-size",
+        help="Allowed tensor sizes of experts; 1 and the tensor size by default.",
+        rich_help_panel=SEARCH,
+    ),
+]
+ExpertImbalance = Annotated[
+    float, typer.Option(help="Tokens of the busiest rank of experts over the mean.", rich_help_panel=JOB)
+]
+MoeTokenDispatcher = Annotated[
+    str,
+    typer.Option(
+        "--moe-token-dispatcher",
+        "--moe-token-dispatcher-type",
+        help="How tokens get to experts: alltoall or allgather.",
+        rich_help_panel=JOB,
+    ),
+]
 OverlapGradReduce = Annotated[
     bool, typer.Option(help="Gradients are reduced beside the last backward.", rich_help_panel=SEARCH)
 ]
@@ -122,6 +152,8 @@ def read_job(
     launcher: str = "slurm",
     p2p: str = "blocking",
     allreduce: str = "ring",
+    expert_imbalance: float = 1.0,
+    moe_token_dispatcher: str = "alltoall",
 ) -> Job:
     """Read what the job options name; an example fills in whatever is not given."""
     from dataclasses import asdict
@@ -141,6 +173,9 @@ def read_job(
     one_of("--launcher", launcher, ("torchrun", "slurm", "mpi"))
     one_of("--p2p", p2p, ("blocking", "async"))
     one_of("--allreduce", allreduce, ("ring", "hierarchical", "tree"))
+    one_of("--moe-token-dispatcher", moe_token_dispatcher, ("alltoall", "allgather"))
+    if not 1.0 <= expert_imbalance < float("inf"):
+        raise InputError("--expert-imbalance", f"must be >= 1, got {expert_imbalance:g}.")
     shown = None
     if example is not None:
         from pipette_opt.read.example import read_example
@@ -160,6 +195,13 @@ def read_job(
     if exclude_hosts:
         spec = without(spec, expand_hosts(exclude_hosts, "--exclude-hosts"))
     model_spec = read_model(model) if model is not None else shown.model  # type: ignore[union-attr]
+    if model_spec.num_experts is None:
+        for option, has_effect in (
+            ("--expert-imbalance", expert_imbalance > 1.0),
+            ("--moe-token-dispatcher", moe_token_dispatcher != "alltoall"),
+        ):
+            if has_effect:
+                raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
     base = shown.training if shown else None
     precision = precision or (base.precision if base else "bf16")
     training = TrainingSpec(
@@ -168,6 +210,8 @@ def read_job(
         precision=precision,  # type: ignore[arg-type]
         accumulate_allreduce_grads_in_fp32=precision != "fp16",
         attention_kernel=attention_kernel,  # type: ignore[arg-type]
+        moe_token_dispatcher_type=moe_token_dispatcher,  # type: ignore[arg-type]
+        expert_imbalance=expert_imbalance,
     )
     _check_precision(spec, training)
     instance = Instance(
@@ -220,6 +264,8 @@ def search_space(
     micro_batch_size: str | None = None,
     recompute: str | None = None,
     context_parallel: str = "1",
+    expert_parallel: str | None = None,
+    expert_tensor_parallel: str | None = None,
     overlap_grad_reduce: bool = False,
     overlap_param_gather: bool = False,
     ddp_bucket_size: int | None = None,
@@ -228,6 +274,7 @@ def search_space(
     """The search space that the options pin down."""
     from pipette_opt.candidates import SearchSpace
 
+    _check_expert_sizes(job, expert_parallel, expert_tensor_parallel)
     space = SearchSpace(
         num_gpus=job.num_gpus,
         tensor_parallel=sizes("--tensor-parallel", tensor_parallel),
@@ -236,6 +283,8 @@ def search_space(
         virtual_pipeline=sizes("--virtual-pipeline", virtual_pipeline),
         micro_batch_size=sizes("--micro-batch-size", micro_batch_size),
         context_parallel=sizes("--context-parallel", context_parallel) or (1,),
+        expert_parallel=sizes("--expert-parallel", expert_parallel),
+        expert_tensor_parallel=sizes("--expert-tensor-parallel", expert_tensor_parallel),
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,
         ddp_bucket_size=ddp_bucket_size,
@@ -248,6 +297,21 @@ def search_space(
     for name in names:
         one_of("--recompute", name, tuple(choices))
     return replace(space, recompute=tuple(choices[name] for name in names))
+
+
+def _check_expert_sizes(job: Job, expert_parallel: str | None, expert_tensor_parallel: str | None) -> None:
+    """Raise ``InputError`` where sizes of experts have no effect, or cannot divide them."""
+    model = job.instance.model
+    options = (
+        ("--expert-parallel", expert_parallel, model.num_experts, "experts"),
+        ("--expert-tensor-parallel", expert_tensor_parallel, model.expert_ffn_size, "columns of an expert"),
+    )
+    for option, text, whole, what in options:
+        for size in sizes(option, text) or ():
+            if model.num_experts is None and size > 1:
+                raise InputError(option, f"has no effect: model {model.name} has no experts.")
+            if model.num_experts is not None and whole is not None and whole % size:
+                raise InputError(option, f"must divide the {whole} {what} of model {model.name}, got {size}.")
 
 
 def sizes(option: str, text: str | None) -> tuple[int, ...] | None:

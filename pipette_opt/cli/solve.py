@@ -32,6 +32,10 @@ def solve(
     micro_batch_size: opt.MicroBatchSize = None,
     recompute: opt.Recompute = None,
     context_parallel: opt.ContextParallel = "1",
+    expert_parallel: opt.ExpertParallel = None,
+    expert_tensor_parallel: opt.ExpertTensorParallel = None,
+    expert_imbalance: opt.ExpertImbalance = 1.0,
+    moe_token_dispatcher: opt.MoeTokenDispatcher = "alltoall",
     overlap_grad_reduce: opt.OverlapGradReduce = False,
     overlap_param_gather: opt.OverlapParamGather = False,
     ddp_bucket_size: opt.DdpBucketSize = None,
@@ -89,6 +93,8 @@ def solve(
         launcher=launcher,
         p2p=p2p,
         allreduce=allreduce,
+        expert_imbalance=expert_imbalance,
+        moe_token_dispatcher=moe_token_dispatcher,
     )
     space = opt.search_space(
         job,
@@ -99,6 +105,8 @@ def solve(
         micro_batch_size=micro_batch_size,
         recompute=recompute,
         context_parallel=context_parallel,
+        expert_parallel=expert_parallel,
+        expert_tensor_parallel=expert_tensor_parallel,
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,
         ddp_bucket_size=ddp_bucket_size,

@@ -22,6 +22,7 @@ SAID_OF_TRAINING = (
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
     "fused_softmax",
+    "moe_token_dispatcher_type",
 )
 SAID_OF_MODEL = (
     "gated_linear_unit",
@@ -235,17 +236,19 @@ def _model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         ("--add-qkv-bias", model.add_qkv_bias and not model.add_bias_linear),
         ("--qk-layernorm", model.qk_layernorm),
     )
-    return [*options, *[(flag,) for flag, wanted in flags if wanted], *_expert_options(model)]
+    return [*options, *[(flag,) for flag, wanted in flags if wanted], *_expert_options(model, training)]
 
 
-def _expert_options(model: ModelSpec) -> list[Option]:
-    """Routed and shared experts; the layers without them come first."""
+def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
+    """Routed and shared experts, whose products are grouped; the layers without them come first."""
     if model.num_experts is None:
         return []
     options: list[Option] = [
         ("--num-experts", str(model.num_experts)),
         ("--moe-router-topk", str(model.moe_router_topk)),
         ("--moe-ffn-hidden-size", str(model.expert_ffn_size)),
+        ("--moe-token-dispatcher-type", training.moe_token_dispatcher_type),
+        ("--moe-grouped-gemm",),
     ]
     if model.moe_shared_expert_intermediate_size:
         options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))

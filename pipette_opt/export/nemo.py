@@ -19,7 +19,12 @@ from pipette_opt.export.shell import array_lines, comment
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
-SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+SAID_OF_TRAINING = (
+    "precision",
+    "accumulate_allreduce_grads_in_fp32",
+    "attention_kernel",
+    "moe_token_dispatcher_type",
+)
 SAID_OF_CONFIG = (
     "context_parallel_size",
     "expert_model_parallel_size",
@@ -77,7 +82,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "num_attention_heads": model.num_attention_heads,
             "num_query_groups": model.num_query_groups,
             "kv_channels": model.kv_channels,
-            **_experts(model),
+            **_experts(model, training),
             "seq_length": training.seq_length,
             "tensor_model_parallel_size": config.tensor_model_parallel_size,
             "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
@@ -141,13 +146,15 @@ def _trial_options() -> list[Option]:
     return [(f"train.train_iters={TRIAL_ITERATIONS}",), ("logger.log_interval=1",)]
 
 
-def _experts(model: ModelSpec) -> dict[str, Any]:
+def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     if model.num_experts is None:
         return {"num_moe_experts": None}
     return {
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
         "moe_ffn_hidden_size": model.expert_ffn_size,
+        "moe_token_dispatcher_type": training.moe_token_dispatcher_type,
+        "moe_grouped_gemm": True,
         "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size or None,
         "moe_layer_freq": [0] * model.num_dense_layers + [1] * model.num_moe_layers,
     }

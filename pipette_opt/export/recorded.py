@@ -21,6 +21,10 @@ def recorded_training(plan: Plan) -> TrainingSpec:
     return training
 
 
+ASSUMED = ("expert_imbalance",)
+"""Fields that say what is assumed of a run; nothing sets them."""
+
+
 def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
     """
     Raise ``InputError`` for a field with another value than its default that a target's export does not write.
@@ -33,7 +37,7 @@ def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
         Fields that the target expresses, or checks itself.
     """
     for field in fields(spec):
-        if field.name in said or field.default is MISSING:
+        if field.name in (*said, *ASSUMED) or field.default is MISSING:
             continue
         value = getattr(spec, field.name)
         if value != field.default:

@@ -3,13 +3,15 @@
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec
 from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
+
+Dispatcher = Literal["alltoall", "allgather"]
 
 _WHOLE = (
     "num_layers",
@@ -42,7 +44,14 @@ _WHOLE = (
     "expert_tensor_parallel_size",
 )
 _NUMBERS = ("hidden_dropout", "attention_dropout")
-_WORDS = ("normalization", "position_embedding_type", "recompute_granularity", "recompute_method", "moe_layer_freq")
+_WORDS = (
+    "normalization",
+    "position_embedding_type",
+    "recompute_granularity",
+    "recompute_method",
+    "moe_layer_freq",
+    "moe_token_dispatcher_type",
+)
 _FLAGS = (
     "group_query_attention",
     "swiglu",
@@ -66,6 +75,7 @@ _FLAGS = (
     "fp16",
 )
 _DENSE_FIRST = re.compile(r"\[0\]\*(\d+)\+\[1\]\*(\d+)")
+_EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
 _KNOWN = (*_WHOLE, *_NUMBERS, *_WORDS, *_FLAGS)
 
 
@@ -82,6 +92,10 @@ class MegatronArgs:
         ``None`` if not given.
     recompute_granularity
         ``--recompute-activations`` is ``selective``.
+    moe_token_dispatcher_type
+        Of a model with experts.
+    expert_fields
+        What is said of experts, by field of :class:`~pipette_opt.specs.ModelSpec`, with or without a model.
     account_for_embedding, account_for_loss
         Embedding and output head count as a layer when layers are dealt to stages.
     """
@@ -112,6 +126,8 @@ class MegatronArgs:
     recompute_method: RecomputeMethod = "uniform"
     recompute_num_layers: int = 1
     expert_tensor_parallel_size: int | None = None
+    moe_token_dispatcher_type: Dispatcher = "allgather"
+    expert_fields: Mapping[str, int] = field(default_factory=dict)
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
 
     def parallel_config(self, num_layers: int, num_gpus: int) -> ParallelConfig:
@@ -205,10 +221,9 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     """
     given = _collect(text, where)
     model = _model(given, where, name) if "num_layers" in given else None
+    read_apart = ("recompute_granularity", "recompute_method", "recompute_num_layers", "moe_token_dispatcher_type")
     simple = {
-        field: given[field]
-        for field in MegatronArgs.__dataclass_fields__
-        if field in given and field not in ("recompute_granularity", "recompute_method", "recompute_num_layers")
+        name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
     }
     return MegatronArgs(
         where=where,
@@ -217,6 +232,8 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         recompute_granularity=_granularity(given, where),
         recompute_method=_method(given, where),
         recompute_num_layers=given.get("recompute_num_layers", 1),
+        moe_token_dispatcher_type=_dispatcher(given, where),
+        expert_fields={name: given[name] for name in _EXPERT_FIELDS if name in given},
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
@@ -240,6 +257,14 @@ def _method(given: Mapping[str, Any], where: str) -> RecomputeMethod:
     if word not in ("uniform", "block"):
         raise InputError(where, f"--recompute-method must be uniform or block, got {word!r}.")
     return "block" if word == "block" else "uniform"
+
+
+def _dispatcher(given: Mapping[str, Any], where: str) -> Dispatcher:
+    """Megatron's default is ``allgather``."""
+    word = given.get("moe_token_dispatcher_type", "allgather")
+    if word not in ("alltoall", "allgather"):
+        raise InputError(where, f"--moe-token-dispatcher-type must be alltoall or allgather, got {word!r}.")
+    return "alltoall" if word == "alltoall" else "allgather"
 
 
 def _collect(text: str, where: str) -> dict[str, Any]:
