@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from joblib import Parallel, delayed
 
 from pipette_opt.backtest.memory_evaluation import Evaluation, evaluate_memory, measured_folder
 from pipette_opt.backtest.memory_learning import DRAWS, learning_rows, reliability_rows
@@ -29,8 +30,10 @@ from pipette_opt.shipped import shipped_path
 
 HINDSIGHT = (
     "Which terms there are, and five numbers in `pipette_opt/memory/framework.py` about hosts that run ahead, were "
-    "chosen with all visible rows of the H100 sweep in sight, those of 32 GPUs too; rows that nobody has seen are the "
-    "honest test of them. That Mist trains without dropout was taken from the peaks of its plans."
+    "chosen with all visible rows of the H100 sweep in sight, those of 32 GPUs too; so was it seen that a measured peak "
+    "after the allocator returned blocks is no peak. Rows that nobody has seen are the honest test of them. That Mist "
+    "trains without dropout was taken from the peaks of its plans. Rows of the sweep whose notes say that the job logged "
+    "some iterations and then ran out of memory have a peak here and no label: the source's column calls them feasible."
 )
 
 
@@ -42,19 +45,22 @@ def main() -> None:
     parser.add_argument("--without-learning", action="store_true", help="Do not calibrate on few rows.")
     parser.add_argument("--without-tuning", action="store_true", help="Do not fine-tune the network.")
     parser.add_argument("--without-pipette", action="store_true", help="Do not train Pipette's network.")
+    parser.add_argument("--workers", type=int, default=2, help="Processes: evaluation and fine-tuning side by side.")
     arguments = parser.parse_args()
     folder = measured_folder()
     if not folder.is_dir():
         text = "No measured runs here: set PIPETTE_OPT_SHARED. Nothing evaluated.\n"
     else:
         start = time.perf_counter()
-        evaluation = evaluate_memory(
+        evaluating = delayed(evaluate_memory)(
             folder,
             arguments.max_oom_risk,
             with_pipette=not arguments.without_pipette,
             with_learning=not arguments.without_learning,
         )
-        tuning = [] if arguments.without_tuning else tuned_rows(folder)
+        jobs = [evaluating] if arguments.without_tuning else [evaluating, delayed(tuned_rows)(folder)]
+        evaluation, *rest = Parallel(n_jobs=arguments.workers)(jobs)
+        tuning = rest[0] if rest else []
         text = report(evaluation, tuning, arguments.max_oom_risk, time.perf_counter() - start)
     if arguments.out is None:
         sys.stdout.write(text)
