@@ -193,6 +193,7 @@ def evaluate_memory(
         start = framework_of_stack(read_stack())
         fitted = fit_framework(known_runs, start)
         methods += judge(split.name, fitted, known, judged, max_oom_risk, with_pipette=with_pipette)
+        notes += unlabelled_notes(split.name, fitted, judged, max_oom_risk)
         if any(run.peak_gib is not None for run in runs):
             coverage += coverage_of(split.name, fitted, runs)
             slices += slices_of(split.name, fitted, judged)
@@ -208,6 +209,17 @@ def evaluate_memory(
         learning=tuple(learning),
         notes=tuple(notes),
     )
+
+
+def unlabelled_notes(
+    name: str, framework: Framework, judged: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
+) -> list[str]:
+    """What becomes of rows that the file calls feasible although their notes say that the job ran out later."""
+    runs = [memory for run, memory in judged if run.oom is False and memory.ran_out is None]
+    refused = sum(oom_probability(predict_memory(framework, run)) > max_oom_risk for run in runs)
+    if not runs:
+        return []
+    return [f"{name}: {len(runs)} jobs ran and then ran out of memory: no label; {refused} of them are refused."]
 
 
 def split_cases(

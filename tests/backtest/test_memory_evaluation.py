@@ -51,6 +51,23 @@ def test_every_table_is_there(folder: Path) -> None:
     assert not found.learning
 
 
+def test_jobs_that_ran_out_later_are_counted_apart(folder: Path, tmp_path: Path) -> None:
+    """Of 32 GPUs one job that fits says in its notes that it died later: no label, and whether it is refused."""
+    lines = (folder / "hf_ultrascale_h100.csv").read_text(encoding="utf-8").splitlines()
+    last = max(index for index, line in enumerate(lines) if ",32," in line and "False" in line)
+    marked = [
+        f"{lines[0]},notes",
+        *(f"{line},{'and then an OOM' * (i == last - 1)}" for i, line in enumerate(lines[1:])),
+    ]
+    (tmp_path / "hf_ultrascale_h100.csv").write_text("\n".join(marked) + "\n", encoding="utf-8")
+    found = evaluate_memory(tmp_path, with_pipette=False)
+    ours = found.methods[3]
+    assert (ours.num_peaks, ours.verdicts.fitted, ours.verdicts.ran_out) == (6, 5, 2)
+    notes = [note for note in found.notes if "no label" in note]
+    assert len(notes) == 1
+    assert notes[0].startswith(f"{SPLITS[1].name}: 1 jobs ran and then")
+
+
 def test_the_command_prints_what_was_asked(folder: Path) -> None:
     """With ``--learning`` the curve comes too, in Markdown."""
     result = CliRunner().invoke(app, ["evaluate", "--folder", str(folder), "--no-pipette", "--learning"])
