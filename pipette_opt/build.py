@@ -185,9 +185,12 @@ def build_problem_data(
 
 
 def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
-    """Whether the schedule is 1F1B, and no block of experts spans hosts, so that what they send is always the same."""
-    if config.num_chunks > 1:
-        return False
+    """Whether the schedule is 1F1B, and what experts send is always the same."""
+    return config.num_chunks == 1 and experts_stay_inside(instance, config, block)
+
+
+def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
+    """Whether no block of ranks that hold every expert once spans hosts."""
     return instance.model.num_experts is None or _ranks_of_a_host(config, block) % expert_block(config) == 0
 
 

@@ -8,6 +8,10 @@ now is the judge's time; where the judge is slower than the form said, the form 
 which is quick and finds most of the paths that matter, then the solver, which proves. When the solver's optimum is a
 placement at which form and judge agree, nothing is left between bound and plan.
 
+Where expert-parallel groups span hosts the lower form counts their all-to-alls over the best link. Such candidates are
+judged on every placement if these are few, which settles them, and otherwise by exchanging hosts; the form remains
+their bound.
+
 Candidates that cannot be faster than the best plan are never placed: by their plain paths over the best links, or by
 the judge itself over links that are all as fast as the fastest, as no operation starts later when a time gets shorter.
 """
@@ -19,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipette_opt.build import with_paths
+from pipette_opt.build import experts_stay_inside, with_paths
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.estimator.estimate import judge_times
@@ -31,6 +35,7 @@ from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.types import BoolArray, IntArray
@@ -46,6 +51,9 @@ FIRST_MOVES, MOST_MOVES = 20_000, 640_000
 
 ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
 """Parts of the time left that annealing may take, and that the next best configurations get after that."""
+
+RESEATING_SHARE = 0.5
+"""Part of the time left after that for candidates whose experts span hosts."""
 
 RUNNER_UP_VISITS = 3
 """How often a configuration that cannot win is annealed, to be shown as an alternative."""
@@ -125,6 +133,7 @@ def certify(
     search.bound_at_best_links()
     search.anneal()
     search.place_runners_up()
+    search.reseat()
     search.solve()
     return Certified(bound_s=search.bound_s, judged=tuple(search.judged()), open_configs=search.open_configs)
 
@@ -313,6 +322,31 @@ class _Search:
             if one.best is not None:
                 self.runners_up.append(one)
                 placed.add(candidate.config)
+
+    def reseat(self) -> None:
+        """Place candidates whose experts span hosts by the judge alone."""
+        ends = time.perf_counter() + RESEATING_SHARE * max(self.seconds_left, 0.0)
+        instance = self.prepared.instance
+        for one in self._could_win():
+            candidate = one.candidate
+            if experts_stay_inside(instance, candidate.config, candidate.block):
+                continue
+            if time.perf_counter() >= ends or self.is_over:
+                return
+            self.report("placing experts that span hosts")
+            if num_orders(self.data, candidate) <= MOST_ORDERS:
+                settled = best_of_all(instance, self.data, candidate, ends, self.stop)
+                if settled is None:
+                    continue
+                nodes, seconds = settled
+                if nodes is not None:
+                    self._look(one, nodes)
+                least = seconds * (1 - FLOAT_MARGIN) / self.data.tick_s
+                one.bound_ticks = max(one.bound_ticks, int(min(least, UNUSABLE_TICKS)))
+            elif one.best is not None:
+                self._look(
+                    one, climb(instance, self.data, candidate, one.best.nodes, ends, self.stop, self.params.seed)
+                )
 
     def _anneal_once(self, one: _Open) -> None:
         """One annealing for the lower form, judged."""

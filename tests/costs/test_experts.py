@@ -1,0 +1,156 @@
+"""What experts hold, send and compute, against counts by hand."""
+
+from dataclasses import replace
+
+import pytest
+from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+
+from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
+from pipette_opt.costs.compute import layer_times_s, stage_compute, stage_parameters
+from pipette_opt.costs.exchange import exchange_s, expert_layer_s, expert_rings
+from pipette_opt.costs.expert_layer import expert_times_s
+from pipette_opt.costs.experts import (
+    coupled_replicas,
+    expert_replicas,
+    expert_traffic,
+    moe_layers,
+    rows_of_expert,
+    stage_expert_parameters,
+)
+from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
+from pipette_opt.units import GB
+
+MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_router_topk=2)
+TRAINING = TrainingSpec(global_batch_size=64, seq_length=4096)
+
+
+def split(**options: object):  # type: ignore[no-untyped-def]
+    """Tensor 2 with sequence parallelism, data 8, expert 4: 16 ranks of a stage in two blocks of eight."""
+    given: dict[str, object] = {"tp": 2, "dp": 8, "num_layers": 32, "sequence_parallel": True}
+    return config(**{**given, "expert_model_parallel_size": 4, **options})
+
+
+def test_tokens_and_bytes_by_hand() -> None:
+    """
+    One sequence of 4096 tokens, two tensor ranks: each has 2048 tokens of 4096 x 2 bytes, twice as topk is 2.
+
+    Eight ranks hold each expert once, so 8 x 2048 x 2 copies fall on 8 experts: 4096 rows each.
+    """
+    one = expert_traffic(MOE, TRAINING, split())
+    assert one.sent_bytes == 2048 * 2 * 4096 * 2
+    assert (one.num_exchanges, one.num_rings, one.ring_size) == (2, 2, 2)
+    assert one.gathered_bytes == 2 * one.sent_bytes
+    assert rows_of_expert(MOE, TRAINING, split()) == 4096.0
+    assert coupled_replicas(MOE, split()) == 4
+    assert expert_replicas(split()) == 2
+    narrow = split(expert_tensor_parallel_size=1)
+    assert expert_traffic(MOE, TRAINING, narrow).num_rings == 0
+    assert rows_of_expert(MOE, TRAINING, narrow) == 2048.0
+    assert (coupled_replicas(MOE, narrow), expert_replicas(narrow)) == (2, 4)
+
+
+def test_gathering_dispatcher_by_hand() -> None:
+    """All tokens of a block of eight ranks go to each of them, and back: no all-to-all."""
+    gathering = replace(TRAINING, moe_token_dispatcher_type="allgather")
+    one = expert_traffic(MOE, gathering, split())
+    assert (one.num_exchanges, one.num_rings, one.ring_size) == (0, 2, 8)
+    assert one.gathered_bytes == 8 * 2048 * 4096 * 2
+    forward, backward = expert_rings(MOE, gathering, split(recompute_granularity="full"))
+    assert forward.hop_bytes == 2 * 7 / 8 * one.gathered_bytes
+    assert backward.hop_bytes == 2 * forward.hop_bytes
+    assert forward.num_steps == 14
+
+
+def test_imbalance_is_the_busiest_rank_s() -> None:
+    """Rows and bytes of the busiest rank; never more than all tokens on one rank, and nothing with one rank."""
+    skewed = replace(TRAINING, expert_imbalance=1.5)
+    assert rows_of_expert(MOE, skewed, split()) == 1.5 * 4096
+    assert expert_traffic(MOE, skewed, split()).sent_bytes == 1.5 * 2048 * 2 * 4096 * 2
+    assert rows_of_expert(MOE, replace(TRAINING, expert_imbalance=9.0), split()) == 4 * 4096
+    alone = split(expert_model_parallel_size=1)
+    assert rows_of_expert(MOE, skewed, alone) == rows_of_expert(MOE, TRAINING, alone)
+
+
+def test_dense_layers_come_first_over_chunks_and_stages() -> None:
+    """Two stages of two chunks of two layers: of three dense layers two are on the first stage, one on the second."""
+    model = replace(MOE, num_layers=8, num_dense_layers=3)
+    chunked = config(pp=2, virtual_pipeline_model_parallel_size=2)
+    assert moe_layers(model, chunked).tolist() == [[0, 1], [2, 2]]
+    assert moe_layers(replace(MOE, num_layers=8), chunked).tolist() == [[2, 2], [2, 2]]
+    assert moe_layers(replace(LLAMA_8B, num_layers=8), chunked).tolist() == [[0, 0], [0, 0]]
+
+
+def test_parameters_of_a_stage() -> None:
+    """One rank has all of the model's, the vocabulary padded; with blocks of eight, an eighth of the experts."""
+    alone = config(num_layers=32)
+    rest = stage_parameters(MOE, alone) + stage_expert_parameters(MOE, alone)
+    padding = 2 * (MOE.padded_vocab_size(1) - MOE.vocab_size) * MOE.hidden_size
+    assert rest.sum() == MOE.num_parameters + padding
+    assert stage_expert_parameters(MOE, split()).sum() == 32 * MOE.expert_layer_parameters / 8
+
+
+def test_gradients_of_experts_go_round_their_own_ring() -> None:
+    """Two blocks: half of twice the bytes; one block: nothing to reduce."""
+    (one,) = gradient_traffic(MOE, TRAINING, split(), experts=True)
+    assert one.hop_bytes == 2 * (2 - 1) / 2 * 4 * 32 * MOE.expert_layer_parameters / 8
+    (none,) = gradient_traffic(MOE, TRAINING, split(expert_model_parallel_size=8), experts=True)
+    assert (none.hop_bytes, none.num_steps) == (0.0, 0)
+
+
+def test_tensor_groups_of_a_layer_with_experts() -> None:
+    """Attention only: half of a dense layer's; shared experts take the MLP's place."""
+    dense = tensor_traffic(MOE, TRAINING, split())[0]
+    routed = tensor_traffic(MOE, TRAINING, split(), has_experts=True)[0]
+    shared = replace(MOE, moe_shared_expert_intermediate_size=1024)
+    assert routed.hop_bytes == dense.hop_bytes / 2
+    assert routed.num_calls == dense.num_calls / 2
+    assert tensor_traffic(shared, TRAINING, split(), has_experts=True)[0] == dense
+
+
+def test_exchange_inside_and_across_by_hand() -> None:
+    """Inside, seven parts of 1 MB at 200 GB/s; across, the load of the busiest host in the same time."""
+    spec = cluster(2, intra_node_latency_s=1e-6, inter_node_latency_s=5e-6)
+    inside = float(exchange_s(spec, DEFAULT_STACK, 1e6, 8, 1, 0.0))
+    assert inside == pytest.approx(1e-6 + 7e6 / (200 * GB))
+    across = float(exchange_s(spec, DEFAULT_STACK, 1e6, 4, 2, 16 / (20 * GB)))
+    assert across == pytest.approx(5e-6 + 16e6 / (20 * GB))
+
+
+def test_one_expert_is_a_dense_model() -> None:
+    """With one expert and topk 1 the products are the dense layer's; router and sorting come on top, a few percent."""
+    single = replace(LLAMA_8B, num_experts=1, moe_router_topk=1)
+    plain = config(num_layers=32)
+    dense = instance(cluster(1), LLAMA_8B, seq_length=4096)
+    routed = instance(cluster(1), single, seq_length=4096)
+    before, after = layer_times_s(dense, plain, A100_80), layer_times_s(routed, plain, A100_80, has_experts=True)
+    for one, other in zip(before, after, strict=True):
+        assert one < other < 1.06 * one
+    assert expert_layer_s(routed, plain, 8, 8) == (0.0, 0.0)
+    router = 32 * LLAMA_8B.hidden_size
+    assert single.num_parameters == LLAMA_8B.num_parameters + router
+
+
+def test_more_local_experts_are_less_efficient() -> None:
+    """The same rows in more and smaller products take no less time; more imbalance takes more."""
+    times = []
+    for experts in (1, 8, 64, 512):
+        model = replace(MOE, num_experts=experts, moe_router_topk=1)
+        times.append(sum(expert_times_s(model, TRAINING, config(num_layers=32), A100_80, DEFAULT_STACK)))
+    assert times == sorted(times)
+    assert times[-1] > 1.2 * times[0]
+    loads = [replace(TRAINING, expert_imbalance=one) for one in (1.0, 1.1, 1.7, 3.0)]
+    spread = [sum(expert_times_s(MOE, one, split(), A100_80, DEFAULT_STACK)) for one in loads]
+    assert spread == sorted(set(spread))
+
+
+def test_stage_with_dense_layers_first() -> None:
+    """A stage's work is the sum of its dense layers' and its others'."""
+    model = replace(MOE, num_dense_layers=20)
+    given = instance(cluster(1), model, seq_length=4096)
+    halves = config(pp=2, num_layers=32)
+    dense = layer_times_s(given, halves, A100_80)
+    routed = layer_times_s(given, halves, A100_80, has_experts=True)
+    first, second = stage_compute(given, halves).backward_s[0, 0]
+    apart = stage_compute(instance(cluster(1), replace(model, num_dense_layers=31), seq_length=4096), halves)
+    assert first == pytest.approx(float(apart.backward_s[0, 0, 0]))
+    assert second - float(apart.backward_s[0, 0, 1]) == pytest.approx(11 * (routed[1] - dense[1]))

@@ -1,0 +1,214 @@
+"""Models with experts from candidates to plans: the integer forms and the optimum against every placement, judged."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from specs_for_tests import TINY, config, instance, random_cluster
+
+from pipette_opt.build import FittingCandidate, build_problem_data, experts_stay_inside, has_closed_form
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.errors import InfeasibleError
+from pipette_opt.estimator.closed_form import closed_s
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.judge import judge_solution
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
+from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.reseat import best_of_all, climb
+from pipette_opt.solution import Solution
+from pipette_opt.specs import Instance
+from pipette_opt.verify import verify
+
+MOE = replace(TINY, name="moe", num_layers=4, num_experts=4, add_bias_linear=False, add_qkv_bias=False)
+
+
+def given(seed: int, hosts: int = 4, **options: object) -> Instance:
+    """Hosts of two GPUs on links from slow to faster."""
+    rng = np.random.default_rng(seed)
+    spec = random_cluster(rng, hosts, gpus=2, intra_node_latency_s=3e-6, inter_node_latency_s=1e-5)
+    return instance(spec, MOE, global_batch_size=16, **options)  # type: ignore[arg-type]
+
+
+def orders(given: Instance, chosen: ParallelConfig, block: NodeBlock) -> Iterator[np.ndarray]:
+    """Every way to put a configuration on hosts."""
+    grid = block.node_grid(chosen)
+    for nodes in permutations(range(given.cluster.num_nodes), int(np.prod(grid))):
+        yield np.array(nodes).reshape(grid)
+
+
+def integers(given: Instance, configs: list[ParallelConfig], *, lower_form: bool) -> ProblemData:
+    """The problem in integers, memory no matter."""
+    fitting = [
+        FittingCandidate(config=one, need_bytes=np.zeros(one.pipeline_model_parallel_size, dtype=np.int64))
+        for one in configs
+    ]
+    capacity = np.full(given.cluster.num_nodes, 1 << 40)
+    return build_problem_data(given, fitting, capacity, lower_form=lower_form)
+
+
+CONFIGS = [
+    config(dp=8, mbs=1, num_layers=4, expert_model_parallel_size=ep, use_distributed_optimizer=ep < 4)
+    for ep in (1, 2, 4)
+]
+CONFIGS += [
+    config(
+        tp=2,
+        pp=pp,
+        dp=4 // pp,
+        num_layers=4,
+        sequence_parallel=True,
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=etp,
+        recompute_granularity="full",
+    )
+    for pp, ep, etp in ((1, 2, 2), (1, 4, 1), (2, 2, 1), (2, 2, 2), (2, 1, 2), (2, 4, 1))
+]
+CONFIGS += [
+    config(
+        pp=2,
+        dp=4,
+        num_layers=4,
+        expert_model_parallel_size=ep,
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+        use_distributed_optimizer=True,
+    )
+    for ep in (1, 2, 4)
+]
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
+@pytest.mark.parametrize("number", range(len(CONFIGS)))
+def test_integer_forms_against_placed_times(number: int, dispatcher: str) -> None:
+    """On every order of the hosts: the closed form to ticks where blocks stay inside, the lower form never above."""
+    job = given(number)
+    job = replace(job, training=replace(job.training, moe_token_dispatcher_type=dispatcher, expert_imbalance=1.3))
+    chosen = CONFIGS[number]
+    closed, lower = (integers(job, [chosen], lower_form=form) for form in (False, True))
+    assert len(closed.candidates) == len(lower.candidates) > 0
+    for one, least in zip(closed.candidates, lower.candidates, strict=True):
+        inside = (chosen.data_parallel_size // one.grid[1]) * chosen.tensor_model_parallel_size % (
+            chosen.expert_model_parallel_size * chosen.expert_tensor_size
+        ) == 0
+        assert one.exact == inside == has_closed_form(job, chosen, one.block)
+        for nodes in orders(job, chosen, one.block):
+            placement = block_placement(chosen, one.block, nodes)
+            judged = estimate(job, chosen, placement).iteration_time_s
+            assert objective_ticks(lower, least, nodes) * lower.tick_s <= judged * (1 + 1e-9)
+            if one.exact:
+                times = placed_times(job, chosen, placement)
+                expected = closed_s(times, one.num_microbatches, job.p2p)
+                found = objective_ticks(closed, one, nodes)
+                assert found * closed.tick_s >= expected * (1 - 1e-9)
+                assert (found - one.rounding_ticks) * closed.tick_s <= expected * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("seed", "space"),
+    [
+        (0, {"pipeline_parallel": (1,), "tensor_parallel": (1,)}),
+        (1, {"pipeline_parallel": (2,), "expert_parallel": (4,)}),
+        (2, {"tensor_parallel": (1, 2), "pipeline_parallel": (2,)}),
+        (3, {"expert_parallel": (2, 4), "expert_tensor_parallel": (1,), "pipeline_parallel": (1, 2)}),
+    ],
+)
+def test_optimum_is_the_best_of_all_placements(seed: int, space: dict[str, tuple[int, ...]]) -> None:
+    """Solve finds the plan that judging every placement of every candidate finds; its bounds are below that."""
+    job = given(seed)
+    limits = SearchSpace(
+        num_gpus=8,
+        micro_batch_size=(1,),
+        virtual_pipeline=(1,),
+        recompute=(None,),
+        uneven_layers=False,
+        **space,  # type: ignore[arg-type]
+    )
+    plan = optimize(job, limits, OptimizeParams(time_limit_s=3.0, workers=1))
+    best, best_closed = np.inf, np.inf
+    for chosen in enumerate_candidates(job, limits):
+        data = integers(job, [chosen], lower_form=False)
+        for index, candidate in enumerate(data.candidates):
+            for nodes in orders(job, chosen, candidate.block):
+                one = judge_solution(job, data, Solution(candidate=index, nodes=nodes, objective_ticks=0))
+                best = min(best, one.estimate.iteration_time_s)
+                best_closed = min(best_closed, one.objective_s or np.inf)
+    assert plan.estimate.iteration_time_s == pytest.approx(best, rel=2e-6)
+    assert plan.certificate.status == "OPTIMAL"
+    assert plan.certificate.judge_lower_bound_s <= best * (1 + 1e-9)
+    if plan.config.expert_model_parallel_size == 1 or plan.certificate.objective_s != plan.estimate.iteration_time_s:
+        assert plan.certificate.objective_s == pytest.approx(best_closed, rel=1e-5)
+    assert "expert-parallel groups" in plan.certificate.scope
+    verify(job, plan)
+
+
+def test_every_block_of_every_order_can_be_numbered() -> None:
+    """No candidate has a packing that megatron-core's expert ranks do not allow, context parallelism included."""
+    job = given(0)
+    limits = SearchSpace(num_gpus=8, context_parallel=(1, 2), recompute=(None,), uneven_layers=False)
+    candidates = enumerate_candidates(job, limits)
+    kinds = {(one.context_parallel_size, one.expert_model_parallel_size, one.expert_tensor_size) for one in candidates}
+    assert {(1, 1, 1), (1, 4, 1), (1, 4, 2), (2, 2, 1), (2, 1, 1)} <= kinds
+    for chosen in candidates:
+        for block in node_blocks(chosen, 2, "slurm"):
+            nodes = np.arange(4)[: int(np.prod(block.node_grid(chosen)))].reshape(block.node_grid(chosen))
+            assert np.isfinite(placed_times(job, chosen, block_placement(chosen, block, nodes)).reduction_s).all()
+
+
+def test_sizes_that_do_not_divide_are_named() -> None:
+    """Six experts on eight ranks."""
+    job = replace(given(0), model=replace(MOE, num_experts=6))
+    with pytest.raises(InfeasibleError, match="num_experts=6 is no multiple of expert_model_parallel_size=4"):
+        enumerate_candidates(job, SearchSpace(num_gpus=8, expert_parallel=(4,), micro_batch_size=(1,)))
+
+
+def test_exchanges_end_where_none_helps() -> None:
+    """With six hosts, one unused: no exchange of two makes the last placement faster, and it is among the best."""
+    job = given(5, hosts=6)
+    chosen = config(dp=10, num_layers=4, expert_model_parallel_size=5)
+    job = replace(job, model=replace(MOE, num_experts=5), training=replace(job.training, global_batch_size=10))
+    data = integers(job, [chosen], lower_form=True)
+    candidate = data.candidates[0]
+    assert not experts_stay_inside(job, chosen, candidate.block)
+    ends, stop = time.perf_counter() + 60.0, threading.Event()
+    settled = best_of_all(job, data, candidate, ends, stop)
+    assert settled is not None
+    start = np.arange(5).reshape(candidate.grid)
+
+    def seconds(nodes: np.ndarray) -> float:
+        return estimate(job, chosen, block_placement(chosen, candidate.block, nodes)).iteration_time_s
+
+    nodes = climb(job, data, candidate, start, ends, stop)
+    assert settled[1] <= seconds(nodes) < seconds(start)
+    assert seconds(nodes) <= settled[1] * 1.02
+    seats = [*nodes.ravel().tolist(), *set(range(6)) - set(nodes.ravel().tolist())]
+    for one, other in combinations(range(6), 2):
+        after = seats.copy()
+        after[one], after[other] = seats[other], seats[one]
+        assert seconds(np.array(after[:5]).reshape(nodes.shape)) >= seconds(nodes) * (1 - 1e-9)
+
+
+def test_hosts_without_room_are_never_taken() -> None:
+    """Every placement that is looked at has the memory; with no host large enough there is none."""
+    job = given(6)
+    chosen = config(pp=2, dp=4, num_layers=4, expert_model_parallel_size=4)
+    fitting = FittingCandidate(config=chosen, need_bytes=np.array([2 << 20, 4 << 20]))
+    capacity = np.array([2 << 20, 4 << 20, 2 << 20, 4 << 20])
+    data = build_problem_data(job, [fitting], capacity, lower_form=True)
+    candidate = next(one for one in data.candidates if one.block.stages == 1)
+    ends, stop = time.perf_counter() + 60.0, threading.Event()
+    settled = best_of_all(job, data, candidate, ends, stop)
+    assert settled is not None
+    assert settled[0] is not None
+    assert set(settled[0][1].ravel().tolist()) == {1, 3}
+    nodes = climb(job, data, candidate, np.array([0, 2, 1, 3]).reshape(candidate.grid), ends, stop)
+    assert set(nodes[1].ravel().tolist()) == {1, 3}
+    tight = replace(data, capacity_mib=np.array([2, 2, 2, 4]))
+    assert best_of_all(job, tight, candidate, ends, stop) == (None, float("inf"))
+    stop.set()
+    assert best_of_all(job, data, candidate, ends, stop) is None
