@@ -122,7 +122,7 @@ def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
         measured_rows=np.arange(MOMENTS),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
-        ran_out=run.oom,
+        ran_out=out_of_memory(run),
         group=f"{run.model} {run.attention_kernel}",
         num_gpus=run.num_gpus,
         version=run.extra.get(VERSION_COLUMN, ""),
