@@ -84,6 +84,7 @@ FREE = (
     Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
     Free(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
     Free(name="flush_s", spread=1.5, start=0.1),
+    Free(name="refill_s", spread=1.5, start=0.5),
     Free(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
     Free(name="iteration_s", spread=1.0, start=20e-3),
     Free(name="collective_s", spread=0.5, start=30e-6),
@@ -159,7 +160,8 @@ def calibrate_runs(
     cluster
         The hosts of the runs, if their links were measured; then the assumed links are not fitted.
     max_runs
-        Of more runs a random sample of this size is used, equally many of each group as far as possible.
+        Of more runs a random sample of this size is used for constants, equally many of each group as far as possible;
+        factors of layers are learned from all.
     validate
         Whether to cross-validate, which takes as long as a few fits.
     """
@@ -169,12 +171,19 @@ def calibrate_runs(
         raise InputError(
             "calibrate", f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."
         )
-    chosen = _sample(usable, max_runs, np.random.default_rng(seed))
-    problem = _Problem(
-        cases=chosen, edge_risk=edge_risks(chosen, base), base=base, cluster=cluster, free=_free(chosen, base, cluster)
+    indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed))
+    every = _Problem(
+        cases=usable,
+        edge_risk=edge_risks(usable, base),
+        base=base,
+        cluster=cluster,
+        free=_free([usable[index] for index in indices], base, cluster),
     )
-    values, stack, predicted = problem.fit()
-    measured = problem.measured_s
+    problem = every.some(indices)
+    values, stack = problem.fit()
+    if len(indices) < len(usable):
+        stack = every.taught(stack)
+    predicted, measured = problem.with_stack_s(stack), problem.measured_s
     held_out = larger = None
     if validate:
         held_out = _cross_validate(problem, values)
@@ -237,13 +246,17 @@ class _Problem:
     def predict_s(self, values: FloatArray) -> FloatArray:
         return self.with_stack_s(self.stack_of(values))
 
-    def fit(self, start: FloatArray | None = None) -> tuple[FloatArray, StackSpec, FloatArray]:
-        """Constants (their logarithms), the stack with what it learned of layers, and predicted seconds."""
-        values, predicted = self.solve(start)
-        stack = self.stack_of(values)
-        layers = learn_layers(self.cases, predicted, self.measured_s, stack, self.cluster, self.edge_risk)
-        stack = replace(stack, layers=layers)
-        return values, stack, self.with_stack_s(stack)
+    def fit(self, start: FloatArray | None = None) -> tuple[FloatArray, StackSpec]:
+        """Constants (their logarithms), and the stack that has them and what the runs teach of layers."""
+        values, _ = self.solve(start)
+        return values, self.taught(self.stack_of(values))
+
+    def taught(self, stack: StackSpec) -> StackSpec:
+        """The stack with what these runs teach of layers in place of what it has."""
+        plain = replace(stack, layers=None)
+        predicted = self.with_stack_s(plain)
+        layers = learn_layers(self.cases, predicted, self.measured_s, plain, self.cluster, self.edge_risk)
+        return replace(stack, layers=layers)
 
     def with_stack_s(self, stack: StackSpec) -> FloatArray:
         """Predicted seconds."""
@@ -350,12 +363,14 @@ def _free(cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None) -
     flash1 = any(case.instance.training.flash_version == 1 for case in cases)
     groups = any(case.config.tensor_model_parallel_size > 1 for case in cases)
 
+    at_edge = base.memory is not None
+
     def told(one: Free) -> bool:
         if one.name.startswith("assumed_") and (cluster is not None or not several_hosts):
             return False
         if one.between_hosts and not several_hosts:
             return False
-        told_by = {"flash1": flash1, "flush_s": base.memory is not None, "group_wait_s": groups}
+        told_by = {"flash1": flash1, "flush_s": at_edge, "refill_s": at_edge, "group_wait_s": groups}
         if not told_by.get(one.name, True):
             return False
         return flash or not one.name.startswith("best_attention")
@@ -371,20 +386,20 @@ def _timed(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     return [run for run in runs if run.iter_time_s is not None and not run.oom]
 
 
-def _sample(cases: Sequence[Case], size: int, rng: np.random.Generator) -> list[Case]:
-    """In turn one of each group, at random, until there are enough."""
-    if len(cases) <= size:
-        return list(cases)
-    groups: dict[tuple[object, ...], list[Case]] = {}
-    for case in cases:
-        groups.setdefault(case.run.group, []).append(case)
+def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator) -> list[int]:
+    """In turn one of each group, at random, until there are enough; their places, in order."""
+    if len(runs) <= size:
+        return list(range(len(runs)))
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, run in enumerate(runs):
+        groups.setdefault(run.group, []).append(index)
     queues = [[members[index] for index in rng.permutation(len(members))] for members in groups.values()]
-    chosen: list[Case] = []
+    chosen: list[int] = []
     while len(chosen) < size:
         for queue in queues:
             if queue and len(chosen) < size:
                 chosen.append(queue.pop())
-    return sorted(chosen, key=lambda case: case.run.row)
+    return sorted(chosen)
 
 
 def _cross_validate(problem: _Problem, start: FloatArray) -> Errors | None:
@@ -415,7 +430,7 @@ def _refit(problem: _Problem, out: Sequence[int], start: FloatArray) -> FloatArr
     """Seconds of some runs, by a fit to the others."""
     left_out = set(out)
     kept = [index for index in range(len(problem.cases)) if index not in left_out]
-    _, stack, _ = problem.some(kept).fit(0.5 * (start + problem.centre))
+    _, stack = problem.some(kept).fit(0.5 * (start + problem.centre))
     return problem.some(out).with_stack_s(stack)
 
 

@@ -85,11 +85,16 @@ def learn_layers(
 
 
 def _smoothed(shapes: Sequence[LayerFactor], which: IntArray, share: FloatArray, residual: FloatArray) -> FloatArray:
-    """Logarithms of the factors of all shapes, as the Gaussian process expects them from these runs."""
-    alike = SPREAD**2 * _likeness(shapes)
-    cover = share[:, None] * alike[which]
-    between = cover[:, which] * share + NOISE**2 * np.eye(len(which))
-    expected: FloatArray = cover.T @ np.linalg.solve(between, residual)
+    """
+    Logarithms of the factors of all shapes, as the Gaussian process expects them from these runs.
+
+    The runs of a shape count together: with ``K`` between shapes, what runs tell of each ``b`` and how surely ``A``,
+    ``(1 / K + A)`` has the solution ``b``, written so that ``K`` may be singular.
+    """
+    covariance = SPREAD**2 * _likeness(shapes)
+    sure = np.bincount(which, share**2, len(shapes)) / NOISE**2
+    told = np.bincount(which, share * residual, len(shapes)) / NOISE**2
+    expected: FloatArray = covariance @ np.linalg.solve(np.eye(len(shapes)) + sure[:, None] * covariance, told)
     return expected
 
 

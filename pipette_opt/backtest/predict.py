@@ -103,7 +103,7 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
         members = [index for index, case in enumerate(cases) if case.instance.p2p == p2p]
         placed = [placed_times(cases[i].instance, cases[i].config, cases[i].placement) for i in members]
         times[members] = judge_many(placed, [num_microbatches(cases[i]) for i in members], p2p)
-    return times if edge_risk is None else times + edge_risk * edge_times_s(cases)
+    return times if edge_risk is None else times + (edge_risk * edge_times_s(cases)).sum(axis=1)
 
 
 def rival_times_s(case: Case) -> dict[str, float]:
