@@ -1,0 +1,125 @@
+"""Models with experts on the command line: solve, verify, export, estimate, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from pipette_opt.cli.app import app
+from pipette_opt.errors import InputError
+
+JOB = ["--example", "lab-2x8", "--model", "mixtral-8x7b", "--global-batch-size", "32", "--seq-length", "4096"]
+NARROW = ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--micro-batch-size", "1", "--recompute", "none"]
+
+
+def invoke(command: list[str]) -> Result:
+    """A command; what it raises is in the result."""
+    return CliRunner().invoke(app, command)
+
+
+def refusal(command: list[str]) -> str:
+    """The message of a command that refuses its input."""
+    error = invoke(command).exception
+    assert isinstance(error, InputError), error
+    return str(error)
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of a model with experts, without interleaving."""
+    path = tmp_path_factory.mktemp("experts") / "plan.json"
+    limits = ["--virtual-pipeline", "1", "--time-limit", "2", "--expert-imbalance", "1.25"]
+    result = invoke(["solve", *JOB, *NARROW, *limits, "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "expert parallel" in result.output
+    return path
+
+
+def test_plan_says_how_experts_are_spread(solved: Path) -> None:
+    """Sizes, map, scope and note of the plan; verify has nothing against it."""
+    plan: dict[str, Any] = json.loads(solved.read_text())
+    size = plan["parallel"]["expert_model_parallel_size"]
+    assert size > 1
+    assert {row["ep"] for row in plan["placement"]} == set(range(size))
+    assert plan["inputs"]["training"]["expert_imbalance"] == 1.25
+    assert plan["estimate"]["breakdown"]["expert_parallel"] > 0
+    assert "expert-parallel groups" in plan["certificate"]["scope"]
+    assert any("1.25 times the mean tokens" in note for note in plan["notes"])
+    result = invoke(["verify", str(solved)])
+    assert result.exit_code == 0, result.output
+
+
+def test_export_starts_the_same_experts(solved: Path, tmp_path: Path) -> None:
+    """Megatron's arguments, read back as today's launch, are the plan's configuration and cost the same."""
+    plan = json.loads(solved.read_text())
+    assert invoke(["export", str(solved), "--format", "megatron", "-o", str(tmp_path)]).exit_code == 0
+    text = (tmp_path / "megatron_args.sh").read_text()
+    for option in (
+        f"--expert-model-parallel-size {plan['parallel']['expert_model_parallel_size']}",
+        "--num-experts 8",
+        "--moe-router-topk 2",
+        "--moe-token-dispatcher-type alltoall",
+        "--moe-grouped-gemm",
+    ):
+        assert option in text
+    hosts = ",".join(dict.fromkeys(row["host"] for row in plan["placement"]))
+    arguments = (
+        text[text.index("MEGATRON_ARGS=(") : text.index(")")].removeprefix("MEGATRON_ARGS=(") + " --vocab-size 32000"
+    )
+    current = invoke(["estimate", *JOB, "--args", arguments, "--hosts", hosts, "--expert-imbalance", "1.25", "--json"])
+    assert current.exit_code == 0, current.output
+    found = json.loads(current.stdout)
+    assert found["parallel"]["expert_model_parallel_size"] == plan["parallel"]["expert_model_parallel_size"]
+    assert found["estimate"]["iteration_time_s"] == pytest.approx(plan["estimate"]["iteration_time_s"])
+
+
+def test_default_dispatcher_of_today_is_megatrons() -> None:
+    """Without a word Megatron gathers all tokens, which takes longer than an all-to-all."""
+    degrees = (
+        "--tensor-model-parallel-size 2 --expert-model-parallel-size 8 --sequence-parallel --recompute-granularity full"
+    )
+    seconds = []
+    for said in ("", " --moe-token-dispatcher-type allgather", " --moe-token-dispatcher-type alltoall"):
+        result = invoke(["estimate", *JOB, "--args", degrees + " --recompute-method uniform" + said, "--json"])
+        assert result.exit_code == 0, result.output
+        seconds.append(json.loads(result.stdout)["estimate"]["breakdown"]["expert_parallel"])
+    assert seconds[0] == seconds[1] > seconds[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--expert-parallel", "3"], "--expert-parallel: must divide the 8 experts of model mixtral-8x7b, got 3"),
+        (["--expert-tensor-parallel", "3"], "--expert-tensor-parallel: must divide the 14336 columns"),
+        (["--expert-imbalance", "0.9"], "--expert-imbalance: must be >= 1, got 0.9"),
+        (["--expert-imbalance", "nan"], "--expert-imbalance: must be >= 1, got nan"),
+        (["--moe-token-dispatcher", "flex"], "--moe-token-dispatcher: must be one of alltoall, allgather"),
+        (["--compare-current", "--num-experts 4"], "--num-experts 4, but the job has 8; compare equal models"),
+        (["--compare-current", "--moe-router-topk 1"], "--moe-router-topk 1, but the job has 2"),
+        (
+            ["--compare-current", "--expert-model-parallel-size 3"],
+            "num_experts=8 is no multiple of expert_model_parallel_size=3",
+        ),
+        (["--compare-current", "--moe-token-dispatcher-type flex"], "must be alltoall or allgather, got 'flex'"),
+    ],
+)
+def test_sizes_that_make_no_sense(options: list[str], message: str, tmp_path: Path) -> None:
+    """One message with the option and the numbers."""
+    assert message in refusal(["solve", *JOB, *NARROW, *options, "-o", str(tmp_path / "plan.json")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--expert-parallel", "2"], "--expert-parallel: has no effect: model llama-3-8b has no experts"),
+        (["--expert-imbalance", "2"], "--expert-imbalance: has no effect"),
+        (["--moe-token-dispatcher", "allgather"], "--moe-token-dispatcher: has no effect"),
+        (["--compare-current", "--num-experts 8"], "--num-experts 8, but the job's model has no experts"),
+    ],
+)
+def test_no_experts_no_options(options: list[str], message: str, tmp_path: Path) -> None:
+    """Nothing is ignored silently for a dense model."""
+    assert message in refusal(["solve", "--example", "lab-2x8", *options, "-o", str(tmp_path / "plan.json")])
