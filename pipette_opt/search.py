@@ -1,8 +1,9 @@
 """
 Solver and annealing together: placements are looked for while bounds are proven.
 
-On this machine threads anneal first, all of them; then one goes on while the others prove, and when nothing more can be
-proven all of them anneal again. Over a backend of processes the same is done in rounds of independent pieces: the open
+On this machine one thread anneals from the beginning to the end, as annealing alone would with the same seed, so that
+what is found is never worse (on few hosts it soon has the optimum, and helps to prove it). The others anneal first, with other seeds, and then prove; what the proof promises to be
+good they refine by annealing. Over a backend of processes the same is done in rounds of independent pieces: the open
 candidates of one grid shape to prove, or a restart of the annealing with a seed of its own.
 """
 
@@ -12,11 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 
 import numpy as np
 
 from pipette_opt.backends import Backend
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal, refine
 from pipette_opt.heuristics.common import checked_solution, result_of
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
@@ -28,7 +30,16 @@ FIRST_SHARE, FIRST_S_PER_HOST, MOST_FIRST_S = 0.2, 0.03, 10.0
 """How long all threads anneal first: share of the limit, seconds per host, most seconds."""
 
 FIRST_MOVES = 200_000
-"""Moves of the first restart of a thread that anneals beside the proof."""
+"""Moves of the first restart of a piece that anneals."""
+
+REFINED_S, REFINED_SHARE = 1.0, 0.05
+"""Seconds that a placement of the proof is refined at most, and the share of the time left."""
+
+SMALL_CELLS, SMALL_SHARE = 20, 0.2
+"""Up to so many cells annealing ends after this share of the limit: the proof is what takes time there."""
+
+POLL_S = 0.05
+"""Between looks at whether the proof has ended."""
 
 MOVES_PER_S = 2e6
 """What annealing makes of up to 128 hosts, about."""
@@ -129,6 +140,41 @@ def anneal_on_threads(
         return list(pool.map(lambda one: anneal(data, one, stop=stop), settings))
 
 
+class _Annealer:
+    """Annealing in a thread of its own; what it finds waits until it is asked for."""
+
+    def __init__(self, data: ProblemData, params: AnnealingParams, known: Sequence[Solution]) -> None:
+        self.found: SimpleQueue[Solution] = SimpleQueue()
+        self.over = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(data, params, known), daemon=True)
+        self._thread.start()
+
+    def _run(self, data: ProblemData, params: AnnealingParams, known: Sequence[Solution]) -> None:
+        try:
+            anneal(data, params, stop=self.over, offer=self.found.put, start=known)
+        except BaseException as error:
+            self.error = error
+
+    def hand_over(self, offer: Callable[[Solution], None], ended: threading.Event) -> None:
+        """Hand on what is found until annealing or the proof ends; an error of the annealing is raised here."""
+        while not ended.is_set() and (self._thread.is_alive() or not self.found.empty()):
+            try:
+                offer(self.found.get(timeout=POLL_S))
+            except Empty:
+                continue
+        self.end()
+        while not self.found.empty():
+            offer(self.found.get())
+        if self.error is not None:
+            raise self.error
+
+    def end(self) -> None:
+        """Stop soon."""
+        self.over.set()
+        self._thread.join()
+
+
 def _on_threads(
     data: ProblemData,
     params: SearchParams,
@@ -136,6 +182,27 @@ def _on_threads(
     on_progress: OnProgress | None,
     stop: threading.Event,
 ) -> Result:
+    """Annealing beside the proof, with two threads or more; else before it."""
+    if params.workers < 2 or params.deterministic or params.time_limit_s <= 0:
+        return _prove(data, params, known, on_progress, stop, None)
+    small = all(candidate.num_cells <= SMALL_CELLS for candidate in data.candidates)
+    seconds = (SMALL_SHARE if small else 1.0) * params.time_limit_s
+    annealer = _Annealer(data, AnnealingParams(time_limit_s=seconds, seed=params.seed), known)
+    try:
+        return _prove(data, params, known, on_progress, stop, annealer)
+    finally:
+        annealer.end()
+
+
+def _prove(
+    data: ProblemData,
+    params: SearchParams,
+    known: Sequence[Solution],
+    on_progress: OnProgress | None,
+    stop: threading.Event,
+    annealer: _Annealer | None,
+) -> Result:
+    """The threads that do not anneal all the time."""
     from pipette_opt.solver.params import SolverParams
     from pipette_opt.solver.solve import solve
 
@@ -144,46 +211,36 @@ def _on_threads(
         settings = AnnealingParams(time_limit_s=None, max_moves=DETERMINISTIC_MOVES, seed=params.seed)
         hints = [anneal(data, settings, stop=stop)]
     else:
-        hints = _anneal_first(data, params, stop)
-    passed, start = time.perf_counter() - started, [*known, *_solutions(hints)]
-    left = max(0.1, params.time_limit_s - passed)
-    settings = AnnealingParams(time_limit_s=left, seed=params.seed, first_moves=_first_moves(data, left))
+        others = params if annealer is None else replace(params, workers=params.workers - 1, seed=params.seed + 7)
+        hints = _anneal_first(data, others, stop)
+    passed = time.perf_counter() - started
 
     def told(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         if on_progress is not None:
             on_progress(passed + elapsed_s, incumbent, bound)
 
-    def improve(offer: Callable[[Solution], None], ended: threading.Event) -> None:
-        anneal(data, replace(settings, seed=params.seed + 7), stop=ended, offer=offer, start=start)
+    def refined(solution: Solution) -> Solution | None:
+        left = params.time_limit_s - (time.perf_counter() - started)
+        rate = MOVES_PER_S * min(1.0, 128 / data.candidates[solution.candidate].num_cells)
+        moves = int(rate * min(REFINED_S, REFINED_SHARE * left))
+        return refine(data, solution, moves=moves, seed=params.seed, stop=stop) if moves > 0 else None
 
     result = solve(
         data,
         SolverParams(
-            time_limit_s=left,
+            time_limit_s=max(0.1, params.time_limit_s - passed),
             gap_limit=params.gap_limit,
             workers=params.workers,
             seed=params.seed,
             deterministic=params.deterministic,
         ),
-        hint=start,
+        hint=[*known, *_solutions(hints)],
         on_progress=told,
         stop=stop,
-        improve=improve if params.workers > 1 and not params.deterministic else None,
+        improve=None if annealer is None else annealer.hand_over,
+        refine=refined,
     )
     return replace(result, wall_time_s=time.perf_counter() - started)
-
-
-def _first_moves(data: ProblemData, seconds: float) -> int:
-    """
-    Moves of the first restart beside the proof.
-
-    A single candidate gets a third of the time at once: short restarts have been made before, and on many hosts a
-    longer one finds what several short ones do not.
-    """
-    if len(data.candidates) > 1:
-        return FIRST_MOVES
-    rate = MOVES_PER_S * min(1.0, 128 / data.candidates[0].num_cells)
-    return max(FIRST_MOVES, int(seconds / 3 * rate))
 
 
 def _solutions(results: Sequence[Result]) -> list[Solution]:

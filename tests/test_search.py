@@ -113,3 +113,26 @@ def test_params_are_checked(changes: dict, field: str) -> None:
     """A setting that makes no sense names itself."""
     with pytest.raises(ValueError, match=field):
         SearchParams(**changes)
+
+
+@pytest.mark.parametrize("cluster", ["unif", "tree"])
+def test_it_is_not_worse_than_annealing_alone(cluster: str) -> None:
+    """One thread anneals all the time, as annealing with the same seed does: it has made at least as many moves."""
+    data = one_candidate_cluster(np.random.default_rng(1), cluster, (8, 4, 1))
+    alone = anneal(data, AnnealingParams(time_limit_s=None, max_moves=60_000, seed=3)).solution
+    found = search(data, SearchParams(time_limit_s=3.0, workers=2, seed=3)).solution
+    assert alone is not None
+    assert found is not None
+    assert found.objective_ticks <= alone.objective_ticks
+
+
+def test_an_error_of_the_annealing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in the thread that anneals is not silent."""
+
+    def fail(*args: object, **settings: object) -> None:
+        raise RuntimeError("no luck")
+
+    data = one_candidate_cluster(np.random.default_rng(1), "tree", (2, 2, 1))
+    monkeypatch.setattr("pipette_opt.search.anneal", fail)
+    with pytest.raises(RuntimeError, match="no luck"):
+        search(data, SearchParams(time_limit_s=1.0, workers=2, first_s=0.0))

@@ -89,6 +89,10 @@ class AnnealingParams:
             raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
 
 
+REFINED_FACTOR, REFINED_SOFTNESS = 0.3, 10.0
+"""Temperature factor and spread with which a given placement is refined."""
+
+
 class _Shapes:
     """The placements worth trying for each shape of grid, whichever candidate they were found for."""
 
@@ -189,6 +193,12 @@ class _Search:
         else:
             moves = self._anneal_grid(moves, hot, cold, softness, is_over)
         self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
+
+    def refine(self, nodes: IntArray, moves: int, is_over: Callable[[], bool]) -> None:
+        """Anneal from given hosts, coolly; all hosts, the grid first."""
+        scale = REFINED_FACTOR * max(self._random_start() - self.bound, 1)
+        self.nodes[:] = nodes
+        self._anneal_grid(moves, self.params.hot * scale, self.params.cold * scale, REFINED_SOFTNESS, is_over)
 
     def _anneal_any(self, moves: int, hot: float, cold: float, softness: float) -> None:
         trial_nodes = self.nodes.copy()
@@ -318,6 +328,20 @@ def anneal(
             if solution is not None:
                 solutions.append(solution)
     return result_of(solutions, bounds, budget.started)
+
+
+def refine(
+    data: ProblemData, solution: Solution, *, moves: int, seed: int = 0, stop: threading.Event | None = None
+) -> Solution | None:
+    """The best placement near a given one; ``None`` if it breaks a rule, or the fast kernel does not know the form."""
+    index = solution.candidate
+    search = _Search(data, index, optimistic_ticks(data, data.candidates[index]), AnnealingParams(seed=seed))
+    rest = np.setdiff1d(np.arange(data.num_nodes), solution.nodes)
+    nodes = np.concatenate([solution.nodes.ravel(), rest])
+    if search.simple is None or len(nodes) != data.num_nodes or not kernels.fits(search.tables, nodes):
+        return None
+    search.refine(nodes, moves, lambda: stop is not None and stop.is_set())
+    return checked_solution(data, index, search.cells())
 
 
 def _run_tuned(

@@ -56,6 +56,9 @@ OnProgress = Callable[[float, int | None, int], None]
 Improve = Callable[[Callable[[Solution], None], threading.Event], None]
 """Looks for solutions in a thread of its own, hands each to the first argument, and ends when the event is set."""
 
+Refine = Callable[[Solution], Solution | None]
+"""Anneals a placement; ``None`` if nothing comes of it."""
+
 
 def solve(
     data: ProblemData,
@@ -64,6 +67,7 @@ def solve(
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
     improve: Improve | None = None,
+    refine: Refine | None = None,
 ) -> Result:
     """
     Choose one candidate and place it, with a bound over all candidates.
@@ -86,6 +90,8 @@ def solve(
     improve
         Runs beside the proof, in place of one of several workers, and goes on for the time left if no more can be
         proven. What it finds depends on the timing of threads.
+    refine
+        Given what the counts of classes promise to be good, gives back what it makes of it; called from one thread.
 
     Returns
     -------
@@ -94,6 +100,7 @@ def solve(
         placement known of each other candidate.
     """
     search = _Search(data, params, on_progress, stop if stop is not None else threading.Event())
+    search.refine = refine
     for solution in hint:
         search.offer(solution)
     with _improving(search, improve):
@@ -116,9 +123,11 @@ def _improving(search: "_Search", improve: Improve | None) -> Iterator[None]:
             improve(search.offer, ended)
         except BaseException as error:
             errors.append(error)
+        finally:
+            search.helpers = 0
 
-    thread = threading.Thread(target=run, daemon=True)
     search.helpers = 1
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         yield
@@ -150,6 +159,7 @@ class _Search:
         self.grids: dict[int, GridSearch] = {}
         self.search_visits: dict[int, int] = {}
         self.helpers = 0
+        self.refine: Refine | None = None
         self._lock = threading.RLock()
         self._reported: tuple[int | None, int] = (None, 0)
 
@@ -202,6 +212,12 @@ class _Search:
             self.bounds[index] = max(self.bounds[index], bound)
             self.report()
 
+        def on_placement(nodes: IntArray) -> None:
+            solution = Solution(candidate=index, nodes=nodes.reshape(candidate.grid), objective_ticks=0)
+            self.offer(solution)
+            if self.refine is not None and (better := self.refine(solution)) is not None:
+                self.offer(better)
+
         found = row_bound(
             self.data,
             candidate,
@@ -214,6 +230,7 @@ class _Search:
             seed=self.params.seed,
             stop=self.stop,
             on_bound=on_bound,
+            on_placement=on_placement,
         )
         on_bound(found if self.found or found <= largest_ticks(candidate) else UNUSABLE_TICKS)
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal, refine
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
+from pipette_opt.solution import Solution
 
 PARAMS = AnnealingParams(time_limit_s=None, max_moves=20_000, first_moves=5_000)
 Which = Literal["tuned", "pipette"]
@@ -125,3 +126,16 @@ def test_params_are_checked(changes: dict, field: str) -> None:
     """A setting that makes no sense names itself."""
     with pytest.raises(ValueError, match=field):
         replace(PARAMS, **changes)
+
+
+def test_refining_never_worsens() -> None:
+    """A given placement is annealed coolly: the result is as good at least; broken rules give nothing."""
+    data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
+    nodes = np.random.default_rng(1).permutation(16).reshape(4, 4, 1)
+    given = objective_ticks(data, data.candidates[0], nodes)
+    solution = Solution(candidate=0, nodes=nodes, objective_ticks=given)
+    better = refine(data, solution, moves=20_000)
+    assert better is not None
+    assert objective_ticks(data, data.candidates[0], better.nodes) == better.objective_ticks < given
+    twice = np.zeros((4, 4, 1), dtype=np.int64)
+    assert refine(data, Solution(candidate=0, nodes=twice, objective_ticks=given), moves=20_000) is None

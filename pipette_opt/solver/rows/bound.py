@@ -4,13 +4,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
 from pipette_opt.solver.rows.costs import RowCosts, row_costs
-from pipette_opt.solver.rows.model import build_rows
+from pipette_opt.solver.rows.model import Window, build_rows
+from pipette_opt.solver.rows.placements import placement
+from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +27,14 @@ STEP = 1 / 512
 PROBE_SHARE = 0.3
 """Of the time left that one model may take."""
 
+MERGED = 0.002
+"""Relative difference of costs that is not told apart at first."""
+
 OnBound = Callable[[int], None]
 """Called with each better bound."""
+
+OnPlacement = Callable[[IntArray], None]
+"""Called with the hosts of each cell, shape ``(P, D)``, of placements that classes promise to be good."""
 
 
 def applies(candidate: CandidateData) -> bool:
@@ -45,6 +55,7 @@ def row_bound(
     seed: int = 0,
     stop: threading.Event | None = None,
     on_bound: OnBound = lambda bound: None,
+    on_placement: OnPlacement | None = None,
 ) -> int:
     """
     A bound of the candidate's objective, ``ceiling + 1`` if it is proven to be above the ceiling.
@@ -59,60 +70,82 @@ def row_bound(
         How many classes of hosts to tell apart, in turn.
     hopeless
         Whether the whole ceiling is likely to be refuted, and therefore tried first.
+    on_placement
+        Takes what the counts found amount to.
     """
-    probe = _Probes(ends=time.perf_counter() + seconds, workers=workers, seed=seed, stop=stop or threading.Event())
+    probe = _Probes(
+        ends=time.perf_counter() + seconds,
+        workers=workers,
+        seed=seed,
+        stop=stop or threading.Event(),
+        on_bound=on_bound,
+        on_placement=on_placement,
+    )
     best, tried = floor, 0
     for most in most_classes:
         classes = host_classes(data, candidate, most)
         if classes is None or classes.number <= tried:
             continue
-        if best > ceiling or probe.is_over:
-            break
         tried = classes.number
-        started = time.perf_counter()
-        best = probe.raise_bound(data, candidate, classes, best, ceiling, hopeless, on_bound)
-        logger.info(
-            "rows with %d classes of hosts (links within %g %%): bound %d in %.2f s",
-            classes.number,
-            100 * classes.tolerance,
-            best,
-            time.perf_counter() - started,
-        )
+        for merged in (MERGED, 0.0):
+            if best > ceiling or probe.is_over:
+                return best
+            started = time.perf_counter()
+            counts = _Counts(candidate, classes, row_costs(data, candidate, classes, merged), data.p2p == "async")
+            best = probe.raise_bound(counts, best, ceiling, hopeless)
+            logger.info(
+                "rows with %d classes of hosts (links within %g %%, costs within %g %%): bound %d in %.2f s",
+                classes.number,
+                100 * classes.tolerance,
+                100 * merged,
+                best,
+                time.perf_counter() - started,
+            )
     return best
+
+
+@dataclass(slots=True, eq=False)
+class _Counts:
+    """What is counted, and which classes must be joined, as learned so far."""
+
+    candidate: CandidateData
+    classes: HostClasses
+    costs: RowCosts
+    mean_counts: bool
+    joined: set[frozenset[int]] = field(default_factory=set)
 
 
 class _Probes:
     """Models with ceilings between a bound and what is of interest."""
 
-    def __init__(self, *, ends: float, workers: int, seed: int, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        *,
+        ends: float,
+        workers: int,
+        seed: int,
+        stop: threading.Event,
+        on_bound: OnBound,
+        on_placement: OnPlacement | None,
+    ) -> None:
         self.ends, self.workers, self.seed, self.stop = ends, workers, seed, stop
+        self.on_bound, self.on_placement = on_bound, on_placement
+        self.random = np.random.default_rng(seed)
 
     @property
     def is_over(self) -> bool:
         """Whether no more may be begun."""
         return self.stop.is_set() or time.perf_counter() >= self.ends
 
-    def raise_bound(
-        self,
-        data: ProblemData,
-        candidate: CandidateData,
-        classes: HostClasses,
-        floor: int,
-        ceiling: int,
-        hopeless: bool,
-        on_bound: OnBound,
-    ) -> int:
+    def raise_bound(self, counts: _Counts, floor: int, ceiling: int, hopeless: bool) -> int:
         """Bisect for the least ceiling that has a solution."""
-        costs = row_costs(data, candidate, classes)
-        mean_counts = data.p2p == "async"
         low, high = floor, ceiling + 1  # nothing is below low; high or more was not refuted
-        joined: set[frozenset[int]] = set()
         least_step = max(1, int((high - low) * STEP))
         probe = ceiling if hopeless else (low + high) // 2
         while low < high and not self.is_over:
-            if self._refutes(candidate, classes, costs, probe, joined, mean_counts):
+            if self._refutes(counts, probe):
                 low = probe + 1
-                on_bound(low)
+                self.on_bound(low)
             else:
                 high = probe
             near = high - low <= least_step
@@ -121,17 +154,11 @@ class _Probes:
             probe = ceiling if near else (low + high) // 2
         return low
 
-    def _refutes(
-        self,
-        candidate: CandidateData,
-        classes: HostClasses,
-        costs: RowCosts,
-        ceiling: int,
-        joined: set[frozenset[int]],
-        mean_counts: bool,
-    ) -> bool:
+    def _refutes(self, counts: _Counts, ceiling: int) -> bool:
         """Whether no counts cost at most the ceiling; learns which classes must be joined."""
-        built = build_rows(candidate, classes, costs, ceiling, joined, mean_counts=mean_counts)
+        built = build_rows(
+            counts.candidate, counts.classes, counts.costs, ceiling, counts.joined, mean_counts=counts.mean_counts
+        )
         if built is None:
             return True
         ends = time.perf_counter() + PROBE_SHARE * max(0.0, self.ends - time.perf_counter())
@@ -147,7 +174,15 @@ class _Probes:
             status = solver.solve(built.model)
             if status == cp_model.INFEASIBLE:
                 return True
-            if status != cp_model.OPTIMAL or not built.separate(solver):
+            if status != cp_model.OPTIMAL:
                 return False
-            joined |= built.joined
+            if not built.separate(solver):
+                self._suggest(counts, {window: solver.value(number) for window, number in built.windows.items()})
+                return False
+            counts.joined |= built.joined
         return False
+
+    def _suggest(self, counts: _Counts, windows: dict[Window, int]) -> None:
+        if self.on_placement is not None:
+            nodes = placement(windows, counts.candidate, counts.classes, counts.costs, self.random)
+            self.on_placement(nodes)

@@ -53,13 +53,21 @@ class RowCosts:
     after: IntArray
 
 
-def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses) -> RowCosts:
-    """Costs of a candidate with a closed form and tensor groups inside hosts."""
+def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses, merged: float = 0.0) -> RowCosts:
+    """
+    Costs of a candidate with a closed form and tensor groups inside hosts.
+
+    Parameters
+    ----------
+    merged
+        Relative difference of costs between classes that is not told apart: racks that are equal but for chance are
+        then equal, which is soon solved.
+    """
     if not candidate.exact or candidate.grid[2] > 1:
         raise ValueError("only closed forms with tensor groups inside hosts have row costs.")
     watched = watched_stages(candidate)
     kinds = np.array([data.kind_of_node[classes.of_host == one][0] for one in range(classes.number)])
-    both, period_pair, back = _transfers(data, candidate, classes)
+    both, period_pair, back = (merge_levels(one, merged) for one in _transfers(data, candidate, classes))
     window = _windows(data, candidate, kinds, period_pair)
     ends, means, nodes, arcs = [], [], [], []
     for stage in watched.tolist():
@@ -80,7 +88,7 @@ def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses)
         mean_end=np.stack(means),
         mean_node=np.stack(nodes),
         mean_arc=np.stack(arcs),
-        hop=np.stack([_hops(candidate, classes, stage) for stage in watched.tolist()]),
+        hop=np.stack([merge_levels(_hops(candidate, classes, stage), merged) for stage in watched.tolist()]),
         after=after,
     )
 
@@ -101,6 +109,18 @@ def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
     starts = np.searchsorted(classes.of_host[order], np.arange(classes.number))
     least = np.minimum.reduceat(np.minimum.reduceat(apart[np.ix_(order, order)], starts, axis=0), starts, axis=1)
     return np.minimum(least, NEVER)
+
+
+def merge_levels(ticks: IntArray, tolerance: float) -> IntArray:
+    """Costs that differ by at most so much, relative, are the least of them."""
+    values = np.unique(ticks)
+    levels, level = np.empty_like(values), -1
+    for place, value in enumerate(values.tolist()):
+        if level < 0 or value > level * (1 + tolerance):
+            level = value
+        levels[place] = level
+    merged: IntArray = levels[np.searchsorted(values, ticks)]
+    return merged
 
 
 def _transfers(

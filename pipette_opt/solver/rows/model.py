@@ -26,6 +26,8 @@ from pipette_opt.solver.rows.classes import HostClasses
 from pipette_opt.solver.rows.costs import NEVER, RowCosts
 from pipette_opt.types import IntArray
 
+Window = tuple[int, int, int, int]
+
 MOST_LEVELS = 128
 """Periods that are told apart; costs are rounded down to them."""
 
@@ -41,11 +43,14 @@ class RowModel:
         Hosts of each row and class, lists of variables.
     hops
         Of each row, ring hops by pair of classes; empty with one column.
+    windows
+        How many columns go through each window, by its index in ``RowCosts.window``.
     """
 
     model: CpModel
     hosts: list[list[IntVar]]
     hops: list[dict[tuple[int, int], IntVar]]
+    windows: dict[Window, IntVar]
     num_columns: int
     joined: set[frozenset[int]] = field(default_factory=set)
 
@@ -123,7 +128,7 @@ def build_rows(
     reached = [model.new_bool_var("") for _ in range(1, len(levels.periods))]
     for below, above in itertools.pairwise(reached):
         model.add_implication(above, below)
-    arcs = _add_columns(model, candidate, costs, hosts, levels, reached)
+    arcs, windows = _add_columns(model, candidate, hosts, levels, reached)
     hops = _add_hops(model, candidate, costs, hosts, levels)
     for watched, stage in enumerate(costs.watched.tolist()):
         row = stage // candidate.block.stages
@@ -131,7 +136,7 @@ def build_rows(
         if mean_counts:
             slowest = _slowest_hop(model, costs.hop[watched], hops[row], D)
             _add_mean(model, candidate, costs, hosts, arcs, ceiling - slowest, watched)
-    built = RowModel(model=model, hosts=hosts, hops=hops, num_columns=D)
+    built = RowModel(model=model, hosts=hosts, hops=hops, windows=windows, num_columns=D)
     for members in (*(frozenset((one,)) for one in range(len(sizes))), *sorted(joined, key=sorted)):
         built.join(members)
     return built
@@ -209,39 +214,35 @@ def _least_from(position: IntArray, values: IntArray, number: int) -> IntArray:
 
 
 def _add_columns(
-    model: CpModel,
-    candidate: CandidateData,
-    costs: RowCosts,
-    hosts: list[list[IntVar]],
-    levels: _Levels,
-    reached: list[IntVar],
-) -> list[dict[tuple[int, int], IntVar]]:
-    """Columns through each pair of classes at each boundary; windows of a level are used only if it is reached."""
+    model: CpModel, candidate: CandidateData, hosts: list[list[IntVar]], levels: _Levels, reached: list[IntVar]
+) -> tuple[list[dict[tuple[int, int], IntVar]], dict[Window, IntVar]]:
+    """Columns through each pair of classes at each boundary, and through each window if its level is reached."""
     P, D, _ = candidate.grid
-    by_level: dict[int, list[IntVar]] = {}
+    windows: dict[Window, IntVar] = {}
     arcs: list[dict[tuple[int, int], IntVar]] = [{} for _ in range(P - 1)]
     if P == 1:
         for one, level in enumerate(levels.of_window[0, 0, :, 0].tolist()):
             if level < 0:
                 model.add(hosts[0][one] == 0)
-            elif level > 0:
-                by_level.setdefault(level, []).append(hosts[0][one])
+            else:
+                windows[0, 0, one, 0] = hosts[0][one]
     elif P == 2:
-        for (x, y), level in np.ndenumerate(levels.of_window[0, :, :, 0]):
-            if level >= 0:
-                arcs[0][x, y] = model.new_int_var(0, D, "")
-                by_level.setdefault(int(level), []).append(arcs[0][x, y])
+        for x, y in np.argwhere(levels.of_window[0, :, :, 0] >= 0).tolist():
+            arcs[0][x, y] = windows[0, x, y, 0] = model.new_int_var(0, D, "")
     else:
         for center in range(1, P - 1):
-            _add_triples(model, center, levels.of_window[center - 1], D, arcs, by_level)
+            _add_triples(model, center, levels.of_window[center - 1], D, arcs, windows)
     for row, crossing in enumerate(arcs):
         for one in range(len(hosts[row])):
             model.add(_sum(arc for (x, _), arc in crossing.items() if x == one) == hosts[row][one])
             model.add(_sum(arc for (_, y), arc in crossing.items() if y == one) == hosts[row + 1][one])
-    for level, used in by_level.items():
+    by_level: dict[int, list[IntVar]] = {}
+    for window, number in windows.items():
+        by_level.setdefault(int(levels.of_window[window]), []).append(number)
+    for level, used in sorted(by_level.items()):
         if level > 0:
             model.add(LinearExpr.sum(used) <= len(used) * D * reached[level - 1])
-    return arcs
+    return arcs, windows
 
 
 def _add_triples(
@@ -250,7 +251,7 @@ def _add_triples(
     level: IntArray,
     num_columns: int,
     arcs: list[dict[tuple[int, int], IntVar]],
-    by_level: dict[int, list[IntVar]],
+    windows: dict[Window, IntVar],
 ) -> None:
     """Columns through each triple of classes around a row, and what they are at its two boundaries."""
     into: dict[tuple[int, int], list[IntVar]] = {}
@@ -261,7 +262,7 @@ def _add_triples(
         through = model.new_int_var(0, num_columns, "")
         into.setdefault((x, y), []).append(through)
         out.setdefault((y, z), []).append(through)
-        by_level.setdefault(int(level[x, y, z]), []).append(through)
+        windows[center - 1, x, y, z] = through
     for boundary, sides in ((center - 1, into), (center, out)):
         crossing = arcs[boundary]
         for pair in sides.keys() - crossing.keys():
