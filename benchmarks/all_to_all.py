@@ -1,0 +1,121 @@
+"""
+All-to-alls between two hosts, measured and predicted: ``python benchmarks/all_to_all.py [--out PAGE]``.
+
+The model of ``costs/exchange.py`` gets what one GPU sends to one GPU of the other host (nccl-tests ``sendrecv``), the
+assumption of 8 NICs a host, and NVLink's rate of the GPU catalogue, and says how long an all-to-all of 1, 4 and 8 GPUs
+on each host takes; nothing is fitted. The measurements (all pairs of 17 H100 hosts) are read in place, from the folder
+that the environment variable PIPETTE_OPT_SHARED names or else ``../shared`` beside the project; nothing is copied.
+"""
+
+import argparse
+import csv
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt import __version__
+from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
+from pipette_opt.costs.exchange import exchange_s
+from pipette_opt.files import write_atomically
+from pipette_opt.read.gpus import read_gpu, read_gpu_entry
+from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, LinkMatrix, NodeSpec
+from pipette_opt.units import GB, MIB
+
+ROOT = Path(__file__).parents[1]
+GPU, NUM_NICS = "h100-80gb", 8
+SIZES = {"busbw_32MiB": 32 * MIB, "busbw_256MiB": 256 * MIB, "busbw_1GiB": 1024 * MIB}
+CLUSTER = "example-cluster00"
+
+
+def pair(rate: float, gpus: int) -> ClusterSpec:
+    """Two hosts whose GPUs attain this rate in GB/s one to one."""
+    node = read_gpu(GPU)
+    entry = read_gpu_entry(GPU)
+    return ClusterSpec(
+        name="pair",
+        nodes=tuple(NodeSpec(host=host, gpu=node, num_gpus=gpus) for host in ("a", "b")),
+        intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
+        link_matrices=(LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((2, 2), rate * GB)),),
+        nics_per_node=NUM_NICS,
+    )
+
+
+def predicted_s(spec: ClusterSpec, size: float, gpus: int) -> float:
+    """All-to-all of ``gpus`` GPUs of each of two hosts, each of which has ``size`` bytes for all."""
+    groups = np.repeat(np.arange(2), gpus)[None, None]
+    ranks = exchanging_ranks(groups, 2)
+    rates = spec.pair_bytes_per_s(gpus)[None]
+    loads, hosts, most, _ = exchange_loads(groups, ranks, np.zeros(gpus + 1, dtype=np.int64), rates)
+    return float(exchange_s(spec, DEFAULT_STACK, size / (2 * gpus), most, hosts, loads)[0, 0])
+
+
+def page(path: Path) -> str:
+    """Ratios of predicted to measured time, as a table."""
+    with path.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["status"] == "ok" and row["cluster"] == CLUSTER]
+    one_to_one = {
+        (row["node_a"], row["node_b"]): row
+        for row in rows
+        if row["test"] == "sendrecv_perf" and row["gpus_per_node_used"] == "1"
+    }
+    lines = [
+        "| GPUs per host | size | pairs | predicted / measured, median | p10 | p90 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for gpus in (1, 4, 8):
+        for column, size in SIZES.items():
+            ratios = []
+            for row in rows:
+                other = one_to_one.get((row["node_a"], row["node_b"]))
+                if row["test"] != "alltoall_perf" or row["gpus_per_node_used"] != str(gpus) or other is None:
+                    continue
+                ranks = 2 * gpus
+                measured_s = size * (ranks - 1) / ranks / (float(row[column]) * GB)  # nccl-tests' bus bandwidth
+                ratios.append(predicted_s(pair(float(other["busbw_1GiB"]), gpus), size, gpus) / measured_s)
+            if ratios:
+                low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9))
+                cells = [
+                    f"{gpus}",
+                    f"{size // MIB} MiB",
+                    f"{len(ratios)}",
+                    *(f"{one:.3f}" for one in (middle, low, high)),
+                ]
+                lines.append(f"| {' | '.join(cells)} |")
+    head = [
+        "# All-to-alls between two hosts",
+        "",
+        f"`python benchmarks/all_to_all.py --out PAGE`, {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__}, Python",
+        f"{platform.python_version()}. Measured: xxrjun/nccl-tests-cluster, all pairs of 17 H100 hosts. Predicted from the",
+        f"rate of one GPU to one GPU (`sendrecv`, 1 GiB), {NUM_NICS} NICs a host assumed, no latency, nothing fitted.",
+        "",
+    ]
+    tail = [
+        "",
+        "The median is a few percent too fast, more so with more GPUs. The tail are pairs where other GPUs than the one",
+        "that was measured alone are slow: a matrix of 8 concurrent flows, where there is one, says that.",
+    ]
+    lines += tail
+    return "\n".join([*head, *lines, ""])
+
+
+def main() -> None:
+    """Print or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    out = parser.parse_args().out
+    shared = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared"))
+    path = shared / "measured" / "bandwidth" / "nccl_tests_cluster_pairs_h100.csv"
+    if not path.is_file():
+        raise SystemExit(f"No measurements at {path}: set PIPETTE_OPT_SHARED.")
+    text = page(path)
+    if out is None:
+        print(text)
+    else:
+        write_atomically(out, text)
+
+
+if __name__ == "__main__":
+    main()
