@@ -87,15 +87,15 @@ def page(path: Path) -> str:
     head = [
         "# All-to-alls between two hosts",
         "",
-        f"`python benchmarks/all_to_all.py --out PAGE`, {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__}, Python",
-        f"{platform.python_version()}. Measured: xxrjun/nccl-tests-cluster, all pairs of 17 H100 hosts. Predicted from the",
-        f"rate of one GPU to one GPU (`sendrecv`, 1 GiB), {NUM_NICS} NICs a host assumed, no latency, nothing fitted.",
+        f"`python benchmarks/all_to_all.py --out PAGE`, {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__},",
+        f"Python {platform.python_version()}. Measured: xxrjun/nccl-tests-cluster, all pairs of 17 H100 hosts.",
+        f"Predicted from the rate of one GPU to one GPU (`sendrecv`, 1 GiB), {NUM_NICS} NICs a host assumed, no latency, nothing fitted.",
         "",
     ]
     tail = [
         "",
-        "The median is a few percent too fast, more so with more GPUs. The tail are pairs where other GPUs than the one",
-        "that was measured alone are slow: a matrix of 8 concurrent flows, where there is one, says that.",
+        "The median is a few percent too fast, more so with more GPUs. The tail are pairs where other GPUs than the",
+        "one that was measured alone are slow: a matrix of 8 concurrent flows, where there is one, says that.",
     ]
     lines += tail
     return "\n".join([*head, *lines, ""])
