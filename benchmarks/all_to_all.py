@@ -89,7 +89,8 @@ def page(path: Path) -> str:
         "",
         f"`python benchmarks/all_to_all.py --out PAGE`, {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__},",
         f"Python {platform.python_version()}. Measured: xxrjun/nccl-tests-cluster, all pairs of 17 H100 hosts.",
-        f"Predicted from the rate of one GPU to one GPU (`sendrecv`, 1 GiB), {NUM_NICS} NICs a host assumed, no latency, nothing fitted.",
+        f"Predicted from the rate of one GPU to one GPU (`sendrecv`, 1 GiB), {NUM_NICS} NICs a host assumed, no",
+        "latency, nothing fitted.",
         "",
     ]
     tail = [
