@@ -8,29 +8,22 @@ for a row, a model or a number of GPUs. What remains teaches the factors of laye
 leaves out whole groups.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipette_opt.backtest.cases import Case, make_cases, with_stack
+from pipette_opt.backtest.descent import LeastSquares, descend
 from pipette_opt.backtest.edge import edge_risks
 from pipette_opt.backtest.layers import learn_layers
 from pipette_opt.backtest.metrics import Errors, measure
 from pipette_opt.backtest.predict import predicted_times_s
+from pipette_opt.backtest.versions import version_factors
 from pipette_opt.errors import InputError
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.types import FloatArray
-
-HUBER = 0.05
-"""Residuals (about relative errors) beyond this count linearly."""
-
-NOISE = 0.04
-"""Standard deviation of residuals that priors are weighed against."""
-
-STEP = 0.02
-"""Of the logarithm of a constant, for derivatives."""
 
 MOST_RARE = 16.0
 """Fewer runs of a number of GPUs than this share of the usual have no more say."""
@@ -39,11 +32,8 @@ MIN_RUNS = 3
 FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
 """From each start, to choose one; and from that."""
 
-TOLERANCE, STALE_TOLERANCE = 2e-4, 3e-3
-"""A descent ends when a step with fresh slopes gains less than this share; with old ones they are renewed first."""
-
-MAX_DAMPINGS = 6
 FOLDS = 4
+VERSION_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +155,7 @@ def calibrate_runs(
     validate
         Whether to cross-validate, which takes as long as a few fits.
     """
-    base = replace(base, layers=None)
+    base = replace(base, layers=None, versions=None)
     usable = [case for case in make_cases(_timed(runs), base, cluster) if isinstance(case, Case)]
     if len(usable) < MIN_RUNS:
         raise InputError(
@@ -181,6 +171,13 @@ def calibrate_runs(
     )
     problem = every.some(indices)
     values, stack = problem.fit()
+    for _ in range(VERSION_ROUNDS):
+        factors = version_factors(problem.runs, problem.residuals(stack), stack.versions)
+        if not factors:
+            break
+        every = replace(every, base=replace(base, versions=factors))
+        problem = every.some(indices)
+        values, stack = problem.fit(values)
     if len(indices) < len(usable):
         stack = every.taught(stack)
     predicted, measured = problem.with_stack_s(stack), problem.measured_s
@@ -194,7 +191,7 @@ def calibrate_runs(
         errors=measure(predicted, measured),
         held_out=held_out,
         larger=larger,
-        notes=(*_notes(problem, values), *_layer_notes(stack)),
+        notes=(*_notes(problem, values), *_layer_notes(stack), *_version_notes(stack)),
     )
 
 
@@ -258,6 +255,11 @@ class _Problem:
         layers = learn_layers(self.cases, predicted, self.measured_s, plain, self.cluster, self.edge_risk)
         return replace(stack, layers=layers)
 
+    def residuals(self, stack: StackSpec) -> FloatArray:
+        """Logarithms of measured over predicted times."""
+        left: FloatArray = np.log(self.measured_s / self.with_stack_s(stack))
+        return left
+
     def with_stack_s(self, stack: StackSpec) -> FloatArray:
         """Predicted seconds."""
         return predicted_times_s(with_stack(self.cases, stack, self.cluster), self.edge_risk)
@@ -268,10 +270,11 @@ class _Problem:
 
     def solve(self, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Constants (their logarithms) and predicted seconds; from ``start``, or the best from several starts."""
+        squares = self._squares
         starts = [start] if start is not None else [self._start(slow_host) for slow_host in (False, True)]
         if len(starts) > 1:
-            starts = [min((self._descend(one, FIRST_ITERATIONS) for one in starts), key=lambda one: one[2])[0]]
-        values, residuals, _ = self._descend(starts[0], MAX_ITERATIONS)
+            starts = [min((descend(squares, one, FIRST_ITERATIONS) for one in starts), key=lambda one: one[2])[0]]
+        values, residuals, _ = descend(squares, starts[0], MAX_ITERATIONS)
         return values, np.exp(residuals) * self.measured_s
 
     def _start(self, slow_host: bool) -> FloatArray:
@@ -282,77 +285,16 @@ class _Problem:
                 values[index] = np.log(one.slow)
         return values
 
-    def _loss(self, residuals: FloatArray, values: FloatArray) -> float:
-        prior = 0.5 * ((values - self.centre) / self._spread) ** 2
-        return float((self.say * _badness(residuals)).sum() / NOISE**2 + prior.sum())
-
     @property
-    def _spread(self) -> FloatArray:
-        return np.array([one.spread for one in self.free])
-
-    def _descend(self, values: FloatArray, max_iterations: int) -> tuple[FloatArray, FloatArray, float]:
-        """
-        Levenberg-Marquardt with Huber weights.
-
-        Slopes take as many predictions as there are constants, so they are made anew only when the old ones, with what
-        the steps showed since, lead no further.
-        """
+    def _squares(self) -> LeastSquares:
         target = np.log(self.measured_s)
-
-        def residuals_of(at: FloatArray) -> FloatArray:
-            return np.log(self.predict_s(at)) - target
-
-        residuals = residuals_of(values)
-        loss, damping = self._loss(residuals, values), 1e-2
-        slopes, fresh = self._slopes(residuals_of, residuals, values), True
-        for _ in range(max_iterations):
-            weights = self.say * _weights(residuals) / NOISE**2
-            curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(1.0 / self._spread**2)
-            downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self._spread**2)
-            before = loss
-            for _ in range(MAX_DAMPINGS):
-                step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
-                trial = np.minimum(values + np.clip(step, -1.0, 1.0), self.largest)
-                trial_residuals = residuals_of(trial)
-                trial_loss = self._loss(trial_residuals, trial)
-                # Broyden's update: what the step showed of the slopes, also where it did not help.
-                moved = trial - values
-                if moved.any():
-                    slopes = slopes + np.outer(trial_residuals - residuals - slopes @ moved, moved) / (moved @ moved)
-                if trial_loss < loss:
-                    values, residuals, loss = trial, trial_residuals, trial_loss
-                    damping = max(damping / 5.0, 1e-4)
-                    break
-                damping *= 5.0
-            if before - loss < (TOLERANCE if fresh else STALE_TOLERANCE) * before:
-                if fresh:
-                    break
-                slopes, fresh, damping = self._slopes(residuals_of, residuals, values), True, 1e-2
-            else:
-                fresh = False
-        return values, residuals, loss
-
-    def _slopes(
-        self, residuals_of: Callable[[FloatArray], FloatArray], residuals: FloatArray, values: FloatArray
-    ) -> FloatArray:
-        slopes = np.empty((len(residuals), len(values)))
-        for index in range(len(values)):
-            moved = values.copy()
-            moved[index] += STEP if moved[index] + STEP < self.largest[index] else -STEP
-            slopes[:, index] = (residuals_of(moved) - residuals) / (moved[index] - values[index])
-        return slopes
-
-
-def _badness(residuals: FloatArray) -> FloatArray:
-    """Huber's: squares that become linear."""
-    size = np.abs(residuals)
-    bad: FloatArray = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
-    return bad
-
-
-def _weights(residuals: FloatArray) -> FloatArray:
-    """Slope of the badness over the residual."""
-    return np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12))
+        return LeastSquares(
+            residuals_of=lambda values: np.log(self.predict_s(values)) - target,
+            say=self.say,
+            centre=self.centre,
+            spread=np.array([one.spread for one in self.free]),
+            largest=self.largest,
+        )
 
 
 def _free(cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None) -> tuple[Free, ...]:
@@ -440,6 +382,13 @@ def _layer_notes(stack: StackSpec) -> list[str]:
         return ["layers take what the formula says: what their shapes seemed to add did not help runs left out"]
     factors = [one.factor for one in stack.layers.shapes]
     return [f"layers of {len(factors)} shapes take {min(factors):.2f} to {max(factors):.2f} of what the formula says"]
+
+
+def _version_notes(stack: StackSpec) -> list[str]:
+    """Factors of versions, for people."""
+    return [
+        f"version {name} takes {factor:.3f} of the last row's time" for name, factor in (stack.versions or {}).items()
+    ]
 
 
 def _notes(problem: _Problem, values: FloatArray) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
             fitted=_mapping(data, "fitted"),
             memory=_numbers(data, "memory"),
             layers=_layers(data),
+            versions=_numbers(data, "versions"),
         )
     except ValueError as error:
         if isinstance(error, InputError):
@@ -60,6 +61,8 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
         data["memory"] = dict(stack.memory)
     if stack.layers is not None:
         data["layers"] = [asdict(one) | {"factor": _short(one.factor)} for one in stack.layers.shapes]
+    if stack.versions is not None:
+        data["versions"] = {name: _short(factor) for name, factor in stack.versions.items()}
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     write_atomically(path, head + yaml.safe_dump(data, sort_keys=False, width=120))
 
@@ -90,7 +93,9 @@ def _layers(data: Fields) -> LearnedLayers | None:
             raise InputError(data.where, f"layers: each needs {', '.join(kinds)}, got {shown(entry)}.")
         for name, kind in kinds.items():
             if type(entry[name]) is not kind and not (kind is float and type(entry[name]) is int):
-                raise InputError(data.where, f"layers: {name} must be of type {kind.__name__}, got {shown(entry[name])}.")
+                raise InputError(
+                    data.where, f"layers: {name} must be of type {kind.__name__}, got {shown(entry[name])}."
+                )
     return LearnedLayers(shapes=tuple(LayerFactor(**entry) for entry in entries))
 
 

@@ -82,6 +82,8 @@ class StackSpec:
         Constants of the same stack for the prediction of memory; their names belong to ``memory/``.
     layers
         What layers of the shapes that runs had took beyond the formula.
+    versions
+        Iteration times of runs of other versions of the software, over those of the stack's; for back-tests.
     """
 
     best_matmul: float = 0.80
@@ -119,6 +121,7 @@ class StackSpec:
     fitted: Mapping[str, Any] | None = None
     memory: Mapping[str, float] | None = None
     layers: LearnedLayers | None = None
+    versions: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", LearnedLayers.of(self.layers))
@@ -170,7 +173,7 @@ SHARES = (
 )
 """Constants that are a share of what the hardware data promises."""
 
-OTHERS = ("name", "source", "fitted", "memory", "layers")
+OTHERS = ("name", "source", "fitted", "memory", "layers", "versions")
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
 """The numbers of a stack that belong to the clock, in the order of the class."""
 
