@@ -18,6 +18,7 @@ from joblib import Parallel, delayed
 
 from pipette_opt.backtest.memory_evaluation import Evaluation, evaluate_memory, measured_folder
 from pipette_opt.backtest.memory_learning import DRAWS, learning_rows, reliability_rows
+from pipette_opt.backtest.memory_stress import stress_rows
 from pipette_opt.backtest.memory_tables import coverage_rows, method_rows, slice_rows
 from pipette_opt.backtest.memory_tuning import tune_memory, tuning_rows
 from pipette_opt.files import write_atomically
@@ -62,7 +63,8 @@ def main() -> None:
         jobs = [evaluating] if arguments.without_tuning else [evaluating, delayed(tuned_rows)(folder)]
         evaluation, *rest = Parallel(n_jobs=arguments.workers)(jobs)
         tuning = rest[0] if rest else []
-        text = report(evaluation, tuning, arguments.max_oom_risk, time.perf_counter() - start)
+        stress = stress_rows(folder, arguments.max_oom_risk)
+        text = report(evaluation, tuning, stress, arguments.max_oom_risk, time.perf_counter() - start)
     if arguments.out is None:
         sys.stdout.write(text)
     else:
@@ -79,7 +81,13 @@ def tuned_rows(folder: Path) -> list[dict[str, str]]:
     return tuning_rows(tune_memory(read_runs(path), read_stack(), MemoryPredictor.load(), traces))
 
 
-def report(evaluation: Evaluation, tuning: list[dict[str, str]], max_oom_risk: float, seconds: float) -> str:
+def report(
+    evaluation: Evaluation,
+    tuning: list[dict[str, str]],
+    stress: list[dict[str, str]],
+    max_oom_risk: float,
+    seconds: float,
+) -> str:
     """Every table, with when and on what."""
     head = (
         f"# Memory on measured runs\n\n{datetime.date.today()}, Python {platform.python_version()}, numpy "
@@ -96,6 +104,12 @@ def report(evaluation: Evaluation, tuning: list[dict[str, str]], max_oom_risk: f
         (
             "## Probabilities\n\nOf running out of memory, as said by ours and as it happened.\n\n",
             reliability_rows(evaluation.reliability),
+        ),
+        (
+            "## More than the size is new\n\nH100 sweep, ours; calibrated on a part of the jobs of 8 and 16 GPUs, judged "
+            "on jobs of 32 that have what none of these had. The last row leaves out tp 32 alone, which at 32 GPUs is "
+            "one replica without a pipeline: no larger job is like that.\n\n",
+            stress,
         ),
         (
             f"## How many runs a calibration needs\n\nRandom ones, {DRAWS} draws of each size; judged as above.\n\n",

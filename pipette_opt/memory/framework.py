@@ -110,7 +110,8 @@ class Framework:
     growth
         By how much the variance grows with each doubling of the job beyond the largest of the fit, as a share.
     shift
-        By how much rare errors are larger on jobs beyond the largest of the fit, as a factor; of bounds of peaks.
+        By how much rare errors are larger on jobs beyond the largest of the fit, as a factor; of bounds of peaks. What
+        is assumed is the mean over the splits in :mod:`pipette_opt.backtest.memory_stress`.
     largest_job
         GPUs of the largest job that the constants were fitted to; 0 if they were not.
     errors
@@ -147,7 +148,7 @@ class Framework:
     buffer_spread: float = 0.0
     step_spread: float = 0.0
     growth: float = 0.2
-    shift: float = 1.0
+    shift: float = 1.25
     largest_job: float = 0.0
     errors: tuple[float, ...] = ()
     versions: tuple[tuple[str, float], ...] = ()
