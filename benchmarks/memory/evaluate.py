@@ -107,8 +107,8 @@ def report(
         ),
         (
             "## More than the size is new\n\nH100 sweep, ours; calibrated on a part of the jobs of 8 and 16 GPUs, "
-            "judged on jobs of 32 that have what none of these had. The last row leaves out tp 32 alone, which at 32 GPUs "
-            "is one replica without a pipeline: no larger job is like that.\n\n",
+            "judged on jobs of 32 that have what none of these had. The last row leaves out tp 32 alone, which at 32 "
+            "GPUs is one replica without a pipeline: no larger job is like that.\n\n",
             stress,
         ),
         (
