@@ -170,7 +170,10 @@ def memory_notes(framework: Framework) -> list[str]:
     for version, _ in framework.versions:
         notes.append(f"memory: version {version} takes {framework.factor(version):.3f} times that of the last row")
     if framework.errors:
-        notes.append(f"memory: bounds rest on the errors of {len(framework.errors)} runs left out")
+        notes.append(
+            f"memory: bounds rest on the errors of {len(framework.errors)} runs left out; beyond "
+            f"{framework.largest_job:.0f} GPUs they reach {framework.shift:.2g} times as far"
+        )
     else:
         notes.append("memory: fewer than 20 measured peaks, so bounds rest on a normal spread")
     return notes

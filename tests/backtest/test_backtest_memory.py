@@ -97,6 +97,13 @@ def test_jobs_that_ran_and_then_ran_out_have_no_label(tmp_path: Path) -> None:
     assert (both.version, fine.version) == ("2.1", "2.2")
 
 
+def test_notes_say_versions_and_larger_jobs() -> None:
+    """What a version takes over the last row's, and how much further bounds of larger jobs reach."""
+    notes = memory_notes(Framework(largest_job=16, errors=(0.1,), versions=(("2.1", 0.1),), shift=1.4))
+    assert any("version 2.1 takes 1.105 times" in note for note in notes)
+    assert notes[-1].endswith("beyond 16 GPUs they reach 1.4 times as far")
+
+
 def test_an_absent_folder_is_said(tmp_path: Path) -> None:
     """Every split is named with its missing file, nothing else happens."""
     found = evaluate_memory(tmp_path)
