@@ -8,7 +8,7 @@ now is the judge's time; where the judge is slower than the form said, the form 
 which is quick and finds most of the paths that matter, then the solver, which proves. When the solver's optimum is a
 placement at which form and judge agree, nothing is left between bound and plan.
 
-Where expert-parallel groups span hosts the lower form counts their all-to-alls over the best link. Such candidates are
+Where expert-parallel groups span hosts the lower form counts their all-to-alls over the best links. Such candidates are
 judged on every placement if these are few, which settles them, and otherwise by exchanging hosts; the form remains
 their bound.
 

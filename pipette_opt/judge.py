@@ -37,7 +37,7 @@ JUDGED_SCOPE = (
     "hosts by equal rectangles of the (stage, replica) grid"
 )
 EXACT_EXPERTS = "; expert-parallel groups inside hosts (the judge's bound holds for all)"
-JUDGED_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best link and timed by the judge"
+JUDGED_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best links and timed by the judge"
 PROVEN_WITHIN = 2e-6
 """Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
 

@@ -73,8 +73,8 @@ def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus:
     """
     What the tokens of one layer with experts take at least on their way, for one micro-batch, forward and backward.
 
-    Exactly, if no block of experts spans hosts; otherwise over links as fast as the fastest, and nothing where hosts do
-    not hold blocks, or blocks hosts, as a whole.
+    Exactly, if no block of experts spans hosts; otherwise over the best links that so many hosts can have, and nothing
+    where hosts do not hold blocks, or blocks hosts, as a whole.
 
     Parameters
     ----------
@@ -118,11 +118,20 @@ def _exchange_floor_s(
         return float(exchange_s(cluster, stack, part, ep, 1, 0.0))
     if ranks % etp or block % ranks:
         return 0.0
-    here = ranks // etp
-    best = float(np.nanmax(cluster.pair_bytes_per_s(gpus), initial=0.0))
-    if best <= 0.0:
-        return 0.0
-    return float(exchange_s(cluster, stack, part, here, block // ranks, gpus * (ep - here) / best))
+    here, hosts = ranks // etp, block // ranks
+    load = gpus * here * _least_load_s_per_byte(cluster.pair_bytes_per_s(gpus), hosts)
+    return float(exchange_s(cluster, stack, part, here, hosts, load)) if np.isfinite(load) else 0.0
+
+
+def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> float:
+    """
+    What the busiest of ``num_hosts`` hosts takes at least to send a byte to each other of them, or to receive one.
+
+    Each takes at least as long as over its own best links, and all of them are different hosts.
+    """
+    seconds = np.where(np.isnan(pair_bytes_per_s), np.inf, 1.0 / pair_bytes_per_s)
+    least = [np.sort(way, axis=1)[:, : num_hosts - 1].sum(axis=1) for way in (seconds, seconds.T)]
+    return float(np.sort(np.maximum(*least))[num_hosts - 1])
 
 
 def expert_ring_s(instance: Instance, config: ParallelConfig, traffic: RingTraffic, ranks: int, gpus: int) -> float:

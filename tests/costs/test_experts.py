@@ -1,13 +1,15 @@
 """What experts hold, send and compute, against counts by hand."""
 
 from dataclasses import replace
+from itertools import combinations
 
+import numpy as np
 import pytest
 from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
 from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
 from pipette_opt.costs.compute import layer_times_s, stage_compute, stage_parameters
-from pipette_opt.costs.exchange import exchange_s, expert_layer_s, expert_rings
+from pipette_opt.costs.exchange import _least_load_s_per_byte, exchange_s, expert_layer_s, expert_rings
 from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.experts import (
     coupled_replicas,
@@ -154,3 +156,20 @@ def test_stage_with_dense_layers_first() -> None:
     apart = stage_compute(instance(cluster(1), replace(model, num_dense_layers=31), seq_length=4096), halves)
     assert first == pytest.approx(float(apart.backward_s[0, 0, 0]))
     assert second - float(apart.backward_s[0, 0, 1]) == pytest.approx(11 * (routed[1] - dense[1]))
+
+
+def test_least_load_of_hosts_is_that_of_the_best_group() -> None:
+    """Never above the load of any group of three hosts, and equal to the best one's if links are equal."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        rates = rng.uniform(1.0, 9.0, (6, 6))
+        np.fill_diagonal(rates, np.nan)
+        rates[0, 1] = np.nan
+        best = np.inf
+        for group in combinations(range(6), 3):
+            if {0, 1} <= set(group):
+                continue
+            inside = 1.0 / rates[np.ix_(group, group)]
+            best = min(best, max(np.nansum(inside, axis=1).max(), np.nansum(inside, axis=0).max()))
+        assert _least_load_s_per_byte(rates, 3) <= best * (1 + 1e-12)
+    assert _least_load_s_per_byte(np.full((4, 4), 2.0), 3) == 1.0
