@@ -33,7 +33,8 @@ class Shard:
     layers
         Transformer layers, counted from 0.
     slice_of_layers
-        Which slice of each: the tensor and expert coordinates and sizes.
+        Which slice of each: tensor rank and size, and place in and size of the block of ranks that hold every expert
+        once.
     embedding, head
         Whether the embedding and the output layer are among it.
     optimizer
@@ -93,15 +94,15 @@ def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list
     layers = [frozenset(one) for one in layers_of_stages(config)]
     last = config.pipeline_model_parallel_size - 1
     replicas = config.data_parallel_size * config.context_parallel_size
+    block = config.expert_tensor_size * config.expert_model_parallel_size
     found = []
     for pp, dp, cp, tp in coordinates:
         replica = dp * config.context_parallel_size + cp
-        of_stage = replica * config.tensor_model_parallel_size + tp
-        expert = of_stage // config.expert_tensor_size % config.expert_model_parallel_size
+        place = (replica * config.tensor_model_parallel_size + tp) % block
         found.append(
             Shard(
                 layers=layers[pp],
-                slice_of_layers=(tp, config.tensor_model_parallel_size, expert, config.expert_model_parallel_size),
+                slice_of_layers=(tp, config.tensor_model_parallel_size, place, block),
                 embedding=pp == 0,
                 head=pp == last,
                 optimizer=(replica, replicas) if config.sharding_stage else (0, 1),
@@ -171,7 +172,7 @@ def to_load(had: Shard | None, wanted: Shard, model: ModelSpec) -> tuple[tuple[i
     elif had is not None and not parameters and had.layers == wanted.layers and had.optimizer == wanted.optimizer:
         states = 0
     else:
-        states = -(-_all_parameters(wanted, model) // wanted.optimizer[1])
+        states = _owned_states(wanted, model)
     return lacking, parameters, states
 
 
@@ -188,13 +189,27 @@ def _all_parameters(shard: Shard, model: ModelSpec) -> int:
     return _parameters(tuple(shard.layers), shard.embedding, shard.head, shard, model)
 
 
+def _owned_states(shard: Shard, model: ModelSpec) -> int:
+    """Parameters whose optimizer states a rank has a share of; ranks with the same experts share those."""
+    _, tensor, _, block = shard.slice_of_layers
+    replicas, experts = shard.optimizer[1], _expert_parameters(tuple(shard.layers), shard, model)
+    same_experts = max(replicas * tensor // block, 1)
+    return -(-(_all_parameters(shard, model) - experts) // replicas) - (-experts // same_experts)
+
+
+def _expert_parameters(layers: Sequence[int], shard: Shard, model: ModelSpec) -> int:
+    """Parameters of routed experts of some layers of a shard."""
+    with_experts = sum(1 for layer in layers if layer >= model.num_layers - model.num_moe_layers)
+    return with_experts * -(-model.expert_layer_parameters // shard.slice_of_layers[3])
+
+
 def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard, model: ModelSpec) -> int:
     """Parameters of some layers of a shard, its slice of each."""
-    _, tensor, _, experts = shard.slice_of_layers
+    tensor = shard.slice_of_layers[1]
     dense = sum(1 for layer in layers if layer < model.num_layers - model.num_moe_layers)
     count = dense * (-(-model.sharded_layer_parameters // tensor) + model.replicated_layer_parameters)
     with_experts = -(-model.sharded_moe_layer_parameters // tensor) + model.replicated_moe_layer_parameters
-    count += (len(layers) - dense) * (with_experts + -(-model.expert_layer_parameters // (tensor * experts)))
+    count += (len(layers) - dense) * with_experts + _expert_parameters(layers, shard, model)
     table = model.padded_vocab_size(tensor) // tensor * model.hidden_size
     if embedding:
         learned = model.position_embedding_type == "learned_absolute"

@@ -22,8 +22,9 @@ class IterationTime:
     mfu
         Model FLOPs (no recomputation) over the peak of the GPUs used, in [0, 1].
     breakdown
-        Seconds by cause, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``, ``bubble``,
-        ``pipeline_parallel``, ``data_parallel``, ``optimizer``; of the stage that is finished last.
+        Seconds by cause, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
+        ``expert_parallel`` (of models with experts), ``bubble``, ``pipeline_parallel``, ``data_parallel``,
+        ``optimizer``; of the stage that is finished last.
     """
 
     iteration_time_s: float

@@ -1,5 +1,7 @@
 """What GPUs hold, and what they have to load."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from plans import HOST_ORDER, small_config
@@ -99,3 +101,29 @@ def test_all_first_loads_add_up_to_the_model(model: ModelSpec) -> None:
     copies = 0 if tables == 2 else model.padded_vocab_size(1) * model.hidden_size
     expected = model.num_parameters + tables * padding + copies
     assert total(moves(nobody, here, model)) == (2 * expected, 12 * expected)
+
+
+@pytest.mark.parametrize(("etp", "ep"), [(None, 1), (None, 4), (1, 2), (1, 8)])
+def test_a_new_host_loads_its_experts(etp: int | None, ep: int) -> None:
+    """
+    Two hosts of a stage, eight ranks: each has the experts of its place in a block of ranks.
+
+    The optimizer's state of all else is shared by four replicas, that of experts by as many as hold the same.
+    """
+    model = replace(TINY, num_experts=8, add_bias_linear=False, add_qkv_bias=False)
+    chosen = small_config(expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
+    found = moves(layout(chosen), layout(chosen, hosts=(2, 0, 4, 1)), model)
+    block = (etp or 2) * ep
+    attention, whole = 4 * 1024**2 // 2, 2 * 2 * 1024 + 8 * 1024
+    tables = 50432 // 2 * 1024 + 2048 * 1024
+    experts = 4 * 8 * 8 * 1024**2 // block
+    rest = 4 * (attention + whole) + tables
+    assert total(found) == (2 * 4 * (rest + experts), 12 * 4 * (-(-rest // 4) + -(-experts // (8 // block))))
+
+
+def test_another_expert_size_loads_everything() -> None:
+    """Other ranks are a slice of each layer then."""
+    model = replace(TINY, num_experts=8, add_bias_linear=False, add_qkv_bias=False)
+    old = layout(small_config(expert_model_parallel_size=2))
+    assert len(moves(old, layout(small_config(expert_model_parallel_size=4)), model)) == 16
+    assert moves(old, old, model) == ()
