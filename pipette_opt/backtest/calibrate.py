@@ -29,6 +29,9 @@ MOST_RARE = 16.0
 """Fewer runs of a number of GPUs than this share of the usual have no more say."""
 
 MIN_RUNS = 3
+MIN_AT_EDGE = 1.0
+"""Runs expected at the edge of memory, or near it, for their loss to be fitted."""
+
 FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
 """From each start, to choose one; and from that."""
 
@@ -162,13 +165,9 @@ def calibrate_runs(
             "calibrate", f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."
         )
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed))
-    every = _Problem(
-        cases=usable,
-        edge_risk=edge_risks(usable, base),
-        base=base,
-        cluster=cluster,
-        free=_free([usable[index] for index in indices], base, cluster),
-    )
+    risks = edge_risks(usable, base)
+    free = _free([usable[index] for index in indices], base, cluster, risks[indices])
+    every = _Problem(cases=usable, edge_risk=risks, base=base, cluster=cluster, free=free)
     problem = every.some(indices)
     values, stack = problem.fit()
     for _ in range(VERSION_ROUNDS):
@@ -297,7 +296,9 @@ class _Problem:
         )
 
 
-def _free(cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None) -> tuple[Free, ...]:
+def _free(
+    cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None, edge_risk: FloatArray
+) -> tuple[Free, ...]:
     """The constants that these runs can tell anything about."""
     runs = [case.run for case in cases]
     several_hosts = any(run.num_gpus > run.gpus_per_node for run in runs)
@@ -305,14 +306,14 @@ def _free(cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None) -
     flash1 = any(case.instance.training.flash_version == 1 for case in cases)
     groups = any(case.config.tensor_model_parallel_size > 1 for case in cases)
 
-    at_edge = base.memory is not None
+    at_edge, near_edge = edge_risk.sum(axis=0) >= MIN_AT_EDGE
 
     def told(one: Free) -> bool:
         if one.name.startswith("assumed_") and (cluster is not None or not several_hosts):
             return False
         if one.between_hosts and not several_hosts:
             return False
-        told_by = {"flash1": flash1, "flush_s": at_edge, "refill_s": at_edge, "group_wait_s": groups}
+        told_by = {"flash1": flash1, "flush_s": at_edge, "refill_s": near_edge, "group_wait_s": groups}
         if not told_by.get(one.name, True):
             return False
         return flash or not one.name.startswith("best_attention")
