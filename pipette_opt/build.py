@@ -1,45 +1,38 @@
 """The integer problem of an instance: every candidate with every packing of the hosts, in ticks."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.costs.collectives import (
-    RingTraffic,
-    embedding_traffic,
-    has_tied_stages,
-    inter_node_ring_s,
-    intra_node_ring_s,
-    tensor_traffic,
-)
 from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.context import inside_stages_s
-from pipette_opt.costs.exchange import expert_layer_s, expert_ring_s
+from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
-from pipette_opt.costs.overlap import StageRing, stage_rings
+from pipette_opt.costs.overlap import stage_rings
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
+from pipette_opt.problem import CandidateData, Paths, ProblemData
 from pipette_opt.specs import Instance
-from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.ticks import (
+    TICKS_PER_ROUND_TRIP,
+    Rounding,
+    SharedLinks,
+    embedding_floor,
+    embedding_key,
+    embedding_ticks,
+    expert_key,
+    gpus_of_a_host,
+    link_ticks,
+    ranks_of_a_host,
+    ring_floor,
+    ring_ticks,
+    tensor_ticks,
+    ticks_of,
+)
+from pipette_opt.types import BoolArray, FloatArray, IntArray
 from pipette_opt.units import MIB
-
-TICKS_PER_ROUND_TRIP = 10_000_000
-"""Ticks of the shortest stage round trip of all candidates."""
-
-LONGEST_TICKS = 1 << 40
-"""
-Time from which a link is not used: products with layers and micro-batches would leave 64 bits.
-
-It is some 100,000 of the shortest round trips.
-"""
-
-NO_TICKS = np.zeros((0, 0), dtype=np.int64)
-
-Rounding = Callable[[FloatArray], FloatArray]
-"""``np.ceil`` for closed forms, ``np.floor`` for lower forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -162,7 +155,7 @@ def build_problem_data(
         (float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute), default=1.0
     )
     tick_s = shortest / TICKS_PER_ROUND_TRIP
-    links = _Links(tick_s)
+    links = SharedLinks(tick_s)
     candidates = [
         _candidate(
             instance,
@@ -191,7 +184,7 @@ def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock
 
 def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
     """Whether no block of ranks that hold every expert once spans hosts."""
-    return instance.model.num_experts is None or _ranks_of_a_host(config, block) % expert_block(config) == 0
+    return instance.model.num_experts is None or ranks_of_a_host(config, block) % expert_block(config) == 0
 
 
 def _candidate(
@@ -199,13 +192,13 @@ def _candidate(
     fitting: FittingCandidate,
     compute: StageCompute,
     block: NodeBlock,
-    links: "_Links",
+    links: "SharedLinks",
     *,
     closed: bool,
 ) -> CandidateData:
     config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
     rounding: Rounding = np.ceil if closed else np.floor
-    gpus, members = _gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
     both_ways = closed and instance.p2p == "blocking"
@@ -218,7 +211,7 @@ def _candidate(
     distinct = list(dict.fromkeys(rings))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
     forward, backward = _chunk_seconds(instance, config, compute, block)
-    tensor_forward, tensor_backward = _tensor_ticks(instance, config, compute, block, tick_s, rounding)
+    tensor_forward, tensor_backward = tensor_ticks(instance, config, compute, block, tick_s, rounding)
     several_hosts = config.data_parallel_size > block.replicas
     paths = None
     if not closed:
@@ -229,18 +222,18 @@ def _candidate(
         block=block,
         grid=block.node_grid(config),
         num_microbatches=num_microbatches,
-        forward_ticks=_ticks(forward.sum(axis=1), tick_s, rounding),
-        backward_ticks=_ticks(backward.sum(axis=1), tick_s, rounding),
-        intra_p2p_ticks=int(_ticks(intra_node_message_s(cluster, message), tick_s, rounding)),
+        forward_ticks=ticks_of(forward.sum(axis=1), tick_s, rounding),
+        backward_ticks=ticks_of(backward.sum(axis=1), tick_s, rounding),
+        intra_p2p_ticks=int(ticks_of(intra_node_message_s(cluster, message), tick_s, rounding)),
         p2p_ticks=links.shared(
-            ("p2p", message, gpus // block.stages, both_ways, closed), lambda: _link_ticks(link_s(), tick_s, rounding)
+            ("p2p", message, gpus // block.stages, both_ways, closed), lambda: link_ticks(link_s(), tick_s, rounding)
         ),
         ring_class=np.array([distinct.index(ring) for ring in rings]),
         ring_ticks=links.shared(
-            ("rings", *distinct, members, gpus, num_hosts, closed, *_expert_key(instance, config, block)),
+            ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, block)),
             lambda: np.array(
                 [
-                    _ring_ticks(instance, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
+                    ring_ticks(instance, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
                     for ring in distinct
                 ]
             ),
@@ -248,52 +241,20 @@ def _candidate(
         if several_hosts
         else np.zeros((len(distinct), 0, 0), dtype=np.int64),
         ring_floor_ticks=np.array(
-            [_ring_floor(instance, config, block, ring, members, tick_s, rounding) for ring in rings]
+            [ring_floor(instance, config, block, ring, members, tick_s, rounding) for ring in rings]
         ),
         tensor_forward_ticks=tensor_forward,
         tensor_backward_ticks=tensor_backward,
         embedding_ticks=links.shared(
-            ("embedding", *_embedding_key(instance, config, block, gpus), closed),
-            lambda: _embedding_ticks(instance, config, block, gpus, tick_s, rounding),
+            ("embedding", *embedding_key(instance, config, block, gpus), closed),
+            lambda: embedding_ticks(instance, config, block, gpus, tick_s, rounding),
         ),
-        embedding_floor_ticks=_embedding_floor(instance, config, block, tick_s, rounding),
-        optimizer_ticks=int(_ticks(compute.optimizer_s, tick_s, rounding)),
+        embedding_floor_ticks=embedding_floor(instance, config, block, tick_s, rounding),
+        optimizer_ticks=int(ticks_of(compute.optimizer_s, tick_s, rounding)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
         rounding_ticks=_rounding_ticks(config, block, num_microbatches) if closed else 0,
         paths=paths,
     )
-
-
-class _Links:
-    """The link matrices of one problem, in ticks: candidates whose transfers are alike share one array."""
-
-    def __init__(self, tick_s: float) -> None:
-        self.tick_s = tick_s
-        self._known: dict[tuple[Hashable, ...], IntArray] = {}
-
-    def shared(self, key: tuple[Hashable, ...], make: Callable[[], IntArray]) -> IntArray:
-        """The array of that key, made once; the key says everything that it depends on."""
-        if key not in self._known:
-            self._known[key] = read_only(make(), np.int64)
-        return self._known[key]
-
-
-def _gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
-    """GPUs used on each host."""
-    slot = config.tensor_model_parallel_size * config.context_parallel_size // block.nodes_per_slot
-    return slot * block.stages * block.replicas
-
-
-def _ranks_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
-    """Ranks of one stage on each host that has it."""
-    return _gpus_of_a_host(config, block) // block.stages
-
-
-def _expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> tuple[Hashable, ...]:
-    """What rings of experts depend on beside those of everything else."""
-    if instance.model.num_experts is None:
-        return ()
-    return expert_block(config), _ranks_of_a_host(config, block)
 
 
 def _chunk_seconds(
@@ -304,7 +265,7 @@ def _chunk_seconds(
         return compute.forward_s, compute.backward_s
     experts = 0.0, 0.0
     if instance.model.num_experts is not None:
-        ranks, gpus = _ranks_of_a_host(config, block), _gpus_of_a_host(config, block)
+        ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
         experts = expert_layer_s(instance, config, ranks, gpus)
     forward, backward = inside_stages_s(instance, config, compute, experts)
     return compute.forward_s + forward, compute.backward_s + backward
@@ -332,135 +293,6 @@ def _paths(
     )
 
 
-def _tensor_ticks(
-    instance: Instance,
-    config: ParallelConfig,
-    compute: StageCompute,
-    block: NodeBlock,
-    tick_s: float,
-    rounding: Rounding,
-) -> tuple[IntArray, IntArray]:
-    """Tensor communication of one layer by slowest hop, for groups that span hosts."""
-    if block.nodes_per_slot == 1:
-        return NO_TICKS, NO_TICKS
-    members = config.tensor_model_parallel_size // block.nodes_per_slot
-    ticks = []
-    idle = (compute.idle_forward_s, compute.idle_backward_s)
-    traffics = tensor_traffic(instance.model, instance.training, config, instance.stack)
-    for traffic, hidden in zip(traffics, idle, strict=True):
-        times = inter_node_ring_s(
-            instance.cluster,
-            traffic,
-            group_flows=members,
-            num_flows=members,
-            num_hosts=block.nodes_per_slot,
-            stack=instance.stack,
-        )
-        ticks.append(_link_ticks(np.maximum(times - hidden, 0.0), tick_s, rounding))
-    return ticks[0], ticks[1]
-
-
-def _ring_ticks(
-    instance: Instance,
-    config: ParallelConfig,
-    block: NodeBlock,
-    ring: StageRing,
-    members: int,
-    gpus: int,
-    num_hosts: int,
-    tick_s: float,
-    rounding: Rounding,
-) -> IntArray:
-    """
-    Of one ring by its slowest hop.
-
-    With experts two rings follow one another over the same hosts, each at the pace of the same hop, or of the fabric if
-    that is slower.
-    """
-
-    def time_s(traffic: RingTraffic, flows: int = members) -> FloatArray:
-        across = inter_node_ring_s(
-            instance.cluster,
-            traffic,
-            group_flows=flows,
-            num_flows=gpus,
-            num_hosts=num_hosts,
-            stack=instance.stack,
-            algorithm=instance.allreduce,
-        )
-        if ring.experts is None or flows == 1 or instance.allreduce != "ring":
-            return across
-        return np.maximum(across, intra_node_ring_s(instance.cluster, traffic, instance.stack))
-
-    ranks, size = _ranks_of_a_host(config, block), expert_block(config)
-
-    def experts_s(traffic: RingTraffic) -> FloatArray | float:
-        if ranks % size == 0 and traffic.num_steps:
-            return time_s(traffic, ranks // size)
-        return expert_ring_s(instance, config, traffic, ranks, gpus)
-
-    return _link_ticks(ring.shown_s(time_s, experts_s), tick_s, rounding)
-
-
-def _ring_floor(
-    instance: Instance,
-    config: ParallelConfig,
-    block: NodeBlock,
-    ring: StageRing,
-    members: int,
-    tick_s: float,
-    rounding: Rounding,
-) -> int:
-    if members == 1 and ring.experts is None:
-        return 0
-
-    def time_s(traffic: RingTraffic) -> FloatArray:
-        return np.array(intra_node_ring_s(instance.cluster, traffic, instance.stack) if members > 1 else 0.0)
-
-    def experts_s(traffic: RingTraffic) -> float:
-        return expert_ring_s(instance, config, traffic, _ranks_of_a_host(config, block), _gpus_of_a_host(config, block))
-
-    return int(_ticks(ring.shown_s(time_s, experts_s), tick_s, rounding))
-
-
-def _embedding_key(instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int) -> tuple[Hashable, ...]:
-    """What :func:`_embedding_ticks` depends on."""
-    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
-        return (None,)
-    return embedding_traffic(instance.model, instance.training, config), gpus // block.stages
-
-
-def _embedding_ticks(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int, tick_s: float, rounding: Rounding
-) -> IntArray:
-    """Tied embeddings between hosts of the first and of the last stage; an unmeasured link as the slowest measured."""
-    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
-        return NO_TICKS
-    flows = gpus // block.stages
-    time = inter_node_ring_s(
-        instance.cluster,
-        embedding_traffic(instance.model, instance.training, config),
-        group_flows=1,
-        num_flows=flows,
-        stack=instance.stack,
-    )
-    both = np.maximum(time, time.T)
-    if np.isnan(both).all():
-        return np.zeros(both.shape, dtype=np.int64)
-    known = np.where(np.isnan(both), np.nanmax(time), both)
-    return _ticks(np.minimum(known, (LONGEST_TICKS - 1) * tick_s), tick_s, rounding)
-
-
-def _embedding_floor(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float, rounding: Rounding
-) -> int:
-    """Tied embeddings if one host has all stages."""
-    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > block.stages:
-        return 0
-    traffic = embedding_traffic(instance.model, instance.training, config)
-    return int(_ticks(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s, rounding))
-
-
 def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:
     """
     Largest excess of the integer objective over the real one.
@@ -474,22 +306,3 @@ def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: 
     round_trip = 4 * stages + tensor * sum(layers)
     period = 5 + tensor * max(layers)
     return round_trip + num_microbatches * period + 3
-
-
-def _ticks(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> IntArray:
-    ticks = rounding(np.asarray(seconds) / tick_s)
-    if not (ticks < LONGEST_TICKS).all():
-        raise InputError(
-            "intra_node (or the profile)",
-            f"makes a step inside one host last {ticks.max() * tick_s:.3g} s, {ticks.max() / TICKS_PER_ROUND_TRIP:.1g} "
-            "times a round trip through the model; check its bandwidth and latency.",
-        )
-    return ticks.astype(np.int64)
-
-
-def _link_ticks(seconds: FloatArray, tick_s: float, rounding: Rounding) -> IntArray:
-    """Ticks of a link matrix; ``UNUSABLE_TICKS`` without a measurement, from a host to itself, or too slow."""
-    ticks = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
-    known = np.ceil(seconds / tick_s) < LONGEST_TICKS  # false for NaN
-    ticks[known] = _ticks(seconds[known], tick_s, rounding)
-    return ticks

@@ -6,7 +6,7 @@ it. Each rule is one function whose docstring is the rule; it yields what is wro
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -15,14 +15,13 @@ import numpy as np
 
 from pipette_opt.candidates import check_legal
 from pipette_opt.errors import InputError, PlanError
+from pipette_opt.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
 from pipette_opt.parallel import Placement, RankGrid
 from pipette_opt.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
 
 Rule = Callable[[Instance, Plan], Iterator[str]]
-Coordinates = tuple[int, int, int, int]
-"""Pipeline, data, context and tensor coordinate of a rank."""
 
 ROUNDING = 1e-9
 """Relative; sums and quotients of doubles."""
@@ -99,7 +98,7 @@ def one_rank_per_gpu(instance: Instance, plan: Plan) -> Iterator[str]:
 def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
     """The coordinates of each rank are Megatron-Core's in the plan's order, by division with remainder."""
     grid = RankGrid.of(plan.config, plan.placement.order).coordinates()
-    for rank, expected in enumerate(_coordinates(plan)):
+    for rank, expected in enumerate(coordinates_of(plan)):
         if tuple(grid[rank]) != expected:
             yield f"rank {rank} has (pp, dp, cp, tp) = {tuple(map(int, grid[rank]))}, expected {expected}"
 
@@ -172,7 +171,7 @@ def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
     """Every pair of hosts that a pipeline or a ring uses, in the direction used, has a measurement."""
     usable = instance.cluster.usable_links
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
-    for (source, target), user in sorted((_links_used(plan) | _expert_links(instance, plan)).items()):
+    for (source, target), user in sorted((links_used(plan) | expert_links(instance, plan)).items()):
         if not usable[index[source], index[target]]:
             yield f"{source} -> {target} was not measured, {user} uses it"
 
@@ -287,7 +286,7 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     from pipette_opt.costs.placed import placed_times
     from pipette_opt.estimator.closed_form import closed_s
 
-    if plan.config.num_chunks > 1 or _experts_span_hosts(instance, plan):
+    if plan.config.num_chunks > 1 or experts_span_hosts(instance, plan):
         expected, slack = plan.estimate.iteration_time_s, ROUNDING
     else:
         try:
@@ -321,94 +320,11 @@ RULES: tuple[Rule, ...] = MAP_RULES + CONTENT_RULES
 """All rules, in the order in which they are checked."""
 
 
-def _coordinates(plan: Plan) -> Iterator[Coordinates]:
-    """Coordinates of each rank: the tensor coordinate is fastest, then context, then the rest by the rank order."""
-    config = plan.config
-    tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
-    dp, pp = config.data_parallel_size, config.pipeline_model_parallel_size
-    for rank in range(tp * cp * dp * pp):
-        slot, inner = divmod(rank, tp * cp)
-        if plan.placement.order == "tp-cp-ep-dp-pp":
-            stage, replica = divmod(slot, dp)
-        else:
-            replica, stage = divmod(slot, pp)
-        yield stage, replica, inner // tp, inner % tp
-
-
-def _links_used(plan: Plan) -> dict[tuple[str, str], str]:
-    """Directed pairs of hosts, each with who uses it."""
-    host = {where: plan.hosts[node] for where, node in zip(_coordinates(plan), plan.placement.node, strict=True)}
-    used: dict[tuple[str, str], str] = {}
-    pp, interleaved = plan.config.pipeline_model_parallel_size, plan.config.num_chunks > 1
-    for (stage, dp, cp, tp), here in host.items():
-        if stage + 1 < pp or interleaved:
-            there = host[(stage + 1) % pp, dp, cp, tp]
-            for pair in ((here, there), (there, here)):
-                used.setdefault(pair, f"the pipeline at stage {stage}")
-    rings: dict[tuple[str, Coordinates], list[str]] = defaultdict(list)
-    for (stage, dp, cp, tp), here in host.items():
-        rings["the data-parallel ring", (stage, 0, 0, tp)].append(here)
-        rings["the tensor-parallel ring", (stage, dp, cp, 0)].append(here)
-    for (kind, (stage, *_)), members in rings.items():
-        order = list(dict.fromkeys(members))
-        for here, there in zip(order, order[1:] + order[:1], strict=True):
-            used.setdefault((here, there), f"{kind} of stage {stage}")
-    return {pair: user for pair, user in used.items() if pair[0] != pair[1]}
-
-
-def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[str]]]]:
-    """
-    Of each block of ranks that hold every expert once: its stage, and the hosts of each rank of experts in turn.
-
-    The ranks of a stage in rank order; neighbours share an expert.
-    """
-    if instance.model.num_experts is None:
-        return []
-    etp, size = plan.config.expert_tensor_size, plan.config.expert_tensor_size * plan.config.expert_model_parallel_size
-    of_stage: dict[int, list[str]] = defaultdict(list)
-    for (stage, *_), node in zip(_coordinates(plan), plan.placement.node, strict=True):
-        of_stage[stage].append(plan.hosts[node])
-    return [
-        (stage, [hosts[first + part : first + part + etp] for part in range(0, size, etp)])
-        for stage, hosts in of_stage.items()
-        for first in range(0, len(hosts), size)
-    ]
-
-
-def _experts_span_hosts(instance: Instance, plan: Plan) -> bool:
-    return any(len({host for part in parts for host in part}) > 1 for _, parts in _expert_hosts(instance, plan))
-
-
-def _expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
-    """Pairs of hosts over which tokens travel, and rings over ranks that hold the same experts; each with who uses it."""
-    used: dict[tuple[str, str], str] = {}
-    same: dict[tuple[int, int, int], list[str]] = defaultdict(list)
-    gathered = instance.training.moe_token_dispatcher_type == "allgather"
-    for stage, parts in _expert_hosts(instance, plan):
-        exchanges = [] if gathered else [list(hosts) for hosts in zip(*parts, strict=True)]
-        for hosts in exchanges:
-            used |= {(here, there): f"an expert-parallel group of stage {stage}" for here in hosts for there in hosts}
-        for ring in [[host for part in parts for host in part]] if gathered else parts:
-            used |= _hops(ring, f"a group that shares experts of stage {stage}")
-        for number, part in enumerate(parts):
-            for place, host in enumerate(part):
-                same[stage, number, place].append(host)
-    for (stage, *_), hosts in same.items():
-        used |= _hops(hosts, f"an expert-data-parallel ring of stage {stage}")
-    return {pair: user for pair, user in used.items() if pair[0] != pair[1]}
-
-
-def _hops(members: list[str], user: str) -> dict[tuple[str, str], str]:
-    """Hops of a ring over the hosts of its members, in order."""
-    order = list(dict.fromkeys(members))
-    return dict.fromkeys(zip(order, order[1:] + order[:1], strict=True), user)
-
-
 def _installed_bytes(instance: Instance, plan: Plan) -> dict[int, int]:
     """Memory of the smallest GPU of each stage."""
     memory = {node.host: node.gpu.memory_bytes for node in instance.cluster.nodes}
     smallest: dict[int, int] = {}
-    for (stage, *_), node in zip(_coordinates(plan), plan.placement.node, strict=True):
+    for (stage, *_), node in zip(coordinates_of(plan), plan.placement.node, strict=True):
         here = memory[plan.hosts[node]]
         smallest[stage] = min(here, smallest.get(stage, here))
     return smallest
