@@ -33,7 +33,7 @@ FIRST_SHARE, FIRST_S_PER_HOST, MOST_FIRST_S = 0.2, 0.03, 10.0
 FIRST_MOVES = 200_000
 """Moves of the first restart of a piece that anneals."""
 
-REFINED_S, REFINED_SHARE = 1.0, 0.05
+REFINED_S, REFINED_SHARE = 1.0, 0.02
 """Seconds that a placement of the proof is refined at most, and the share of the time left."""
 
 SMALL_CELLS, SMALL_SHARE = 20, 0.2

@@ -89,6 +89,10 @@ class AnnealingParams:
             raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
 
 
+LONG_CELLS, LONG_SHARE = 24, 1 / 3
+"""From so many cells on a candidate that is alone has restarts that take this share of the time left: on many hosts a
+long one finds what several short ones do not."""
+
 REFINED_FACTOR, REFINED_SOFTNESS = 0.3, 10.0
 """Temperature factor and spread with which a given placement is refined."""
 
@@ -272,6 +276,12 @@ class _Budget:
             return True
         return self.ends is not None and time.perf_counter() >= self.ends
 
+    def long_restart(self, search: _Search) -> int:
+        """Moves of a restart that takes its share of the time left, on many hosts; else 0."""
+        if self.ends is None or np.prod(search.grid) < LONG_CELLS:
+            return 0
+        return int(LONG_SHARE * max(0.0, self.ends - time.perf_counter()) * search.moves_per_s)
+
     def take(self, moves: int, moves_per_s: float = np.inf) -> int:
         """As many of ``moves`` as are left, at this speed."""
         taken = moves
@@ -374,6 +384,8 @@ def _run_tuned(
         moves *= 2
         active = sorted((s for s in active if s.bound < best), key=lambda s: (s.best, s.index))
         active = active[: max(3, len(active) // 2)]
+        if len(active) == 1:
+            moves = max(moves, budget.long_restart(active[0]))
         for search in active:
             if budget.is_over:
                 break

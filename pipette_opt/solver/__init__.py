@@ -45,7 +45,9 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 - rows of classes (:mod:`~pipette_opt.solver.rows`): hosts that are near twins are merged, a link costs the least of its
   two classes; how many hosts of each class are in each row, how many columns run through each three of them, which hops
   each ring has. Which host is meant, and that all rows have their columns in the same order, is left out. An infeasible
-  model with a ceiling proves the ceiling; the model has counts and no objective, so its proofs are of integers.
+  model with a ceiling proves the ceiling; the model has counts and no objective, so its proofs are of integers. Costs
+  of classes that differ by little are first taken for the least of them, so that equal racks are seen to be equal. What
+  counts are found is made a placement and annealed: on many hosts this is where good placements come from.
 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done;
 what any engine proves about one counts for all others. What is chosen by itself: bounds without a search for all;

@@ -27,8 +27,8 @@ STEP = 1 / 512
 PROBE_SHARE = 0.3
 """Of the time left that one model may take."""
 
-MERGED = 0.002
-"""Relative difference of costs that is not told apart at first."""
+MERGED, MERGED_SHARE = 0.002, 0.5
+"""Relative difference of costs that is not told apart at first, and part of the time that may take."""
 
 OnBound = Callable[[int], None]
 """Called with each better bound."""
@@ -73,8 +73,9 @@ def row_bound(
     on_placement
         Takes what the counts found amount to.
     """
+    ends = time.perf_counter() + seconds
     probe = _Probes(
-        ends=time.perf_counter() + seconds,
+        ends=ends,
         workers=workers,
         seed=seed,
         stop=stop or threading.Event(),
@@ -87,10 +88,11 @@ def row_bound(
         if classes is None or classes.number <= tried:
             continue
         tried = classes.number
-        for merged in (MERGED, 0.0):
+        for merged, share in ((MERGED, MERGED_SHARE), (0.0, 1.0)):
+            started = time.perf_counter()
+            probe.ends = started + share * (ends - started)
             if best > ceiling or probe.is_over:
                 return best
-            started = time.perf_counter()
             counts = _Counts(candidate, classes, row_costs(data, candidate, classes, merged), data.p2p == "async")
             best = probe.raise_bound(counts, best, ceiling, hopeless)
             logger.info(
@@ -102,6 +104,33 @@ def row_bound(
                 time.perf_counter() - started,
             )
     return best
+
+
+def probe_rows(
+    data: ProblemData,
+    candidate: CandidateData,
+    ceiling: int,
+    *,
+    seconds: float,
+    workers: int = 1,
+    seed: int = 0,
+    stop: threading.Event | None = None,
+    on_placement: OnPlacement,
+) -> bool:
+    """Whether no counts cost at most the ceiling; if some do, what they amount to, which changes with the seed."""
+    classes = host_classes(data, candidate, MOST_CLASSES[0])
+    if classes is None:
+        return False
+    probe = _Probes(
+        ends=time.perf_counter() + seconds,
+        workers=workers,
+        seed=seed,
+        stop=stop or threading.Event(),
+        on_bound=lambda bound: None,
+        on_placement=on_placement,
+    )
+    counts = _Counts(candidate, classes, row_costs(data, candidate, classes, MERGED), data.p2p == "async")
+    return probe.refutes(counts, ceiling, seconds)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +172,7 @@ class _Probes:
         least_step = max(1, int((high - low) * STEP))
         probe = ceiling if hopeless else (low + high) // 2
         while low < high and not self.is_over:
-            if self._refutes(counts, probe):
+            if self.refutes(counts, probe, PROBE_SHARE * max(0.0, self.ends - time.perf_counter())):
                 low = probe + 1
                 self.on_bound(low)
             else:
@@ -154,14 +183,14 @@ class _Probes:
             probe = ceiling if near else (low + high) // 2
         return low
 
-    def _refutes(self, counts: _Counts, ceiling: int) -> bool:
+    def refutes(self, counts: _Counts, ceiling: int, seconds: float) -> bool:
         """Whether no counts cost at most the ceiling; learns which classes must be joined."""
         built = build_rows(
             counts.candidate, counts.classes, counts.costs, ceiling, counts.joined, mean_counts=counts.mean_counts
         )
         if built is None:
             return True
-        ends = time.perf_counter() + PROBE_SHARE * max(0.0, self.ends - time.perf_counter())
+        ends = time.perf_counter() + seconds
         while not self.stop.is_set():
             left = ends - time.perf_counter()
             if left <= 0:

@@ -6,7 +6,7 @@ from instances import Variant, one_candidate_cluster, random_problem
 
 from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.rows.bound import row_bound
+from pipette_opt.solver.rows.bound import probe_rows, row_bound
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.solver.rows.costs import merge_levels, row_costs
 from pipette_opt.solver.rows.placements import placement
@@ -78,3 +78,16 @@ def test_merged_costs_bound_the_exact_ones() -> None:
     for name in ("window", "least_end", "mean_end", "mean_arc", "hop"):
         assert (getattr(merged, name) <= getattr(exact, name)).all()
     assert (merged.window < exact.window).any()
+
+
+def test_counts_are_looked_for_at_a_ceiling() -> None:
+    """Far above the bound there are counts and they are handed over; below it there are none."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
+    candidate = data.candidates[0]
+    floor = candidate_bound(data, candidate)
+    handed: list[IntArray] = []
+    assert probe_rows(data, candidate, floor - 1, seconds=60.0, on_placement=handed.append)
+    assert not handed
+    assert not probe_rows(data, candidate, 2 * floor, seconds=60.0, on_placement=handed.append)
+    assert len(handed) == 1
+    assert len(np.unique(handed[0])) == 32
