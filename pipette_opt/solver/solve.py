@@ -19,7 +19,7 @@ from pipette_opt.solver.grid_search import GridSearch, searches
 from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, row_bound
+from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, probe_rows, row_bound
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.solver.variables import Formulation, Variables
 from pipette_opt.types import IntArray
@@ -43,6 +43,9 @@ LARGE_CELLS, SMALL_CELLS = 20, 9
 
 SEARCH_SHARE = 0.25
 """Of a model's slice, what the search of a grid takes before it; most of those that it closes need less."""
+
+PROMISING = (0.5, 0.3, 0.15)
+"""Between bound and incumbent, where counts are looked for in turn when the search of a large grid is stuck."""
 
 STRUCTURED_TOLERANCE = 0.08
 """What links of twins differ by at most where racks and slow hosts, and not single links, decide."""
@@ -212,12 +215,6 @@ class _Search:
             self.bounds[index] = max(self.bounds[index], bound)
             self.report()
 
-        def on_placement(nodes: IntArray) -> None:
-            solution = Solution(candidate=index, nodes=nodes.reshape(candidate.grid), objective_ticks=0)
-            self.offer(solution)
-            if self.refine is not None and (better := self.refine(solution)) is not None:
-                self.offer(better)
-
         found = row_bound(
             self.data,
             candidate,
@@ -230,9 +227,35 @@ class _Search:
             seed=self.params.seed,
             stop=self.stop,
             on_bound=on_bound,
-            on_placement=on_placement,
+            on_placement=lambda nodes: self._take_promising(index, nodes),
         )
         on_bound(found if self.found or found <= largest_ticks(candidate) else UNUSABLE_TICKS)
+
+    def _take_promising(self, index: int, nodes: IntArray) -> None:
+        """What counts amount to, and what annealing makes of it."""
+        grid = self.data.candidates[index].grid
+        solution = Solution(candidate=index, nodes=nodes.reshape(grid), objective_ticks=0)
+        self.offer(solution)
+        if self.refine is not None and (better := self.refine(solution)) is not None:
+            self.offer(better)
+
+    def _look_for_promising(self, index: int) -> None:
+        """Counts between bound and incumbent, each time others."""
+        visit, bound = self.search_visits[index], int(self.bounds[index])
+        ceiling = bound + int((self.upper - 1 - bound) * PROMISING[visit % len(PROMISING)])
+        refuted = probe_rows(
+            self.data,
+            self.data.candidates[index],
+            ceiling,
+            seconds=min(self.params.first_slice_s * 2**visit, self.seconds_left),
+            workers=max(1, self.params.num_workers - self.helpers),
+            seed=self.params.seed + visit,
+            stop=self.stop,
+            on_placement=lambda nodes: self._take_promising(index, nodes),
+        )
+        if refuted:
+            self.bounds[index] = max(self.bounds[index], ceiling + 1)
+            self.report()
 
     def offer(self, solution: Solution) -> None:
         """Take a solution, if it keeps the rules and is the best of its candidate."""
@@ -317,7 +340,8 @@ class _Search:
         visit = self.search_visits.get(index, 0)
         self.search_visits[index] = visit + 1
         self.modelled.add(index)
-        share = 1.0 if candidate.num_cells > LARGE_CELLS else SEARCH_SHARE
+        large = candidate.num_cells > LARGE_CELLS
+        share = 1.0 if large else SEARCH_SHARE
         found = grid.run(
             min(share * self.params.first_slice_s * 2**visit / number, self.seconds_left),
             workers=max(1, self.params.num_workers - self.helpers),
@@ -326,6 +350,9 @@ class _Search:
             on_placement=on_placement,
         )
         on_bound(found if self.found or found <= largest_ticks(candidate) else UNUSABLE_TICKS)
+        stuck = large and self.bounds[index] <= bound and self.refine is not None
+        if stuck and self._is_for_rows(index) and not self.is_over:
+            self._look_for_promising(index)
 
     @property
     def seconds_left(self) -> float:
