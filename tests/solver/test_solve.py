@@ -165,7 +165,7 @@ def test_hints_are_checked() -> None:
 
 
 def hard(seed: int = 0) -> ProblemData:
-    """Sixteen hosts without structure, too much for a tenth of a second."""
+    """Thirty-two hosts without structure, too much for a tenth of a second."""
     return one_candidate_cluster(np.random.default_rng(seed), "unif", (8, 4, 1), p2p="async")
 
 
