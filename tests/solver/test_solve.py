@@ -195,7 +195,7 @@ def test_stop_event_ends_the_search() -> None:
 def test_gap_limit_ends_the_search() -> None:
     """A gap that the cheap bound already proves needs no model at all."""
     data = hard()
-    nodes = np.arange(16).reshape(16, 1, 1)
+    nodes = np.arange(32).reshape(8, 4, 1)
     hint = Solution(candidate=0, nodes=nodes, objective_ticks=objective_ticks(data, data.candidates[0], nodes))
     result = solve(data, replace(PARAMS, gap_limit=0.9), hint=[hint])
     assert result.status == "FEASIBLE"
