@@ -38,6 +38,7 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, obje
 from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.chain_search import searches_chain
 from pipette_opt.types import BoolArray, IntArray
 
 FLOAT_MARGIN = 1e-9
@@ -46,8 +47,11 @@ FLOAT_MARGIN = 1e-9
 CLOSE_ENOUGH = 1e-6
 """Relative; what could at most be faster by this is not looked for, as ticks are not much finer."""
 
-FIRST_MOVES, MOST_MOVES = 20_000, 640_000
-"""Moves of a candidate's first restart, and of the longest annealing; they double when nothing was learned."""
+FIRST_MOVES, MOST_MOVES, MOST_MOVES_OF_CHAINS = 20_000, 640_000, 80_000
+"""
+Moves of a candidate's first restart, and of the longest annealing; they double when nothing was learned. A single
+column of hosts is soon searched to its end, so annealing it any longer is not worth while.
+"""
 
 ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
 """Parts of the time left that annealing may take, and that the next best configurations get after that."""
@@ -277,7 +281,7 @@ class _Search:
         """Place, judge and cut each candidate until that teaches nothing more, or its share of the time is over."""
         ends = time.perf_counter() + ANNEALING_SHARE * max(self.seconds_left, 0.0)
         while not self.is_over and time.perf_counter() < ends:
-            able = [one for one in self._could_win() if one.moves <= MOST_MOVES]
+            able = [one for one in self._could_win() if one.moves <= self._most_moves(one)]
             if not able:
                 return
             self.report(f"placing {len(able)} candidates for the judge")
@@ -288,6 +292,9 @@ class _Search:
                     self._slow_links_down(one)
                 if one.bound_ticks * self.data.tick_s < self.fastest_s:
                     self._anneal_once(one)
+
+    def _most_moves(self, one: _Open) -> int:
+        return MOST_MOVES_OF_CHAINS if searches_chain(self.data, one.candidate) else MOST_MOVES
 
     def _slow_links_down(self, one: _Open) -> None:
         """Add the paths that become critical when one of the links between hosts is slower than all others."""

@@ -179,6 +179,7 @@ def compile_kernels(prepared: Prepared, watcher: Watcher) -> None:
     """Once per installation this takes a while, which does not count as time of the search."""
     from pipette_opt.estimator.longest_paths import critical_counts
     from pipette_opt.solver.bounds import candidate_bound
+    from pipette_opt.solver.chain_search import ChainSearch, searches_chain
 
     watcher.report("loading compiled kernels (the first time they are compiled)")
     started = time.perf_counter()
@@ -189,6 +190,8 @@ def compile_kernels(prepared: Prepared, watcher: Watcher) -> None:
             if found is None or watcher.stop.is_set():
                 continue
             candidate_bound(alone, candidate)
+            if searches_chain(alone, candidate):
+                ChainSearch(alone, candidate, 0, found.objective_ticks - 1).run(0.01)
             placement = block_placement(candidate.config, candidate.block, found.nodes)
             try:
                 times = placed_times(prepared.instance, candidate.config, placement)
@@ -389,8 +392,8 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
     training = prepared.instance.training
     if prepared.instance.model.num_experts is not None and training.expert_imbalance > 1:
         notes.append(
-            f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory is "
-            "predicted for equal loads."
+            f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
+            "is predicted for equal loads."
         )
     used = enumeration.num_gpus // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:

@@ -15,7 +15,7 @@ NOTHING = np.int64(1 << 60)
 
 @njit(cache=True, nogil=True)
 def best_through(  # type: ignore[no-untyped-def]
-    node, link, follows, firsts, closed, rest, budget, sizes, before, after, through, chain
+    node, link, follows, firsts, exactly, rest, budget, sizes, before, after, through, chain
 ):
     """
     Cost of the best chain, ``NOTHING`` if none is within the budget.
@@ -28,8 +28,9 @@ def best_through(  # type: ignore[no-untyped-def]
         Hosts that may follow each host at each position, as bits, shape ``(P, M)``.
     firsts
         Hosts that may be first, as bits.
-    closed
-        Whether the last host leads back to the first.
+    exactly
+        Whether the link back from the last host is that to the first one, which takes a pass for each first host.
+        Otherwise it is the best of the last host to any other.
     rest
         What the positions after each one cost at least, shape ``(P,)``.
     sizes
@@ -42,7 +43,7 @@ def best_through(  # type: ignore[no-untyped-def]
         Takes the hosts of the best chain, shape ``(P,)``.
     """
     M = node.shape[1]
-    if not closed:
+    if not exactly:
         return _one_way(node, link, follows, firsts, -1, rest, budget, sizes, before, after, through, chain, NOTHING)
     best = NOTHING
     for first in range(M):
@@ -57,7 +58,7 @@ def best_through(  # type: ignore[no-untyped-def]
 def _one_way(  # type: ignore[no-untyped-def]
     node, link, follows, firsts, back_to, rest, budget, sizes, before, after, through, chain, known
 ):
-    """The same from some first hosts, back to ``back_to`` if that is not negative; the chain if it beats ``known``."""
+    """The same from some first hosts, back to ``back_to``, or to any if negative; the chain if it beats ``known``."""
     P, M = node.shape
     before[:] = NOTHING
     for first in range(M):
@@ -99,11 +100,12 @@ def _one_way(  # type: ignore[no-untyped-def]
                 continue
             least = NOTHING
             if size == P:
-                if back_to < 0:
-                    least = np.int64(0)
-                elif (follows[P - 1, last] >> back_to) & 1:
-                    least = link[P - 1, last, back_to]
-                    through[P - 1, last, back_to] = min(through[P - 1, last, back_to], cost + least)
+                back = follows[P - 1, last] & (hosts if back_to < 0 else needed)
+                for host in range(M):
+                    if (back >> host) & 1:
+                        least = min(least, link[P - 1, last, host])
+                        longer = cost + link[P - 1, last, host]
+                        through[P - 1, last, host] = min(through[P - 1, last, host], longer)
             else:
                 able = follows[size - 1, last] & ~hosts
                 for host in range(M):

@@ -15,7 +15,7 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.rows.costs import watched_stages
 from pipette_opt.types import BoolArray, IntArray
 
-MOST_ROWS = 4000
+MOST_ROWS = 1000
 """Rows that are made at most; more would not fit in memory."""
 
 
@@ -79,7 +79,16 @@ def num_rows(data: ProblemData, candidate: CandidateData) -> int:
         return len(candidate.paths)
     stages = candidate.num_stages
     periods = stages if data.p2p == "blocking" else stages * (stages + 1) // 2
-    return periods * len(watched_stages(candidate))
+    return periods * len(ending_stages(candidate))
+
+
+def ending_stages(candidate: CandidateData) -> IntArray:
+    """Stages that can end last: those with a reduction longer than the first's by more than what is done before it."""
+    before = np.concatenate([[0], np.cumsum(candidate.backward_ticks.min(axis=0))[:-1]])
+    ring = candidate.ring_floor_ticks
+    return np.array(
+        [end for end in watched_stages(candidate).tolist() if end == 0 or ring[end] - before[end] > ring[0]]
+    )
 
 
 def chain_rows(data: ProblemData, candidate: CandidateData) -> ChainRows:
@@ -154,7 +163,7 @@ def _closed_coefficients(data: ProblemData, candidate: CandidateData) -> _Coeffi
             periods.append((work, sends, np.zeros(stages, dtype=np.int64), last - first + 1))
     rows = []
     linked = np.arange(stages) < candidate.num_links
-    for end in watched_stages(candidate).tolist():
+    for end in ending_stages(candidate).tolist():
         before = np.arange(stages) < end
         for work, sends, slower, scale in periods:
             forward, up = scale + rounds * work, scale * linked + rounds * sends

@@ -79,13 +79,8 @@ class ChainSearch:
         self.share, self.most_splits = 1.0, FIRST_SPLITS
         self.goal, self.splits = floor, 0
         self.stack: list[BoolArray] = []
-        self.least = self._least_by_position(self.rows.usable).sum(axis=1) + self.rows.const
-        self.least //= self.rows.scale  # of each row, as far as it is known
         sets = np.arange(1 << data.num_nodes, dtype=np.int64)
-        self._sizes = sum((sets >> host & 1 for host in range(data.num_nodes)), start=np.zeros_like(sets)).astype(
-            np.int8
-        )
-        self._memory: list[tuple[IntArray, IntArray]] = []
+        self._sizes = ((sets[:, None] >> np.arange(data.num_nodes)) & 1).sum(axis=1).astype(np.int8)
         self._ends, self._stop = 0.0, threading.Event()
         self._on_placement: OnPlacement | None = None
 
@@ -112,14 +107,12 @@ class ChainSearch:
         """
         started = time.perf_counter()
         self._ends, self._stop, self._on_placement = started + seconds, stop or threading.Event(), on_placement
-        while len(self._memory) < workers:
-            shape = (len(self._sizes), self.data.num_nodes)
-            self._memory.append((np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)))
+        memory: IntArray = np.empty((workers, 2, len(self._sizes), self.data.num_nodes), dtype=np.int64)
         with ThreadPoolExecutor(workers) as pool:
             while self.bound <= self.ceiling and not self._is_over:
                 if not self.stack or self.goal < self.bound:
                     self._begin()
-                self._empty_stack(pool, workers)
+                self._empty_stack(pool, memory)
                 if not self.stack:
                     self.bound = max(self.bound, min(self.goal, self.ceiling) + 1)
                     self.share = min(1.0, 2 * self.share)
@@ -145,11 +138,11 @@ class ChainSearch:
         self.goal = self.bound + int((self.ceiling - self.bound) * self.share)
         self.stack, self.splits = [self.links], 0
 
-    def _empty_stack(self, pool: ThreadPoolExecutor, workers: int) -> None:
+    def _empty_stack(self, pool: ThreadPoolExecutor, memory: IntArray) -> None:
         """Refute parts until none is left, splits or time are used up."""
         while self.stack and self.splits <= self.most_splits:
             is_all = self.splits == 0 and self.goal >= self.ceiling
-            links = self._narrowed(pool, workers, self.stack.pop())
+            links = self._narrowed(pool, memory, self.stack.pop())
             if is_all and links is not None:
                 self.links = links
             if self._is_over:
@@ -159,17 +152,29 @@ class ChainSearch:
                 self.splits += 1
                 self.stack += _split(links)
 
-    def _narrowed(self, pool: ThreadPoolExecutor, workers: int, links: BoolArray) -> BoolArray | None:
+    def _narrowed(self, pool: ThreadPoolExecutor, memory: IntArray, links: BoolArray) -> BoolArray | None:
         """Links of interest for the goal; ``None`` if no chain is left."""
-        target = min(self.goal, self.ceiling)
+        left = self._once_narrowed(pool, memory, links, exactly=False)
+        if left is not None and self.rows.closed:
+            left = self._once_narrowed(pool, memory, left, exactly=True)
+        return left
+
+    def _once_narrowed(
+        self, pool: ThreadPoolExecutor, memory: IntArray, links: BoolArray, *, exactly: bool
+    ) -> BoolArray | None:
+        """Row after row, as long as it is worth while."""
+        target, workers = min(self.goal, self.ceiling), len(memory)
         left = self._by_position(links, target)
+        known = np.zeros(len(self.rows.const), dtype=np.int64)  # what each row costs at least
         while left is not None and not self._is_over:
-            links, idle, order = left, 0, np.argsort(-self.least, kind="stable").tolist()
+            by_position = (self._least_by_position(left).sum(axis=1) + self.rows.const) // self.rows.scale
+            known = np.maximum(known, by_position)
+            links, idle, order = left, 0, np.argsort(-known, kind="stable").tolist()
             for start in range(0, len(order), workers):
                 batch, before = order[start : start + workers], left
-                parts = list(pool.map(partial(self._by_chain, left, target), batch, self._memory))
+                parts = list(pool.map(partial(self._by_chain, left, target, exactly), batch, memory))
                 for row, (least, through, chain) in zip(batch, parts, strict=False):
-                    self.least[row] = least // self.rows.scale[row]
+                    known[row] = least // self.rows.scale[row]
                     if chain is not None:
                         target = min(target, self._offer(chain))
                     if least > target * self.rows.scale[row]:
@@ -194,7 +199,7 @@ class ChainSearch:
             if spare.min() < 0:
                 return None
             fewer = links & ((self._costs - least[:, :, None, None]) <= spare[:, None, None, None]).all(axis=0)
-            fewer = _connected(fewer, closed=rows.closed)
+            fewer = _connected(fewer)
             if not fewer.any(axis=(1, 2)).all():
                 return None
             if fewer.sum() == links.sum():
@@ -207,7 +212,7 @@ class ChainSearch:
         return least
 
     def _by_chain(
-        self, links: BoolArray, target: int, row: int, memory: tuple[IntArray, IntArray]
+        self, links: BoolArray, target: int, exactly: bool, row: int, memory: IntArray
     ) -> tuple[int, IntArray, IntArray | None]:
         """The best chain of a row, its cost, and that of the best through each link."""
         rows, (positions, hosts) = self.rows, self.rows.node.shape[1:]
@@ -217,16 +222,12 @@ class ChainSearch:
         follows = (links * bits).sum(axis=2)
         firsts = int(bits[links[0].any(axis=1)].sum())
         steps = np.where(links[:-1], link[:-1] + node[1:, None, :], NOTHING >> 4).min(axis=(1, 2))
-        back = int(np.where(links[-1], link[-1], NOTHING >> 4).min()) if rows.closed else 0
+        back = int(np.where(links[-1], link[-1], NOTHING >> 4).min())
         rest = np.append(np.cumsum(steps[::-1])[::-1], 0) + back
         through = np.full((positions, hosts, hosts), NOTHING, dtype=np.int64)
         chain = np.zeros(positions, dtype=np.int64)
         budget = target * int(rows.scale[row]) - const
-        best = best_through(
-            node, link, follows, firsts, rows.closed, rest, budget, self._sizes, *memory, through, chain
-        )
-        if not rows.closed:
-            through[-1] = -NOTHING
+        best = best_through(node, link, follows, firsts, exactly, rest, budget, self._sizes, *memory, through, chain)
         return min(int(best), budget + 1) + const, through + const, chain if best < NOTHING else None
 
     def _offer(self, chain: IntArray) -> int:
@@ -240,30 +241,52 @@ class ChainSearch:
         return self.ceiling
 
 
-def _connected(links: BoolArray, *, closed: bool) -> BoolArray:
+def _connected(links: BoolArray) -> BoolArray:
     """Without links from hosts that none leads to, and to hosts from which none leads on."""
     links = links.copy()
     count = len(links)
     for position in range(1, count):
         links[position] &= links[position - 1].any(axis=0)[:, None]
-    for position in range(count - 1 if closed else count - 2, 0, -1):
+    for position in range(count - 1, 0, -1):
         links[position - 1] &= links[position].any(axis=1)[None, :]
-    if closed:
-        links[-1] &= links[0].any(axis=1)[None, :]
-        links[0] &= links[-1].any(axis=0)[:, None]
+    links[-1] &= links[0].any(axis=1)[None, :]
+    links[0] &= links[-1].any(axis=0)[:, None]
     return links
 
 
 def _split(links: BoolArray) -> list[BoolArray]:
-    """One part for each host of the position with the fewest, if more than one; none if all hosts are fixed."""
+    """
+    One part for each host of a position, or for each position of a host: of what has the fewest, if more than one.
+
+    None if all hosts are fixed. A host that no chain needs also has a part without it; among hosts with equally many
+    positions the one with the fewest links is split.
+    """
+    positions, hosts = links.shape[:2]
     able: BoolArray = np.asarray(links.any(axis=2))
-    count = np.where(able.sum(axis=1) > 1, able.sum(axis=1), able.shape[1] + 1)
-    position = int(count.argmin())
-    if count[position] > able.shape[1]:
+    spare = int(able.any(axis=0).sum()) > positions
+    ways = np.concatenate([able.sum(axis=1), able.sum(axis=0) + spare * able.any(axis=0)])
+    degree = np.concatenate([links.sum(axis=(1, 2)) * hosts, links.sum(axis=(0, 2)) * positions])
+    open_ones = np.flatnonzero(ways > 1)
+    if open_ones.size == 0 or able.sum() == positions:
         return []
-    parts = []
-    for host in np.flatnonzero(able[position]).tolist():
-        part = links.copy()
-        part[position, np.arange(len(able[0])) != host] = False
-        parts.append(part)
-    return parts
+    chosen = int(open_ones[np.lexsort((degree[open_ones], ways[open_ones]))[0]])
+    if chosen < positions:
+        return [_fixed(links, chosen, host) for host in np.flatnonzero(able[chosen]).tolist()]
+    host = chosen - positions
+    parts = [_fixed(links, position, host) for position in np.flatnonzero(able[:, host]).tolist()]
+    return [*parts, _without(links, slice(None), host)] if spare else parts
+
+
+def _fixed(links: BoolArray, position: int, host: int) -> BoolArray:
+    """With the host at this position and no other."""
+    part = links.copy()
+    part[position, np.arange(links.shape[1]) != host] = False
+    part = _without(part, slice(0, position), host)
+    return _without(part, slice(position + 1, None), host)
+
+
+def _without(links: BoolArray, positions: slice, host: int) -> BoolArray:
+    """With the host at none of these positions."""
+    part = links.copy()
+    part[positions, host] = False
+    return part

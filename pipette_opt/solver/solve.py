@@ -14,6 +14,7 @@ from ortools.sat.python import cp_model
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.bounds import lower_bounds
+from pipette_opt.solver.chain_search import ChainSearch, searches_chain
 from pipette_opt.solver.constraints import CONSTRAINTS
 from pipette_opt.solver.grid_search import GridSearch, searches
 from pipette_opt.solver.hints import add_hint
@@ -159,7 +160,7 @@ class _Search:
         self.modelled: set[int] = set()
         self.visits: dict[int, int] = {}
         self.reach: dict[int, float] = {}
-        self.grids: dict[int, GridSearch] = {}
+        self.grids: dict[int, GridSearch | ChainSearch] = {}
         self.search_visits: dict[int, int] = {}
         self.helpers = 0
         self.refine: Refine | None = None
@@ -203,7 +204,8 @@ class _Search:
 
     def _is_for_rows(self, index: int) -> bool:
         candidate = self.data.candidates[index]
-        return applies(candidate) and candidate.num_cells >= SMALL_CELLS
+        chain = searches_chain(self.data, candidate)  # which is quicker, and proves more
+        return applies(candidate) and candidate.num_cells >= SMALL_CELLS and not chain
 
     def _bound_one_by_rows(self, index: int, number: int) -> None:
         """One candidate, of so many that wait."""
@@ -291,6 +293,8 @@ class _Search:
                 return
             searched = self._search_grids(batch)
             still = [index for index in batch if self.bounds[index] < self.upper]
+            if searched:
+                still = [index for index in still if not searches_chain(self.data, self.data.candidates[index])]
             large = any(self.data.candidates[index].num_cells > LARGE_CELLS for index in still)
             if still and not self.is_over and not (large and searched) and not self._solve_batch(still):
                 return
@@ -300,16 +304,18 @@ class _Search:
         """Search each grid of a batch between periods for a slice of time; False if none can be."""
         if not self.params.decomposes or self.data.num_nodes > MOST_SEARCHED_HOSTS:
             return False
-        chosen = [
-            index
-            for index in batch
-            if searches(self.data.candidates[index])
-            and not (self.visits.get(index, 0) == 0 and self._suits_the_model(index))
-        ]
+        chosen = [index for index in batch if self._is_for_a_search(index)]
         for index in chosen:
             if not self.is_over and self.bounds[index] < self.upper:
                 self._search_grid(index, len(batch))
         return bool(chosen)
+
+    def _is_for_a_search(self, index: int) -> bool:
+        """Whether there is a search for the grid, and it is its turn."""
+        candidate = self.data.candidates[index]
+        if searches_chain(self.data, candidate):
+            return True
+        return searches(candidate) and not (self.visits.get(index, 0) == 0 and self._suits_the_model(index))
 
     def _suits_the_model(self, index: int) -> bool:
         """Whether a grid is small and its hosts fall into classes: CP-SAT then has the first turn."""
@@ -324,7 +330,8 @@ class _Search:
         candidate, bound = self.data.candidates[index], int(self.bounds[index])
         ceiling = self.upper - 1 if self.found else largest_ticks(candidate)
         if index not in self.grids:
-            self.grids[index] = GridSearch(self.data, candidate, bound, ceiling)
+            search = ChainSearch if searches_chain(self.data, candidate) else GridSearch
+            self.grids[index] = search(self.data, candidate, bound, ceiling)
         grid = self.grids[index]
         grid.narrow(bound, ceiling)
 
@@ -341,7 +348,7 @@ class _Search:
         self.search_visits[index] = visit + 1
         self.modelled.add(index)
         large = candidate.num_cells > LARGE_CELLS
-        share = 1.0 if large else SEARCH_SHARE
+        share = 1.0 if large or isinstance(grid, ChainSearch) else SEARCH_SHARE
         found = grid.run(
             min(share * self.params.first_slice_s * 2**visit / number, self.seconds_left),
             workers=max(1, self.params.num_workers - self.helpers),
