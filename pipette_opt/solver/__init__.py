@@ -37,9 +37,9 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 - the search of a grid between two periods (:mod:`~pipette_opt.solver.grid_search`) for closed forms with tensor groups
   inside hosts: the longest period is split into intervals; within one, links and ring hops have limits, and a
   depth-first search over the cells finds what keeps them or ends. What it finds is valued by the objective again;
-- the search of a chain (:mod:`~pipette_opt.solver.chain_search`) for a single column out of a few hosts, closed form or
-  paths: for each sum whose maximum the objective is, dynamic programming over sets of hosts finds the best chain through
-  each link; links through which even that is too long fall away, until nothing is left or a position is split.
+- the search of a chain (:mod:`~pipette_opt.solver.chain_search`) for a single column out of a few hosts, closed form
+  or paths: for each sum whose maximum the objective is, dynamic programming over sets of hosts finds the best chain
+  through each link; links through which even that is too long fall away, until nothing is left or a position is split.
 
 **Relaxed**, each a lower bound in integers, without a tolerance:
 
@@ -54,8 +54,8 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done;
 what any engine proves about one counts for all others. What is chosen by itself: bounds without a search for all;
-rows of classes for candidates with more than a few cells, most promising first; single columns out of a few hosts
-are then left to the search of a chain, for the others the search of a grid and the model come in turn, with slices of time that double, except that grids of more than
-:data:`~pipette_opt.solver.solve.LARGE_CELLS` cells are left to the search where it applies. The log (``INFO``) says
-what each engine proved and in what time.
+single columns out of a few hosts are left to the search of a chain; of the others, those with more than a few cells
+get rows of classes, most promising first, then the search of a grid and the model in turn, with slices of time that
+double, except that grids of more than :data:`~pipette_opt.solver.solve.LARGE_CELLS` cells are left to the search where
+it applies. The log (``INFO``) says what each engine proved and in what time.
 """
