@@ -217,6 +217,7 @@ class _Search:
             self.bounds[index] = max(self.bounds[index], bound)
             self.report()
 
+        promising: list[IntArray] = []
         found = row_bound(
             self.data,
             candidate,
@@ -229,9 +230,11 @@ class _Search:
             seed=self.params.seed,
             stop=self.stop,
             on_bound=on_bound,
-            on_placement=lambda nodes: self._take_promising(index, nodes),
+            on_placement=promising.append,
         )
         on_bound(found if self.found or found <= largest_ticks(candidate) else UNUSABLE_TICKS)
+        if promising and not self.is_over:  # the last counts are the nearest to the bound
+            self._take_promising(index, promising[-1])
 
     def _take_promising(self, index: int, nodes: IntArray) -> None:
         """What counts amount to, and what annealing makes of it."""

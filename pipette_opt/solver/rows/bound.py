@@ -27,8 +27,8 @@ STEP = 1 / 512
 PROBE_SHARE = 0.3
 """Of the time left that one model may take."""
 
-MERGED, MERGED_SHARE = 0.002, 0.5
-"""Relative difference of costs that is not told apart at first, and part of the time that may take."""
+MERGED, MERGED_SHARE = 0.002, 0.7
+"""Relative difference of costs that is not told apart at first, and the part of the time that this may take."""
 
 OnBound = Callable[[int], None]
 """Called with each better bound."""
