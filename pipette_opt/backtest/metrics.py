@@ -37,6 +37,8 @@ class Errors:
         Rank correlation; NaN with fewer than three runs.
     regret
         Measured time of the run predicted fastest, over the fastest measured of the same job, minus one: the worst job.
+    regret_of_all
+        The same as if all runs were configurations of one job.
     """
 
     num_runs: int
@@ -45,6 +47,7 @@ class Errors:
     bias: float
     spearman: float
     regret: float
+    regret_of_all: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,7 @@ def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] 
         bias=float(np.median(ratio)),
         spearman=spearman(predicted, measured),
         regret=max(_regret(predicted[chosen], measured[chosen]) for chosen in _places(jobs or [0] * len(ratio))),
+        regret_of_all=_regret(predicted, measured),
     )
 
 

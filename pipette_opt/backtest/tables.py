@@ -37,6 +37,7 @@ def errors_entry(errors: Errors) -> dict[str, object]:
         "median_ratio": errors.bias,
         "spearman": errors.spearman,
         "regret": errors.regret,
+        "regret_of_all": errors.regret_of_all,
     }
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
 

@@ -67,7 +67,10 @@ def test_one_chooses_among_configurations_of_one_job() -> None:
     smaller = prediction(2.2, 1.0, risk=0.0, gbs=256, vocab=1024)
     members = [half, good, better, smaller]
     assert len(by_group(members)) == 1
-    assert measure_predictions(members).regret == pytest.approx(0.1)  # type: ignore[union-attr]
+    errors = measure_predictions(members)
+    assert errors is not None
+    assert errors.regret == pytest.approx(0.1)
+    assert errors.regret_of_all == pytest.approx(0.5)
     assert pick(members, 0.01).regret == pytest.approx(0.1)  # type: ignore[union-attr]
     dead = prediction(0.1, None, oom=True, risk=0.0, gbs=256, vocab=1024)
     assert pick([*members, dead], 0.01).ran is False  # type: ignore[union-attr]
