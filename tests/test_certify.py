@@ -27,7 +27,7 @@ from pipette_opt.specs import Instance
 from pipette_opt.types import P2PMode
 from pipette_opt.units import GIB
 
-QUICK = CertifyParams(time_limit_s=30.0)
+QUICK = CertifyParams(time_limit_s=90.0)
 
 CONFIGS = [
     config(tp=8, pp=4, num_layers=32, sequence_parallel=True),

@@ -56,6 +56,6 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 what any engine proves about one counts for all others. What is chosen by itself: bounds without a search for all;
 single columns out of a few hosts are left to the search of a chain; of the others, those with more than a few cells
 get rows of classes, most promising first, then the search of a grid and the model in turn, with slices of time that
-double, except that grids of more than :data:`~pipette_opt.solver.solve.LARGE_CELLS` cells are left to the search where
-it applies. The log (``INFO``) says what each engine proved and in what time.
+double, except that grids of more than :data:`~pipette_opt.solver.counting.LARGE_CELLS` cells are left to the search
+where it applies. The log (``INFO``) says what each engine proved and in what time.
 """

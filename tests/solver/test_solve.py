@@ -10,7 +10,7 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
 from pipette_opt.solution import Result, Solution
-from pipette_opt.solver import solve as solve_module
+from pipette_opt.solver import modelling
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
 
@@ -125,8 +125,8 @@ def test_memory_changes_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     with_rule = solve(data, model_alone)
     assert with_rule.solution is not None
     assert with_rule.solution.objective_ticks == kept.solution.objective_ticks, "the linear rule alone is enough"
-    rules = tuple(rule for rule in solve_module.CONSTRAINTS if rule.__name__ != "add_memory_capacity")
-    monkeypatch.setattr(solve_module, "CONSTRAINTS", rules)
+    rules = tuple(rule for rule in modelling.CONSTRAINTS if rule.__name__ != "add_memory_capacity")
+    monkeypatch.setattr(modelling, "CONSTRAINTS", rules)
     without = solve(data, model_alone)
     assert without.solution is not None
     assert without.solution.candidate == 0

@@ -1,0 +1,86 @@
+"""Searches of one candidate each that go on where they were: of a chain of hosts, or of a grid between two periods."""
+
+from pipette_opt.problem import CandidateData
+from pipette_opt.solution import Solution
+from pipette_opt.solver.chain_search import ChainSearch, searches_chain
+from pipette_opt.solver.counting import LARGE_CELLS
+from pipette_opt.solver.grid_search import GridSearch, searches
+from pipette_opt.solver.known import Known
+from pipette_opt.solver.rows.bound import MOST_CLASSES
+from pipette_opt.solver.rows.classes import host_classes
+from pipette_opt.types import IntArray
+
+SEARCH_SHARE = 0.25
+"""Of a model's slice, what the search of a grid takes before it; most of those that it closes need less."""
+
+STRUCTURED_TOLERANCE = 0.08
+"""What links of twins differ by at most where racks and slow hosts, and not single links, decide."""
+
+MOST_SEARCHED_HOSTS = 256
+"""Hosts listed, above which a search of the grid costs more than it says."""
+
+
+class Searching:
+    """
+    The searches begun so far.
+
+    Attributes
+    ----------
+    visits
+        Slices of time that each candidate has had; each is twice as long as the one before.
+    """
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.begun: dict[int, GridSearch | ChainSearch] = {}
+        self.visits: dict[int, int] = {}
+
+    def is_chain(self, index: int) -> bool:
+        """Whether a candidate is left to the search of a chain."""
+        return searches_chain(self.known.data, self.known.data.candidates[index])
+
+    def suits(self, index: int) -> bool:
+        """Whether there is a search for a candidate."""
+        known = self.known
+        few = known.params.decomposes and known.data.num_nodes <= MOST_SEARCHED_HOSTS
+        return few and (self.is_chain(index) or searches(known.data.candidates[index]))
+
+    def yields_to_model(self, index: int) -> bool:
+        """Whether a grid is small and its hosts fall into classes: CP-SAT then has the first turn."""
+        candidate = self.known.data.candidates[index]
+        if self.is_chain(index) or is_large(candidate):
+            return False
+        classes = host_classes(self.known.data, candidate, MOST_CLASSES[0])
+        return classes is not None and classes.tolerance <= STRUCTURED_TOLERANCE
+
+    def search(self, index: int, number: int = 1) -> None:
+        """The next slice of one candidate, of so many that share it."""
+        known, candidate = self.known, self.known.data.candidates[index]
+        bound, ceiling = int(known.bounds[index]), known.ceiling_of(index)
+        chain = self.is_chain(index)
+        if index not in self.begun:
+            self.begun[index] = (ChainSearch if chain else GridSearch)(known.data, candidate, bound, ceiling)
+        one = self.begun[index]
+        one.narrow(bound, ceiling)
+
+        def on_placement(nodes: IntArray) -> int:
+            known.offer(Solution(candidate=index, nodes=nodes.reshape(candidate.grid), objective_ticks=0))
+            return known.ceiling_of(index)
+
+        visit = self.visits.get(index, 0)
+        self.visits[index] = visit + 1
+        known.searched.add(index)
+        share = 1.0 if chain or is_large(candidate) else SEARCH_SHARE
+        found = one.run(
+            min(share * known.params.first_slice_s * 2**visit / number, known.seconds_left),
+            workers=known.workers,
+            stop=known.stop,
+            on_bound=lambda bound: known.prove(index, bound),
+            on_placement=on_placement,
+        )
+        known.prove(index, found)
+
+
+def is_large(candidate: CandidateData) -> bool:
+    """Whether a model that names the hosts is seldom closed."""
+    return candidate.num_cells > LARGE_CELLS
