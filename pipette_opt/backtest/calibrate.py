@@ -19,7 +19,7 @@ from pipette_opt.backtest.edge import edge_risks
 from pipette_opt.backtest.layers import learn_layers
 from pipette_opt.backtest.metrics import Errors, measure
 from pipette_opt.backtest.predict import predicted_times_s
-from pipette_opt.backtest.versions import version_factors
+from pipette_opt.backtest.versions import run_version, version_factors
 from pipette_opt.errors import InputError
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
@@ -164,14 +164,15 @@ def calibrate_runs(
         raise InputError(
             "calibrate", f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."
         )
-    indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed))
+    last = run_version(runs[-1])
+    indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
     risks = edge_risks(usable, base)
     free = _free([usable[index] for index in indices], base, cluster, risks[indices])
     every = _Problem(cases=usable, edge_risk=risks, base=base, cluster=cluster, free=free)
     problem = every.some(indices)
     values, stack = problem.fit()
     for _ in range(VERSION_ROUNDS):
-        factors = version_factors(problem.runs, problem.residuals(stack), stack.versions)
+        factors = version_factors(problem.runs, problem.residuals(stack), last, stack.versions)
         if not factors:
             break
         every = replace(every, base=replace(base, versions=factors))
@@ -190,7 +191,7 @@ def calibrate_runs(
         errors=measure(predicted, measured),
         held_out=held_out,
         larger=larger,
-        notes=(*_notes(problem, values), *_layer_notes(stack), *_version_notes(stack)),
+        notes=(*_notes(problem, values), *_layer_notes(stack), *_version_notes(stack, problem.runs, last)),
     )
 
 
@@ -329,13 +330,17 @@ def _timed(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     return [run for run in runs if run.iter_time_s is not None and not run.oom]
 
 
-def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator) -> list[int]:
-    """In turn one of each group, at random, until there are enough; their places, in order."""
+def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator, last: str) -> list[int]:
+    """
+    In turn one of each group, at random, until there are enough; their places, in order.
+
+    Runs of the last version are groups of their own, so that there are enough of these, too.
+    """
     if len(runs) <= size:
         return list(range(len(runs)))
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, run in enumerate(runs):
-        groups.setdefault(run.group, []).append(index)
+        groups.setdefault((run.group, run_version(run) == last), []).append(index)
     queues = [[members[index] for index in rng.permutation(len(members))] for members in groups.values()]
     chosen: list[int] = []
     while len(chosen) < size:
@@ -385,8 +390,14 @@ def _layer_notes(stack: StackSpec) -> list[str]:
     return [f"layers of {len(factors)} shapes take {min(factors):.2f} to {max(factors):.2f} of what the formula says"]
 
 
-def _version_notes(stack: StackSpec) -> list[str]:
-    """Factors of versions, for people."""
+def _version_notes(stack: StackSpec, runs: Sequence[MeasuredRun], last: str) -> list[str]:
+    """Factors of versions, for people, and what is missing of them."""
+    several = len({run_version(run) for run in runs}) > 1
+    if several and not stack.versions:
+        return [
+            f"there are runs of several versions of the stack, but too few of {last or 'none, as in the last row'}: "
+            "all are taken for one"
+        ]
     return [
         f"version {name} takes {factor:.3f} of the last row's time" for name, factor in (stack.versions or {}).items()
     ]

@@ -27,20 +27,21 @@ def run_version(run: MeasuredRun) -> str:
 
 
 def version_factors(
-    runs: Sequence[MeasuredRun], residuals: FloatArray, known: Mapping[str, float] | None
+    runs: Sequence[MeasuredRun], residuals: FloatArray, last: str, known: Mapping[str, float] | None
 ) -> dict[str, float]:
     """
-    Factors of all versions but the last row's; empty with a single version.
+    Factors of all versions but the last; empty with a single version, or with few runs of the last.
 
     Parameters
     ----------
     residuals
         Logarithms of measured over predicted times.
+    last
+        The version whose constants are fitted.
     known
         Factors that the predictions have.
     """
     versions = np.array([run_version(run) for run in runs])
-    last = versions[-1]
     if (versions == last).sum() < FEWEST_RUNS:
         return {}
     here, found = np.median(residuals[versions == last]), {}

@@ -60,7 +60,7 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
     if stack.memory is not None:
         data["memory"] = dict(stack.memory)
     if stack.layers is not None:
-        data["layers"] = [asdict(one) | {"factor": _short(one.factor)} for one in stack.layers.shapes]
+        data["layers"] = [asdict(one) for one in stack.layers.shapes]  # few digits would change what lies between
     if stack.versions is not None:
         data["versions"] = {name: _short(factor) for name, factor in stack.versions.items()}
     head = "".join(f"# {line}\n" for line in comment.splitlines())

@@ -35,6 +35,9 @@ WORTHWHILE = 0.98
 MOST_IDLE = 8
 """Rows one after the other that made no link fall away, after which the rest of the rows is left out."""
 
+MOST_WORKERS = 8
+"""Threads; each needs memory for all sets of hosts."""
+
 OnBound = Callable[[int], None]
 """Called with each better bound."""
 
@@ -105,7 +108,7 @@ class ChainSearch:
         on_placement
             Takes placements that may cost at most the ceiling.
         """
-        started = time.perf_counter()
+        started, workers = time.perf_counter(), min(workers, MOST_WORKERS)
         self._ends, self._stop, self._on_placement = started + seconds, stop or threading.Event(), on_placement
         memory: IntArray = np.empty((workers, 2, len(self._sizes), self.data.num_nodes), dtype=np.int64)
         with ThreadPoolExecutor(workers) as pool:
@@ -263,8 +266,9 @@ def _split(links: BoolArray) -> list[BoolArray]:
     """
     positions, hosts = links.shape[:2]
     able: BoolArray = np.asarray(links.any(axis=2))
-    spare = int(able.any(axis=0).sum()) > positions
-    ways = np.concatenate([able.sum(axis=1), able.sum(axis=0) + spare * able.any(axis=0)])
+    needed = able[able.sum(axis=1) == 1].any(axis=0)
+    spare: BoolArray = (int(able.any(axis=0).sum()) > positions) & able.any(axis=0) & ~needed
+    ways = np.concatenate([able.sum(axis=1), able.sum(axis=0) + spare])
     degree = np.concatenate([links.sum(axis=(1, 2)) * hosts, links.sum(axis=(0, 2)) * positions])
     open_ones = np.flatnonzero(ways > 1)
     if open_ones.size == 0 or able.sum() == positions:
@@ -274,7 +278,7 @@ def _split(links: BoolArray) -> list[BoolArray]:
         return [_fixed(links, chosen, host) for host in np.flatnonzero(able[chosen]).tolist()]
     host = chosen - positions
     parts = [_fixed(links, position, host) for position in np.flatnonzero(able[:, host]).tolist()]
-    return [*parts, _without(links, slice(None), host)] if spare else parts
+    return [*parts, _without(links, slice(None), host)] if spare[host] else parts
 
 
 def _fixed(links: BoolArray, position: int, host: int) -> BoolArray:

@@ -16,6 +16,9 @@ SEARCH_SHARE = 0.25
 STRUCTURED_TOLERANCE = 0.08
 """What links of twins differ by at most where racks and slow hosts, and not single links, decide."""
 
+ALONE_VISITS = 4
+"""Slices that the search of a chain has before models get their turns, too."""
+
 MOST_SEARCHED_HOSTS = 256
 """Hosts listed, above which a search of the grid costs more than it says."""
 
@@ -44,6 +47,10 @@ class Searching:
         known = self.known
         few = known.params.decomposes and known.data.num_nodes <= MOST_SEARCHED_HOSTS
         return few and (self.is_chain(index) or searches(known.data.candidates[index]))
+
+    def is_alone(self, index: int) -> bool:
+        """Whether no model is tried yet beside the search."""
+        return self.is_chain(index) and self.visits.get(index, 0) < ALONE_VISITS
 
     def yields_to_model(self, index: int) -> bool:
         """Whether a grid is small and its hosts fall into classes: CP-SAT then has the first turn."""

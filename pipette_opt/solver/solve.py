@@ -161,7 +161,7 @@ def _search(
         stuck = is_large(known.data.candidates[index]) and known.bounds[index] <= bound
         if stuck and counting.refine is not None and counting.suits(index) and not known.is_over:
             counting.look_for_promising(index, searching.visits[index])
-    still = [index for index in batch if known.is_open(index) and not (index in chosen and searching.is_chain(index))]
+    still = [index for index in batch if known.is_open(index) and not (index in chosen and searching.is_alone(index))]
     if chosen and any(is_large(known.data.candidates[index]) for index in still):
         return []
     return still

@@ -18,6 +18,12 @@ the width.
 
 JITTER = 1e-6
 
+LEAST_FACTOR = 0.05
+"""And at most one over it; nothing that was measured is further from the formula."""
+
+SIZES = ("tensor_model_parallel_size", "seq_length", "hidden_size", "ffn_hidden_size", "micro_batch_size")
+"""What must be positive."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFactor:
@@ -46,8 +52,13 @@ class LayerFactor:
     num_runs: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor < np.inf:
-            raise ValueError(f"factor of a layer must be > 0, got {self.factor}.")
+        if not LEAST_FACTOR <= self.factor <= 1 / LEAST_FACTOR:
+            raise ValueError(
+                f"factor of a layer must be in [{LEAST_FACTOR:g}, {1 / LEAST_FACTOR:g}], got {self.factor:g}."
+            )
+        for name in SIZES:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} of a layer must be >= 1, got {getattr(self, name)}.")
 
     @property
     def family(self) -> tuple[str, str, int, bool, int]:
@@ -66,7 +77,11 @@ class LayerFactor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearnedLayers:
-    """Factors of the shapes that runs had; of a shape between or beside them by likeness, 1 far from all."""
+    """
+    Factors of the shapes that runs had; of a shape between or beside them by likeness, 1 far from all.
+
+    None is beyond what the shapes of its family have, and 1.
+    """
 
     shapes: tuple[LayerFactor, ...]
 
@@ -82,8 +97,8 @@ class LearnedLayers:
         return cls(**found)
 
     @cached_property
-    def _families(self) -> dict[tuple[str, str, int, bool, int], tuple[FloatArray, FloatArray]]:
-        """Places of each family, and weights whose sum, by likeness, is the logarithm of the factor."""
+    def _families(self) -> dict[tuple[str, str, int, bool, int], tuple[FloatArray, FloatArray, tuple[float, float]]]:
+        """Places of each family, weights whose sum, by likeness, is the logarithm of the factor, and its limits."""
         members: dict[tuple[str, str, int, bool, int], list[LayerFactor]] = {}
         for one in self.shapes:
             members.setdefault(one.family, []).append(one)
@@ -92,7 +107,8 @@ class LearnedLayers:
             places: FloatArray = np.array([one.place for one in ones])
             alike = likeness(places, places) + JITTER * np.eye(len(ones))
             logarithms = np.log([one.factor for one in ones])
-            found[family] = places, np.asarray(np.linalg.solve(alike, logarithms), dtype=np.float64)
+            weights: FloatArray = np.asarray(np.linalg.solve(alike, logarithms), dtype=np.float64)
+            found[family] = places, weights, (min(0.0, logarithms.min()), max(0.0, logarithms.max()))
         return found
 
     def factor(self, shape: LayerFactor) -> float:
@@ -100,8 +116,9 @@ class LearnedLayers:
         known = self._families.get(shape.family)
         if known is None:
             return 1.0
-        places, weights = known
-        return float(np.exp(likeness(np.array([shape.place]), places)[0] @ weights))
+        places, weights, (least, most) = known
+        logarithm = likeness(np.array([shape.place]), places)[0] @ weights
+        return float(np.exp(np.clip(logarithm, least, most)))
 
 
 def likeness(left: FloatArray, right: FloatArray) -> FloatArray:

@@ -153,6 +153,9 @@ class StackSpec:
         ):
             if not 0 <= getattr(self, field) < float("inf"):
                 raise ValueError(f"{field} must be >= 0, got {getattr(self, field)}.")
+        for version, factor in (self.versions or {}).items():
+            if not 0 < factor < float("inf"):
+                raise ValueError(f"versions: {version} must be > 0, got {factor}.")
         for field in ("tensor_overlap", "gradient_overlap"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")

@@ -300,6 +300,8 @@ def test_embedding_and_loss_count_as_layers() -> None:
         ("--num-layers $LAYERS", r"--num-layers is the shell variable \$LAYERS"),
         ("--num-layers 4", r"--hidden-size is missing"),
         ("--tensor-model-paralel-size 4", r"Did you mean --tensor-model-parallel-size"),
+        ("--moe-expert-capacity-factor 1.0", r"--moe-expert-capacity-factor is not supported"),
+        ("--overlap-moe-expert-parallel-comm", r"--overlap-moe-expert-parallel-comm is not supported"),
         ("--num-layers 4 --hidden-size 8 --num-attention-heads 2 --seq-length 8", r"--vocab-size .* is missing"),
         ("--num-layers 4 --hidden-size 8 --num-attention-heads 3 --seq-length 8 --vocab-size 9", r"must divide"),
         ("--recompute-method some", r"must be uniform or block, got 'some'"),

@@ -8,7 +8,7 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
 from pipette_opt.solver.chain_rows import chain_rows, num_rows
-from pipette_opt.solver.chain_search import MOST_HOSTS, ChainSearch, searches_chain
+from pipette_opt.solver.chain_search import MOST_HOSTS, ChainSearch, _split, searches_chain
 from pipette_opt.types import IntArray
 
 SHAPES = [(2, 1, 1), (3, 1, 1), (4, 1, 1), (5, 1, 1)]
@@ -133,3 +133,28 @@ def test_what_can_be_searched() -> None:
         assert searches_chain(data, data.candidates[0]) is (shape[0] > 1 and shape[1:] == (1, 1))
     many = random_problem(rng, [(3, 1, 1)], MOST_HOSTS + 1, Variant())
     assert not searches_chain(many, many.candidates[0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_split_has_smaller_parts(seed: int) -> None:
+    """With hosts to spare, some of them needed at their position: each part has fewer links, together all chains."""
+    rng = np.random.default_rng(seed)
+    hosts = 6
+    links = np.broadcast_to(~np.eye(hosts, dtype=np.bool_), (4, hosts, hosts)) & (rng.random((4, hosts, hosts)) < 0.7)
+    for position in rng.permutation(4)[: int(rng.integers(3))].tolist():
+        links[position, np.arange(hosts) != rng.integers(hosts)] = False
+    parts = _split(links)
+    assert all(part.sum() < links.sum() for part in parts)
+    if parts:
+        assert (np.any(parts, axis=0) == links).all()
+
+
+def test_spare_hosts_do_not_keep_it_going() -> None:
+    """Asynchronous sends, two hosts more than needed: every optimum is proven."""
+    rng = np.random.default_rng(17)
+    for _ in range(12):
+        data = random_problem(rng, [(4, 1, 1)], 6, Variant(p2p="async", scale=100))
+        candidate = data.candidates[0]
+        optimum = best_by_enumeration(data, candidate)
+        search = ChainSearch(data, candidate, 0, optimum - 1)
+        assert search.run(20.0) == optimum

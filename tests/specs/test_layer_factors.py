@@ -46,5 +46,27 @@ def test_a_stack_as_plain_data() -> None:
     again = StackSpec(**asdict(stack))
     assert again.layers is not None
     assert again.layers.shapes == (KNOWN,)
-    with pytest.raises(ValueError, match="factor of a layer must be > 0"):
-        replace(KNOWN, factor=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"factor": 0.0}, r"factor of a layer must be in \[0.05, 20\], got 0"),
+        ({"factor": 1e300}, "factor of a layer must be in"),
+        ({"hidden_size": 0}, "hidden_size of a layer must be >= 1, got 0"),
+        ({"micro_batch_size": -2}, "micro_batch_size of a layer must be >= 1"),
+    ],
+)
+def test_bad_factors_are_named(changes: dict, message: str) -> None:
+    """As a damaged file would have them."""
+    with pytest.raises(ValueError, match=message):
+        replace(KNOWN, **changes)
+
+
+def test_nothing_between_is_beyond_what_was_measured() -> None:
+    """Near shapes with far factors would swing beyond both."""
+    near = replace(KNOWN, hidden_size=4224, factor=0.8)
+    learned = LearnedLayers(shapes=(KNOWN, near))
+    factors = [learned.factor(replace(KNOWN, hidden_size=hidden)) for hidden in range(2048, 8192, 64)]
+    assert min(factors) >= 0.8 - 1e-9
+    assert max(factors) <= 1.2 + 1e-9
