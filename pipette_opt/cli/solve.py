@@ -143,7 +143,7 @@ def solve(
 
         write_trace(trace, job.instance, plan.config, plan.placement)
     if json:
-        show_json(plan_to_dict(plan))
+        show_json(plan_to_dict(plan) | ({} if current is None else {"current": current.as_dict()}))
     else:
         show(*plan_tables(plan))
         if current is not None:

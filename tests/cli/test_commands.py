@@ -148,6 +148,10 @@ def test_solve_beside_todays_arguments(run: Run) -> None:
     code, out, _ = run("solve", *SMALL, "--compare-current", ARGUMENTS)
     assert code == 0
     assert "your current launch" in out
+    code, out, _ = run("solve", *SMALL, "--compare-current", ARGUMENTS, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["current"]["estimate"]["iteration_time_s"] >= found["estimate"]["iteration_time_s"]
 
 
 def test_a_current_launch_over_a_missing_link_does_not_stop_the_solve(run: Run) -> None:
