@@ -296,7 +296,8 @@ def page(outcomes: Sequence[Outcome], rounds: int) -> str:
     head = (
         f"# Emulated cluster, {datetime.now(UTC).date()}\n\n"
         f"pipette-opt {__version__}, Python {platform.python_version()}, {platform.machine()}. Made by "
-        f"`python benchmarks/emulated_cluster/run.py{''.join(' ' + word for word in sys.argv[1:])}`.\n\n"
+        f"`python benchmarks/emulated_cluster/run.py --seeds {len({one.seed for one in outcomes})} --rounds {rounds} "
+        f"--num-random {len(outcomes[0].random)}`.\n\n"
         "Hosts are network namespaces with a rate for every directed pair (tc htb); one training step of pipeline 4 x "
         "data 2 runs over gloo with real messages in Megatron-Core's 1F1B order. Compute is a tiny forward and "
         f"backward and then sleep: {LAYER_S[0] * 1e3:g} and {LAYER_S[1] * 1e3:g} ms a layer. Seconds of an iteration, "
