@@ -1,11 +1,11 @@
 """
 Solver and annealing together: placements are looked for while bounds are proven.
 
-On this machine one thread anneals from the beginning to the end, as annealing alone would with the same seed, so that
-what is found is never worse (on few hosts it soon has the optimum, and helps to prove it). The others anneal first,
-with other seeds, and then prove; what the proof promises to be good they refine by annealing. Over a backend of
-processes the same is done in rounds of independent pieces: the open candidates of one grid shape to prove, or a restart
-of the annealing with a seed of its own.
+On this machine one thread anneals from the beginning to the end, as annealing alone would with the same seed; it shares
+the processor with the proof, so that it may get less far. (On few hosts it ends sooner, and helps to prove.) The others
+anneal first, with other seeds, and then prove; what the proof promises to be good they refine by annealing. Over a
+backend of processes the same is done in rounds of independent pieces: the open candidates of one grid shape to prove,
+or a restart of the annealing with a seed of its own.
 """
 
 import logging
