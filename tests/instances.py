@@ -233,3 +233,19 @@ def cluster_bandwidth(rng: np.random.Generator, kind: str, num_nodes: int) -> Fl
     rate[:, slow] *= 0.6
     order = rng.permutation(num_nodes)
     return rate[np.ix_(order, order)]
+
+
+class Incumbent:
+    """Keeps the best placement that the search hands over."""
+
+    def __init__(self, data: ProblemData, candidate: CandidateData, ceiling: int) -> None:
+        self.data, self.candidate, self.ceiling = data, candidate, ceiling
+        self.best = UNUSABLE_TICKS
+
+    def take(self, nodes: IntArray) -> int:
+        """The largest objective still of interest, after one more placement."""
+        assert len(np.unique(nodes)) == nodes.size
+        value = objective_ticks(self.data, self.candidate, nodes.reshape(self.candidate.grid))
+        assert value < UNUSABLE_TICKS
+        self.best = min(self.best, value)
+        return min(self.ceiling, self.best - 1)

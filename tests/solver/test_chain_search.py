@@ -4,12 +4,19 @@ import threading
 
 import numpy as np
 import pytest
-from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, placements, random_problem
+from instances import (
+    SMALL_SHAPES,
+    Incumbent,
+    Variant,
+    best_by_enumeration,
+    one_candidate_cluster,
+    placements,
+    random_problem,
+)
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, largest_ticks, objective_ticks
 from pipette_opt.solver.chain_rows import chain_rows, num_rows
 from pipette_opt.solver.chain_search import MOST_HOSTS, ChainSearch, _split, searches_chain
-from pipette_opt.types import IntArray
 
 SHAPES = [(2, 1, 1), (3, 1, 1), (4, 1, 1), (5, 1, 1)]
 
@@ -33,22 +40,6 @@ VARIANTS = [
         (False, 0.2, 2, 0, 100_000),
     )
 ]
-
-
-class Incumbent:
-    """Keeps the best placement that the search hands over."""
-
-    def __init__(self, data: ProblemData, candidate: CandidateData, ceiling: int) -> None:
-        self.data, self.candidate, self.ceiling = data, candidate, ceiling
-        self.best = UNUSABLE_TICKS
-
-    def take(self, nodes: IntArray) -> int:
-        """The largest objective still of interest, after one more placement."""
-        assert len(np.unique(nodes)) == nodes.size
-        value = objective_ticks(self.data, self.candidate, nodes.reshape(self.candidate.grid))
-        assert value < UNUSABLE_TICKS
-        self.best = min(self.best, value)
-        return min(self.ceiling, self.best - 1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
