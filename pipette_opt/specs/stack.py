@@ -38,7 +38,7 @@ class StackSpec:
         The same for one collective.
     pipelined_wait_s
         What each rank of a tensor-parallel group adds to the launch of a collective while the pipeline's messages
-        cross hosts: the group waits for the slowest of its hosts' threads.
+        cross hosts, as do the two threads at each step of its ring to another host: the group waits for all of them.
     group_wait_s
         What a collective of a tensor-parallel group adds to its launch for each pair of its ranks (their number
         squared): every rank waits for the slowest of the hosts' threads, each time anew.

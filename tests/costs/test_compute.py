@@ -141,3 +141,18 @@ def test_straggling_and_fixed_costs() -> None:
     np.testing.assert_allclose(slower.forward_s, plain.forward_s * (1 + 0.02 * np.log2(hosts)) + 0.5e-3)
     assert slower.optimizer_s == pytest.approx(plain.optimizer_s + 0.5)
     np.testing.assert_allclose(stage_compute(job, one, rates).forward_s, stage_compute(job, one).forward_s + 0.5e-3)
+
+
+@pytest.mark.parametrize(("gpus_per_node", "threads"), [(8, 8), (4, 8 + 2 * 2), (2, 8 + 2 * 4)])
+def test_a_ring_waits_for_its_ranks_and_for_two_threads_at_each_step_to_another_host(
+    gpus_per_node: int, threads: int
+) -> None:
+    """In a pipeline over hosts: eight tensor ranks on one, two and four hosts; two all-reduces in a pass."""
+    job = instance(cluster(16 // gpus_per_node, gpus=gpus_per_node))
+    slow = DEFAULT_EFFICIENCY.with_constants({"host_kernel_s": 1e-3})
+    waiting = slow.with_constants({"pipelined_wait_s": 1e-4})
+    pipeline = config(tp=8, pp=2)
+    extra = layer_times_s(job, pipeline, A100_80, waiting)[0] - layer_times_s(job, pipeline, A100_80, slow)[0]
+    assert extra == pytest.approx(2 * threads * 1e-4, rel=1e-3)
+    alone = config(tp=8)
+    assert layer_times_s(job, alone, A100_80, waiting) == layer_times_s(job, alone, A100_80, slow)
