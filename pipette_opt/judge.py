@@ -283,6 +283,7 @@ def stage_memory(
         instance.training,
         [config],
         gpus_per_node=instance.cluster.gpus_per_node,
+        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
         max_oom_risk=max_oom_risk,
     )
     hosts = placement.node[RankGrid.of(config, placement.order).ranks()]

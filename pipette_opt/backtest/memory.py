@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Literal
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
-from pipette_opt.specs import StackSpec
-from pipette_opt.types import IntArray
+from pipette_opt.specs import StackSpec, TrainingSpec
+from pipette_opt.types import FloatArray, IntArray
 from pipette_opt.units import GIB
 
 FIRST, LAST, LARGEST = "first", "last", "largest"
@@ -28,6 +29,9 @@ STAGE_MEASURED = (("hf-ultrascale", FIRST), ("megatronlm-ci", LAST))
 
 RAN_OUT_LATER = "then an OOM"
 """Words in the notes of jobs that logged some iterations and ran out of memory afterwards: no label says what holds."""
+
+UNFUSED: Literal["unfused"] = "unfused"
+"""The attention kernel that may have run where a row names none: libraries choose, by version and device."""
 
 MEASURED_STAGE_COLUMN = "peak_mem_stage"
 """Column of ``runs.csv``: ``first``, ``last``, ``largest`` or the number of a stage."""
@@ -47,13 +51,21 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
     """What the row of a case says about memory, and what its stages weigh."""
     run, config, instance = case.run, memory_config(case), case.instance
     chosen = predictor or shipped_predictor()
-    columns = chosen.columns(instance.model, instance.training, [config], gpus_per_node=run.gpus_per_node)
+    assert run.gpu is not None
+    link = run.gpu.intra_node_bytes_per_s
+
+    def columns_of(training: TrainingSpec) -> FloatArray:
+        return np.concatenate(
+            chosen.columns(
+                instance.model, training, [config], gpus_per_node=run.gpus_per_node, intra_node_bytes_per_s=link
+            )
+        )
+
     formula = formula_bytes(stage_table(instance.model, instance.training, [config])).total / GIB
     pp = config.pipeline_model_parallel_size
     stages = measured_stages(run, pp)
-    assert run.gpu is not None
     return MemoryRun(
-        columns=np.concatenate(columns),
+        columns=columns_of(instance.training),
         measured_rows=np.concatenate([stages + moment * pp for moment in range(MOMENTS)]),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
@@ -62,6 +74,9 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         num_gpus=run.num_gpus,
         version=run.extra.get(VERSION_COLUMN, ""),
         formula_gib=(float(formula[stages].max()), float(formula.max())),
+        other_columns=None
+        if run.attention_kernel
+        else columns_of(replace(instance.training, attention_kernel=UNFUSED)),
     )
 
 
@@ -115,7 +130,13 @@ def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
     if tuned is None or run.gpu is None:
         return None
     configs, training = [tuned.config], tuned.training
-    columns = shipped_predictor().columns(tuned.model, training, configs, gpus_per_node=run.gpus_per_node)
+    columns = shipped_predictor().columns(
+        tuned.model,
+        training,
+        configs,
+        gpus_per_node=run.gpus_per_node,
+        intra_node_bytes_per_s=run.gpu.intra_node_bytes_per_s,
+    )
     formula = formula_bytes(stage_table(tuned.model, training, configs, stage=tuned.stage)).total / GIB
     return MemoryRun(
         columns=columns[:, tuned.stage],
@@ -175,5 +196,5 @@ def memory_notes(framework: Framework) -> list[str]:
             f"{framework.largest_job:.0f} GPUs they reach {framework.shift:.2g} times as far"
         )
     else:
-        notes.append("memory: fewer than 20 measured peaks, so bounds rest on a normal spread")
+        notes.append("memory: fewer than 20 measured peaks, so bounds rest on an assumed spread")
     return notes

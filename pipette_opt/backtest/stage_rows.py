@@ -1,33 +1,49 @@
 """
 Rows that describe one stage of an uneven pipeline: Aceso as measured by Mist, and Mist's own tuned plans.
 
-Aceso's rows have parameters, operators, recomputation. Operators are recomputed one by one; which, the source does not
-say. The largest stores are taken to go first: the four of thirteen operators of a layer that make the attention core,
-then the others. Mist's plans have layers, of which the first so many are recomputed whole.
+Aceso's rows have parameters, operators, recomputation. A layer has thirteen operators, eight of attention and five of
+the MLP, so that operators and parameters together tell how many of each a stage has, halves of layers included.
+Operators are recomputed one by one; which, the source does not say. The largest stores are taken to go first: the
+attention core, then what tensor ranks share, then what each of them has whole. That order, and that a stage brings one
+layer back at a time, were chosen on the L4 rows, each model predicted from the others. Mist's plans have layers, of
+which the first so many are recomputed whole.
 """
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipette_opt.backtest.cases import run_model, run_training
 from pipette_opt.memory.calibration import MemoryRun
-from pipette_opt.memory.framework import COLUMNS
+from pipette_opt.memory.columns import link_share, num_groups
+from pipette_opt.memory.framework import COLUMNS, MOMENTS
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.units import GIB
 
-STATE_BYTES = 18.0
-"""fp16 weights and gradients, fp32 copy and moments, and an fp16 copy of the gradients; the source measured 18.06."""
+PASS_STATE_BYTES, STEP_STATE_BYTES = 16.0, 18.0
+"""
+Per parameter: fp16 weights and gradients, fp32 copy and moments; in the step the gradients are fp32.
 
-CORE_SHARE = 4 / 13
-"""Of a layer's operators, those of the attention core."""
+The source measured 18.06 between iterations. Stages of one plan that differ in their passes in flight alone show that
+2 bytes of these are gone while passes run (L4 rows), as they are where gradients are set to none before an iteration.
+"""
 
-CORE_BYTES = 3.0
-"""Per attention score, at least: the dropped-out probabilities and the mask."""
+ATTENTION_OPERATORS, MLP_OPERATORS, CORE_OPERATORS = 8, 5, 4
+"""Norm, queries to values, scores, softmax, dropout, context, dense, dropout; norm, up, GELU, down, dropout."""
+
+SPLIT_SHARE = 4 / 9
+"""Of a layer's operators besides the core, those whose stores tensor ranks share."""
+
+CORE_BYTES, SCORE_BYTES = 3.0, 5.0
+"""Per attention score: the dropped-out probabilities and the mask at least, and with the softmax's output."""
+
+VOCAB_SIZE = 51200
+"""GPT-2's vocabulary, padded as Megatron-LM does, where a row does not say."""
 
 TUNED = re.compile(r"full on (\d+) of (\d+) layers")
 OFFLOADED = re.compile(r"offload W,G,O,A \[([^\]]*)\]")
@@ -49,32 +65,54 @@ def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
     assert run.pp is not None
     value = {name: number for name, number in numbers.items() if number is not None}
     tensor = _tensor_ranks(run, value["stage_gpus"])
-    passes = value["stage_layers_est"] * max(run.pp - value["stage"], 1)
-    again = value["stage_recompute_ops"] / max(value["stage_ops"], 1)
-    stored_core = max(1 - again / CORE_SHARE, 0.0)
-    stored_rest = 1 - max(again - CORE_SHARE, 0.0) / (1 - CORE_SHARE)
+    attentions, mlps = _halves(run, value, tensor)
+    passes = max(run.pp - value["stage"], 1)
+    again = value["stage_recompute_ops"]
+    core = CORE_OPERATORS * attentions
+    beyond = min(max(again - core, 0.0) / max(value["stage_ops"] - core, 1.0), 1.0)
+    stored_core = max(1 - again / core, 0.0) if core else 0.0
+    stored_split = max(1 - beyond / SPLIT_SHARE, 0.0)
+    stored_whole = 1 - max(beyond - SPLIT_SHARE, 0.0) / (1 - SPLIT_SHARE)
     tokens = run.seq_len * run.mbs
     scores = run.heads / tensor * run.seq_len * tokens
     outside = tokens * run.hidden * (10 + 24 / tensor)
-    state = STATE_BYTES * value["params_on_rank"]
-    weights = {
-        "counted": state + passes * (stored_core * CORE_BYTES * scores + stored_rest * outside),
-        "base_gib": float(GIB),
-        "activations": passes * stored_rest * outside,
-        "score_bytes": passes * stored_core * scores,
-        "gathered_per_layer": passes * (1 - stored_rest) * 2 * tokens * run.hidden,
+    stored = passes * tokens * run.hidden
+    stored *= stored_split * (8 * attentions + 16 * mlps) / tensor + stored_whole * 5 * (attentions + mlps)
+    brought_back = (again > 0) * (outside + SCORE_BYTES * scores)
+    stored_scores = passes * attentions * stored_core * scores
+    groups = num_groups(tensor, value["stage_gpus"] / tensor, run.pp)
+    link = link_share(run.gpu.intra_node_bytes_per_s)
+    held = {"base_gib": float(GIB), "group_gib": GIB * link * float(groups)}
+    weights = held | {
+        "counted": PASS_STATE_BYTES * value["params_on_rank"] + stored + CORE_BYTES * stored_scores + brought_back,
+        "activations": stored,
+        "score_bytes": stored_scores,
+        "gathered_per_layer": passes * attentions * (1 - stored_split) * 2 * tokens * run.hidden,
     }
-    columns = np.array([[weights.get(name, 0.0) for name in COLUMNS]]) / GIB
+    step = held | {"counted": STEP_STATE_BYTES * value["params_on_rank"]}
+    columns = np.array([[moment.get(name, 0.0) for name in COLUMNS] for moment in (weights, step)]) / GIB
+    formula = float(columns[:, COLUMNS.index("counted")].max())
     return MemoryRun(
         columns=columns,
-        measured_rows=np.array([0]),
+        measured_rows=np.arange(MOMENTS),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=run.oom,
         group=f"{run.model} pp{run.pp}",
         num_gpus=run.num_gpus,
-        formula_gib=(float(columns[0, 0]), float(columns[0, 0])),
+        formula_gib=(formula, formula),
     )
+
+
+def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tuple[float, float]:
+    """Attentions and MLPs of a stage, from its operators (8 and 5) and parameters (4 and 8 hidden sizes squared)."""
+    hidden, ends = run.hidden or 1, int(value["stage"] == 0) + int(value["stage"] == (run.pp or 1) - 1)
+    tables = (run.vocab or VOCAB_SIZE) * hidden * min(ends, 1) + (value["stage"] == 0) * (run.seq_len or 0) * hidden
+    quarters = max(value["params_on_rank"] * tensor - tables, 0.0) / (4 * hidden**2)
+    operators = max(value["stage_ops"] - ends, 0.0)
+    per_mlp = MLP_OPERATORS / 2
+    attentions = max((operators - per_mlp * quarters) / (ATTENTION_OPERATORS - per_mlp), 0.0)
+    return attentions, max((quarters - attentions) / 2, 0.0)
 
 
 def _tensor_ranks(run: MeasuredRun, gpus: float) -> float:

@@ -109,6 +109,7 @@ def schedule_memory(
         instance.training,
         [config],
         gpus_per_node=instance.cluster.gpus_per_node,
+        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
         max_oom_risk=max_oom_risk,
     )
     predicted = np.ceil(np.array([one.predicted_bytes for one in memory]) * grown)

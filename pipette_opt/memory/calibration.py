@@ -1,7 +1,8 @@
 """
 Fit the constants of a stack to measured runs: peaks where they were measured, and whether runs had enough memory.
 
-A penalised likelihood. A peak says what its stage takes, within a relative error under a Huber loss; a run that died,
+A penalised likelihood. A peak says what its stage takes, within a relative error under a Huber loss, and that a device
+has as much; a run that died,
 or did not, says on which side of the device's memory the largest need lies (a probit with a share of labels that mean
 nothing, as jobs fail for many reasons). Every constant has a prior around the starting stack, so that five runs move
 what they can tell and leave the rest. How wrong predictions are is learnt from runs left out (:mod:`spread`).
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.memory.framework import COLUMNS, LOWEST, NEEDED, SHOWN, Framework, but, needed, normal_beyond
+from pipette_opt.memory.framework import COLUMNS, HIDDEN, LOWEST, NEEDED, SHOWN, Framework, but, needed, normal_beyond
 from pipette_opt.types import FloatArray, IntArray
 
 SPREADS = {
@@ -36,7 +37,8 @@ SPREADS = {
     "gathered_per_layer": 1.5,
     "run_ahead_buffers": 25.0,
     "pile_up_buffers": 25.0,
-    "unusable_gib": 0.8,
+    "group_gib": 0.25,
+    "unusable_gib": 0.5,
 }
 """Standard deviations of the priors: by how much stacks differ."""
 
@@ -60,6 +62,9 @@ HUBER = 1.5
 
 MEANINGLESS = 0.05
 """Share of labels that do not speak of memory."""
+
+LIMIT_GIB = 0.1
+"""A peak is at most what there is, within so much."""
 
 FEWEST_PEAKS = 3
 TYPICAL_SPREAD = 0.03
@@ -101,6 +106,8 @@ class MemoryRun:
         Of the stack; empty if nobody says.
     formula_gib
         The closed formula alone, of the measured stages and of the fullest one; for comparison.
+    other_columns
+        The columns with the kernels that take most, where nobody says which ones ran.
     """
 
     columns: FloatArray
@@ -112,6 +119,7 @@ class MemoryRun:
     num_gpus: int = 1
     version: str = ""
     formula_gib: tuple[float, float] | None = None
+    other_columns: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,6 +139,9 @@ class RunMemory:
         Standard deviation of the logarithm of the error of each.
     shift
         By how much rare errors of the first are larger than those spreads say.
+    more
+        What the measured stages may take beyond the first if other kernels ran than is assumed, as a factor; a fit to
+        runs has settled that.
     """
 
     taken_gib: float
@@ -139,6 +150,7 @@ class RunMemory:
     taken_spread: float
     needed_spread: float
     shift: float = 1.0
+    more: float = 1.0
 
 
 def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
@@ -149,7 +161,11 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
     needs = columns @ (constants * NEEDED)
     fullest = int(needs.argmax())
     rows = columns[run.measured_rows]
-    taken, seen = _taken(rows, constants, usable)
+    room = usable - float((rows @ (constants * HIDDEN)).max())
+    taken, seen = _taken(rows, constants, room)
+    more = 1.0
+    if run.other_columns is not None and not framework.largest_job:
+        more = max(_taken(run.other_columns[run.measured_rows], constants, room)[0] / taken, 1.0)
     return RunMemory(
         taken_gib=taken,
         needed_gib=float(needs[fullest]),
@@ -157,6 +173,7 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
         taken_spread=float(framework.widths(rows[seen], constants * SHOWN, run.num_gpus)),
         needed_spread=float(framework.widths(columns[fullest], constants * NEEDED, run.num_gpus)),
         shift=framework.shift if run.num_gpus > framework.largest_job > 0 else 1.0,
+        more=more,
     )
 
 
@@ -296,6 +313,7 @@ class _Posterior:
         if len(self.measured):
             size = np.abs(self._peak_errors(state)[0])
             total += np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER)).sum()
+            total += 0.5 * (self._beyond_device(state)[0] ** 2).sum()
         if len(self.ran_out):
             total -= np.log(self._likelihood(self._margins(state)[0])).sum()
         return float(total)
@@ -308,6 +326,9 @@ class _Posterior:
             weights = np.minimum(1.0, HUBER / np.maximum(np.abs(errors), 1e-9))
             gradient = gradient + slopes.T @ (weights * errors)
             curvature = curvature + slopes.T @ (slopes * weights[:, None])
+            beyond, slopes = self._beyond_device(state)
+            gradient = gradient + slopes.T @ beyond
+            curvature = curvature + slopes.T @ slopes
         if len(self.ran_out):
             margins, slopes = self._margins(state)
             likelihood = self._likelihood(margins)
@@ -322,13 +343,21 @@ class _Posterior:
 
         A stage that takes more than there is shows only that it does.
         """
-        rows = self.peaks.largest(state[:-1] * SHOWN) * SHOWN
+        fullest = self.peaks.largest(state[:-1] * SHOWN)
+        rows = fullest * SHOWN
         taken = rows @ state[:-1]
-        inside = taken < self.peaks.capacity - state[-1]
+        inside = taken < self.peaks.capacity - state[-1] - fullest @ (state[:-1] * HIDDEN)
         errors = np.where(inside, np.log(np.maximum(taken, 1e-3) / self.measured) / self.spread, 0.0)
         slopes = np.zeros((len(errors), len(state)))
         slopes[inside, :-1] = rows[inside] / taken[inside, None] / self.spread
         return errors, slopes
+
+    def _beyond_device(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """By how much peaks exceed what there is, in units of ``LIMIT_GIB``, 0 where they do not; and the slopes."""
+        hidden = self.peaks.largest(state[:-1] * SHOWN) * HIDDEN
+        beyond = (self.measured + hidden @ state[:-1] + state[-1] - self.peaks.capacity) / LIMIT_GIB
+        slopes = np.column_stack([hidden, np.ones(len(hidden))]) / LIMIT_GIB
+        return np.maximum(beyond, 0.0), slopes * (beyond > 0)[:, None]
 
     def _margins(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
         """How far, in units of the spread, each label is on its right side; and the slopes."""

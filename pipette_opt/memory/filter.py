@@ -104,6 +104,7 @@ def keep_fitting(
         instance.training,
         candidates,
         gpus_per_node=instance.cluster.gpus_per_node,
+        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
         max_oom_risk=max_oom_risk,
     )
     fitting: list[CheckedConfig] = []

@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.errors import InputError
-from pipette_opt.memory.formula import FormulaBytes, parameters
-from pipette_opt.memory.table import StageTable
 from pipette_opt.types import BoolArray, FloatArray
-from pipette_opt.units import GIB
 
 MOST_ERRORS = 400
 _ERROR, _VERSION = "error_", "version_"
@@ -34,22 +31,6 @@ LARGEST_OFFSET = 1.0
 
 MOMENTS = 2
 """Rows of a stage: passes, optimizer step."""
-
-BUSY_MULTIPLY_ADDS = 4.5e11
-"""
-Of one layer on one rank: with more, hosts of 4 tensor ranks and 2 stages run ahead of GPUs.
-
-Seen on H100 with nanotron, as are the next two: more tensor ranks wait for each other's hosts, and more stages leave
-the first one more passes before it must wait.
-"""
-
-BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -1.0, 0.25
-
-STEP_FITS = 1.4
-"""Largest matrix of a layer in fp32 over the largest activation at which half of the gradients find a freed block."""
-
-WIRE_TOKENS = 8192
-"""Of a micro-batch: with more, collectives across hosts hold the hosts back where gradients are reduced, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +82,12 @@ class Framework:
     pile_up_buffers
         The same with a pipeline, where hosts are ahead of busy GPUs, or all of the job is on one host, whose pipeline
         has no network to wait for; returned when memory is short.
+    group_gib
+        NCCL's buffers of each group of several ranks (tensor, data with context, pipeline), with A100's NVLink inside
+        the hosts; as many times that as the link is faster, up to NCCL's most channels. No measurement of tensors shows
+        them.
     unusable_gib
-        What no tensor can have: context, libraries, NCCL's buffers.
+        What no tensor can have: context and libraries.
     spread
         Standard deviation of ``log(real / predicted)`` of what is certain, without the outliers.
     activation_spread, logit_spread, buffer_spread, step_spread
@@ -141,7 +126,8 @@ class Framework:
     gathered_per_layer: float = 0.0
     run_ahead_buffers: float = 0.0
     pile_up_buffers: float = 0.0
-    unusable_gib: float = 2.625
+    group_gib: float = 0.667
+    unusable_gib: float = 0.625
     spread: float = 0.05
     activation_spread: float = 0.0
     logit_spread: float = 0.0
@@ -218,13 +204,17 @@ COLUMNS = (
     "gathered_per_layer",
     "run_ahead_buffers",
     "pile_up_buffers",
+    "group_gib",
 )
 """Constants in which the memory of a stage is linear."""
 
 RETURNED = ("step_bytes", "fragments", "pile_up_buffers")
 """Columns whose blocks the allocator returns when memory is short."""
 
-UNSEEN = ("loss_spare_bytes",)
+OUTSIDE = ("group_gib",)
+"""Columns that are no tensors: the device lacks them, and the allocator does not know them."""
+
+UNSEEN = ("loss_spare_bytes", *OUTSIDE)
 """Columns that must be there, but not when anyone measures."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {
@@ -260,8 +250,8 @@ def but(names: Iterable[str]) -> BoolArray:
     return np.array([name not in left_out for name in COLUMNS])
 
 
-NEEDED, SHOWN = but(RETURNED), but(UNSEEN)
-"""Columns of what a stage needs, and of what a measurement can show."""
+NEEDED, SHOWN, HIDDEN = but(RETURNED), but(UNSEEN), ~but(OUTSIDE)
+"""Columns of what a stage needs, of what a measurement can show, and of what the allocator does not have."""
 
 
 def needed(constants: FloatArray) -> FloatArray:
@@ -282,6 +272,8 @@ def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
 def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> Framework:
     """From the numbers in a file, ``error_000`` and ``version_2.1`` among them; names nobody knows are refused."""
     values = dict(numbers or {})
+    if "unusable_gib" in values:
+        values.setdefault("group_gib", 0.0)  # a file from before groups had a constant: both in one
     errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
     versions = [
         (name.removeprefix(_VERSION), float(values.pop(name))) for name in list(values) if name.startswith(_VERSION)
@@ -306,101 +298,6 @@ def numbers_of(framework: Framework) -> dict[str, float]:
         errors = errors[np.linspace(0, len(errors) - 1, MOST_ERRORS).round().astype(int)]
     values |= {f"{_VERSION}{version}": round(offset, 5) for version, offset in framework.versions}
     return values | {f"{_ERROR}{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageFacts:
-    """
-    What the columns need besides the table; every field has shape ``(num_rows,)``.
-
-    Parameters
-    ----------
-    replicas
-        Ranks that gradients are reduced over.
-    pipeline
-        Stages of the pipeline.
-    gpus_per_node
-        GPUs of one host; infinite if nobody says.
-    unfused_norm, unfused_softmax, flash1
-        1 where these are several kernels, and where flash attention is of the first version.
-    """
-
-    replicas: FloatArray
-    pipeline: FloatArray
-    gpus_per_node: FloatArray
-    unfused_norm: FloatArray
-    unfused_softmax: FloatArray
-    flash1: FloatArray
-
-
-def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
-    """
-    What one unit of each constant weighs, GiB, shape ``(MOMENTS, num_rows, len(COLUMNS))``.
-
-    Parameters
-    ----------
-    counted_bytes
-        The counted tensors: formula and network, or a trace.
-    """
-    size, zero = parameters(table), np.zeros(table.num_rows)
-    sharded = table.state_shards > 1
-    always = {
-        "base_gib": np.full(table.num_rows, float(GIB)),
-        "parameter_bytes": size,
-        "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
-    }
-    moments = (
-        always | {"counted": counted_bytes, "step_bytes": size * sharded * _fresh(table)} | _passes(table, facts),
-        always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
-    )
-    moments[0]["activations"] = moments[0]["fragments"] = formula.saved
-    rows = [np.stack([moment.get(name, zero) for name in COLUMNS], axis=1) for moment in moments]
-    return np.stack(rows) / GIB
-
-
-def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
-    """Columns that only the passes have, bytes."""
-    tensor = table.tensor > 1
-    gathered = tensor * table.element * table.tokens * table.hidden
-    inside = table.tensor <= facts.gpus_per_node
-    one_host = table.tensor * facts.replicas * facts.pipeline <= np.where(
-        np.isfinite(facts.gpus_per_node), facts.gpus_per_node, 0.0
-    )
-    passes = table.chunk_layers * table.in_flight * (1 - table.full)
-    again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
-    scores = (passes * (1 - table.selective) + again) * table.scores
-    logits = table.last * table.tokens * table.vocab
-    flows = np.where(inside | (facts.replicas == 1), 1.0, 1 / (1 + (table.tokens / WIRE_TOKENS) ** 2))
-    return {
-        "norm_bytes": 2 * passes * table.tokens / table.shards * table.hidden * facts.unfused_norm,
-        "score_bytes": scores * facts.unfused_softmax,
-        "fused_score_bytes": scores * (1 - facts.unfused_softmax),
-        "flash1_bytes": facts.flash1 * (table.layers > 0) * table.tokens * table.query,
-        "logit_bytes": logits,
-        "loss_spare_bytes": logits,
-        "whole_logit_bytes": logits * table.tensor * tensor,
-        "table_bytes": table.first * table.largest_table,
-        "gathered_buffers": gathered,
-        "gathered_per_layer": gathered * passes * (table.shards > 1),
-        "run_ahead_buffers": gathered * (facts.pipeline == 1) * flows,
-        "pile_up_buffers": gathered * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),
-    }
-
-
-def _fresh(table: StageTable) -> FloatArray:
-    """Share of the gradients in the optimizer step for which no freed activation is large enough."""
-    ratio = 4 * table.hidden / (table.element * np.maximum(table.tokens, 1.0) * STEP_FITS)
-    fresh: FloatArray = ratio**2 / (1 + ratio**2) / np.sqrt(table.tensor)
-    return fresh
-
-
-def _busy(table: StageTable, facts: StageFacts) -> FloatArray:
-    """How surely the GPUs are behind their hosts, 0 to 1."""
-    work = table.tokens * table.layer_parameters
-    enough = BUSY_MULTIPLY_ADDS * (table.tensor / 4) ** BUSY_BY_TENSOR * (facts.pipeline / 2) ** BUSY_BY_PIPELINE
-    doublings = np.log2(np.maximum(work, 1.0) / enough)
-    share: FloatArray = 1 / (1 + np.exp(-np.clip(doublings / _BUSY_WIDTH, -50, 50)))
-    return share
 
 
 def normal_beyond(deviations: FloatArray) -> FloatArray:

@@ -10,9 +10,10 @@ from typing import Self
 import numpy as np
 
 from pipette_opt.errors import InputError
+from pipette_opt.memory.columns import StageFacts, link_share, stage_columns
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import NEEDED, Framework, StageFacts, normal_beyond, stage_columns
+from pipette_opt.memory.framework import NEEDED, Framework, normal_beyond
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
 from pipette_opt.memory.table import StageTable, stage_table
 from pipette_opt.memory.weights import NetworkWeights, read_weights
@@ -123,6 +124,7 @@ class MemoryPredictor:
         configs: Sequence[ParallelConfig],
         *,
         gpus_per_node: int | None = None,
+        intra_node_bytes_per_s: float | None = None,
         max_oom_risk: float = 0.01,
     ) -> list[MemoryPrediction]:
         """
@@ -133,6 +135,8 @@ class MemoryPredictor:
         gpus_per_node
             GPUs of one host: collectives across hosts leave other buffers than those inside. ``None``: every tensor
             group is inside a host.
+        intra_node_bytes_per_s
+            Between GPUs of one host, which NCCL's buffers go with. ``None``: as NVLink of A100.
         max_oom_risk
             Accepted probability that a stage needs more than ``upper_bytes``; at least :attr:`smallest_risk`.
         """
@@ -145,7 +149,7 @@ class MemoryPredictor:
         spread = np.zeros(len(predicted))
         upper = predicted * margin
         if self.framework is not None:
-            columns = self._columns(table, predicted, training, configs, gpus_per_node)
+            columns = self._columns(table, predicted, training, configs, gpus_per_node, intra_node_bytes_per_s)
             predicted, spread = self._calibrated(self.framework, columns, configs)
             upper = predicted * np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
@@ -236,10 +240,12 @@ class MemoryPredictor:
         configs: Sequence[ParallelConfig],
         *,
         gpus_per_node: int | None = None,
+        intra_node_bytes_per_s: float | None = None,
     ) -> FloatArray:
-        """What one unit of each constant of a framework weighs in every stage, GiB; see ``framework.stage_columns``."""
+        """What one unit of each constant of a framework weighs in every stage, GiB; see ``columns.stage_columns``."""
         table = stage_table(model, training, configs)
-        return self._columns(table, self._predict(table)[0], training, configs, gpus_per_node)
+        predicted = self._predict(table)[0]
+        return self._columns(table, predicted, training, configs, gpus_per_node, intra_node_bytes_per_s)
 
     def _columns(
         self,
@@ -248,6 +254,7 @@ class MemoryPredictor:
         training: TrainingSpec,
         configs: Sequence[ParallelConfig],
         gpus_per_node: int | None,
+        intra_node_bytes_per_s: float | None,
     ) -> FloatArray:
         """The same of a table whose rows are predicted."""
         stages = [config.pipeline_model_parallel_size for config in configs]
@@ -261,6 +268,7 @@ class MemoryPredictor:
             replicas=np.repeat(np.array(replicas, dtype=np.float64), stages),
             pipeline=np.repeat(np.array(stages, dtype=np.float64), stages),
             gpus_per_node=everywhere(np.inf if gpus_per_node is None else gpus_per_node),
+            link=everywhere(link_share(intra_node_bytes_per_s)),
             unfused_norm=everywhere(not training.fused_norm),
             unfused_softmax=everywhere(not training.fused_softmax),
             flash1=everywhere(first_flash),

@@ -37,7 +37,7 @@ STEPS = (2.0, 1.4, 1.15, 1.05)
 NARROWEST, WIDEST = 0.01, 2.0
 
 FEWEST_ERRORS = 20
-"""With fewer, quantiles are normal."""
+"""With fewer, quantiles are Student's."""
 
 FEWEST_LEFT_OUT = 5
 FOLDS = 5
@@ -90,16 +90,23 @@ def error_quantile(framework: Framework, risk: float) -> float:
     """
     Error in units of its width that is exceeded with at most that probability.
 
-    Split conformal where the fit left errors, and at least what they allow; else normal.
+    Split conformal where the fit left errors, and at least what they allow; else Student's, as errors have tails.
     """
     errors = np.array(framework.errors)
-    normal = NormalDist().inv_cdf(1 - risk)
     if not len(errors):
-        return normal
+        return _student_quantile(risk)
+    normal = NormalDist().inv_cdf(1 - risk)
     if risk * (len(errors) + 1) >= 1:
         exceeding = int(np.floor(risk * (len(errors) + 1) + 1e-9))
         return float(errors[len(errors) - exceeding])
     return max(normal, float(errors[-1]))
+
+
+def _student_quantile(risk: float) -> float:
+    """Exceeded with that probability by Student's t with ``TAILS`` = 4 (Shaw, J. Comput. Finance 9(4), 2006)."""
+    root = 2 * np.sqrt(risk * (1 - risk))
+    size = 2 * np.sqrt(max(np.cos(np.arccos(min(root, 1.0)) / 3) / root - 1, 0.0))
+    return float(np.copysign(size, 0.5 - risk))
 
 
 def oom_probability(memory: RunMemory) -> float:
@@ -110,7 +117,8 @@ def oom_probability(memory: RunMemory) -> float:
 
 def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
     """What the measured stages take with at most that risk of more."""
-    return memory.taken_gib * float(np.exp(error_quantile(framework, risk) * memory.shift * memory.taken_spread))
+    most = memory.taken_gib * memory.more
+    return most * float(np.exp(error_quantile(framework, risk) * memory.shift * memory.taken_spread))
 
 
 def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:

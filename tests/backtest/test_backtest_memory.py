@@ -20,13 +20,14 @@ from pipette_opt.backtest.memory import (
     usable_for_memory,
 )
 from pipette_opt.backtest.memory_evaluation import SPLITS, coverage_of, evaluate_memory, judge, split_cases
-from pipette_opt.backtest.stage_rows import tuned_stage
+from pipette_opt.backtest.stage_rows import stage_row_memory, tuned_stage
 from pipette_opt.memory.formula import parameters
-from pipette_opt.memory.framework import Framework, numbers_of
+from pipette_opt.memory.framework import COLUMNS, Framework, numbers_of
 from pipette_opt.memory.spread import fit_framework
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack, write_stack
+from pipette_opt.units import GIB
 
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "measured"
 HEADER = (
@@ -223,3 +224,66 @@ def test_tuned_plans_without_any_fit() -> None:
     assert not known
     assert len(judged) >= 18
     assert judge("mist", Framework(), known, judged, 0.01, with_pipette=False)[0].mean_error < 0.06
+
+
+ACESO_HEADER = (
+    HEADER.strip() + ",recompute,stage,stage_gpus,stage_ops,stage_layers_est,stage_tp_ops,stage_recompute_ops,"
+    "params_on_rank,attention_kernel\n"
+)
+
+
+def aceso_row(again: int) -> str:
+    """Stage 2 of 4, tp 2: two attentions and three MLPs of hidden size 1024, 31 operators, as parameters tell."""
+    size = (2 * 4 + 3 * 8) * 1024**2 // 2
+    return (
+        ACESO_HEADER + "Mist-ref-aceso,L4-24GB,24,8,GPT,32,1024,4096,16,16,51200,2048,64,1,2,4,1,False,0,fp16,10,False,"
+        f"2.0,,op-level,2,2,31,2.38,2x31,{again},{size},unfused\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("again", "scores", "split", "whole", "kept"),
+    [
+        (0, 1.0, 1.0, 1.0, 0.0),
+        (4, 0.5, 1.0, 1.0, 0.0),
+        (8, 0.0, 1.0, 1.0, 0.0),
+        (31, 0.0, 0.0, 0.0, 1.0),
+    ],
+)
+def test_stages_of_operators_by_hand(
+    tmp_path: Path, again: int, scores: float, split: float, whole: float, kept: float
+) -> None:
+    """
+    Two passes in flight in stage 2 of 4; the core's operators go first, 4 of each attention, and all 31 at last.
+
+    Stored outside the core: (8 * 2 + 16 * 3) / 2 of a token's hidden values on each of two ranks, and 5 * 5 on both.
+    """
+    path = tmp_path / "runs.csv"
+    path.write_text(aceso_row(again), encoding="utf-8")
+    found = stage_row_memory(read_runs(path)[0])
+    assert found is not None
+    passes, step = (dict(zip(COLUMNS, row * GIB, strict=True)) for row in found.columns)
+    unit, all_scores = 2048 * 1024, 2048 * 2048 * 16 / 2
+    stored = 2 * unit * (split * 32 + whole * 25)
+    back = (unit * (10 + 24 / 2) + 5 * all_scores) * (again > 0)
+    size = 16 * 1024**2
+    assert passes["activations"] == pytest.approx(stored)
+    assert passes["score_bytes"] == pytest.approx(2 * 2 * scores * all_scores)
+    assert passes["gathered_per_layer"] == pytest.approx(2 * 2 * kept * 2 * unit)
+    assert passes["counted"] == pytest.approx(16 * size + stored + 3 * passes["score_bytes"] + back)
+    assert step["counted"] == pytest.approx(18 * size)
+    assert passes["group_gib"] / GIB == pytest.approx(2 * 20 / 235)
+
+
+def test_unnamed_kernels_have_other_columns(tmp_path: Path) -> None:
+    """A row that names no attention kernel may have run without flash, with scores; one that names it has not."""
+    path = write_rows(tmp_path / "runs.csv", [(1, "20", "False", "")])
+    (case,) = make_cases(read_runs(path), read_stack())
+    assert isinstance(case, Case)
+    unnamed = memory_run(case)
+    assert unnamed.other_columns is not None
+    counted = COLUMNS.index("counted")
+    assert (unnamed.other_columns[:, counted] >= unnamed.columns[:, counted]).all()
+    assert unnamed.other_columns[:, counted].max() > unnamed.columns[:, counted].max()
+    named = replace(case, run=replace(case.run, attention_kernel="flash_attention2"))
+    assert memory_run(named).other_columns is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipette_opt.memory.calibration import MemoryRun, fit_constants, predict_memory
+from pipette_opt.memory.calibration import MemoryRun, RunMemory, fit_constants, predict_memory
 from pipette_opt.memory.framework import COLUMNS, Framework, needed
 from pipette_opt.memory.spread import error_quantile, fit_framework, oom_probability, upper_gib
 
@@ -98,13 +98,20 @@ def test_bounds_cover_what_they_state() -> None:
 
 
 def test_error_quantiles_are_conformal() -> None:
-    """Of 99 errors, a risk of 1 % takes the largest, 2 % the second; beyond their reach normal tails decide."""
+    """Of 99 errors, a risk of 1 % takes the largest, 2 % the second; beyond their reach, and without, tails decide."""
     errors = tuple(float(value) for value in np.linspace(-0.5, 0.48, 99))
     framework = Framework(errors=errors, spread=0.05)
     assert error_quantile(framework, 0.01) == errors[-1]
     assert error_quantile(framework, 0.02) == errors[-2]
     assert error_quantile(framework, 0.001) > errors[-1]
-    assert error_quantile(Framework(spread=0.05), 0.01) == pytest.approx(2.326, rel=1e-3)
+
+
+@pytest.mark.parametrize(("risk", "table"), [(0.5, 0.0), (0.1, 1.533), (0.05, 2.132), (0.01, 3.747), (0.001, 7.173)])
+def test_without_errors_quantiles_are_students(risk: float, table: float) -> None:
+    """Four degrees of freedom, by the table; as far below the median as above it."""
+    framework = Framework(spread=0.05)
+    assert error_quantile(framework, risk) == pytest.approx(table, abs=1e-3)
+    assert error_quantile(framework, 1 - risk) == pytest.approx(-table, abs=1e-3)
 
 
 def test_more_than_there_is_shows_as_what_there_is() -> None:
@@ -132,6 +139,50 @@ def shown(*moments: dict[str, float]) -> tuple[float, float]:
     run = MemoryRun(columns=columns, measured_rows=np.arange(len(columns)), capacity_gib=72.0)
     memory = predict_memory(pile, run)
     return memory.taken_gib, memory.needed_gib
+
+
+def test_groups_take_room_that_no_peak_shows() -> None:
+    """Two groups of 1 GiB: 2 more are needed, and 60 of 70 and 2 GiB fit as before, 69 do not."""
+    stack = replace(Framework(), base_gib=1.0, group_gib=1.0, step_bytes=1.0, unusable_gib=2.0)
+
+    def memory(base: float) -> RunMemory:
+        columns = row(base_gib=base, group_gib=2.0, step_bytes=10.0)[None]
+        return predict_memory(stack, MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=72.0))
+
+    assert (memory(50.0).taken_gib, memory(50.0).needed_gib) == (60.0, 52.0)
+    assert (memory(59.0).taken_gib, memory(59.0).needed_gib) == (59.0, 61.0)
+
+
+def test_a_device_has_what_was_reserved_on_it() -> None:
+    """Peaks of up to 79 of 80 GiB leave at most one to context and groups, whatever was assumed."""
+    runs = [
+        MemoryRun(
+            columns=row(counted=peak / 1.04, group_gib=3.0)[None],
+            measured_rows=np.array([0]),
+            capacity_gib=80.0,
+            peak_gib=peak,
+            group=str(peak),
+        )
+        for peak in np.linspace(40.0, 79.0, 14).tolist()
+    ]
+    assert Framework().unusable_gib + 3 * Framework().group_gib > 2.5
+    fitted = fit_constants(runs, Framework())
+    assert fitted.unusable_gib + 3 * fitted.group_gib == pytest.approx(1.0, abs=0.1)
+
+
+def test_kernels_that_nobody_names_widen_bounds_until_a_fit() -> None:
+    """50 GiB as assumed, 75 with the other kernel: half as much more, which a fitted stack leaves out."""
+    run = MemoryRun(
+        columns=row(base_gib=50.0)[None],
+        measured_rows=np.array([0]),
+        capacity_gib=80.0,
+        other_columns=row(base_gib=75.0)[None],
+    )
+    stack = replace(Framework(), base_gib=1.0)
+    alone = upper_gib(stack, predict_memory(stack, replace(run, other_columns=None)), 0.05)
+    assert upper_gib(stack, predict_memory(stack, run), 0.05) == pytest.approx(1.5 * alone)
+    assert predict_memory(stack, run).taken_gib == 50.0
+    assert predict_memory(replace(stack, largest_job=8.0), run).more == 1.0
 
 
 def test_one_queue_behind_two_constants() -> None:

@@ -156,6 +156,24 @@ def test_need_leaves_out_what_is_returned() -> None:
     assert not SHOWN[COLUMNS.index("loss_spare_bytes")]
 
 
+def test_groups_weigh_by_their_links() -> None:
+    """Three groups of several ranks, or one; PCIe of 20 GB/s opens a twelfth of A100's channels, H100 a third more."""
+
+    def groups(config: ParallelConfig, link: float | None) -> float:
+        table = MemoryPredictor.load().columns(MODEL, TRAINING, [config], intra_node_bytes_per_s=link)
+        weights = table[:, :, COLUMNS.index("group_gib")]
+        assert (weights == weights[0, 0]).all()
+        return float(weights[0, 0])
+
+    alone = replace(CONFIG, pipeline_model_parallel_size=1, data_parallel_size=1, layers_per_stage=(8,))
+    assert groups(CONFIG, None) == groups(CONFIG, 235e9) == 3.0
+    assert groups(alone, None) == 1.0
+    assert groups(alone, 20e9) == pytest.approx(20 / 235)
+    assert groups(alone, 360e9) == pytest.approx(4 / 3)
+    assert NEEDED[COLUMNS.index("group_gib")]
+    assert not SHOWN[COLUMNS.index("group_gib")]
+
+
 def test_widths_follow_shares() -> None:
     """Half certain, half buffers at 30 %: sqrt(0.02^2 + (0.5 * 0.3)^2)."""
     framework = Framework(counted=1.0, gathered_buffers=1.0, spread=0.02, buffer_spread=0.3)
@@ -166,9 +184,15 @@ def test_widths_follow_shares() -> None:
 
 def test_numbers_go_through_a_file() -> None:
     """What is written is read, errors included."""
-    framework = Framework(activations=0.25, unusable_gib=3.0, errors=(-0.1, 0.0, 0.2))
+    framework = Framework(activations=0.25, group_gib=0.5, unusable_gib=3.0, errors=(-0.1, 0.0, 0.2))
     assert framework_of(numbers_of(framework)) == framework
     assert framework_of(None) == Framework()
+
+
+def test_older_files_have_groups_in_what_is_unusable() -> None:
+    """One number for both stays one number; a file without either has the defaults."""
+    assert framework_of({"unusable_gib": 3.0}).group_gib == 0.0
+    assert framework_of({"spread": 0.04}).group_gib == Framework().group_gib
 
 
 @pytest.mark.parametrize(

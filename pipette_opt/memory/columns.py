@@ -1,0 +1,148 @@
+"""
+What one unit of each constant of a stack weighs in every stage.
+
+The few numbers here say when hosts run ahead of GPUs, which buffers find a freed block, and how NCCL's buffers go with
+links; what the constants mean, :mod:`framework` says.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.memory.formula import FormulaBytes, parameters
+from pipette_opt.memory.framework import COLUMNS
+from pipette_opt.memory.table import StageTable
+from pipette_opt.types import FloatArray
+from pipette_opt.units import GIB
+
+BUSY_MULTIPLY_ADDS = 4.5e11
+"""
+Of one layer on one rank: with more, hosts of 4 tensor ranks and 2 stages run ahead of GPUs.
+
+Seen on H100 with nanotron, as are the next two: more tensor ranks wait for each other's hosts, and more stages leave
+the first one more passes before it must wait.
+"""
+
+BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -1.0, 0.25
+
+STEP_FITS = 1.4
+"""Largest matrix of a layer in fp32 over the largest activation at which half of the gradients find a freed block."""
+
+FULL_LINK_BYTES_PER_S = 235e9
+"""Inside a host of A100 with NVLink, where NCCL opens 24 channels."""
+
+MOST_LINK = 32 / 24
+"""NCCL opens no more than 32 channels; what it takes grows with them (github.com/NVIDIA/nccl issues 864, 1685)."""
+
+WIRE_TOKENS = 8192
+"""Of a micro-batch: with more, collectives across hosts hold the hosts back where gradients are reduced, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageFacts:
+    """
+    What the columns need besides the table; every field has shape ``(num_rows,)``.
+
+    Parameters
+    ----------
+    replicas
+        Ranks that gradients are reduced over.
+    pipeline
+        Stages of the pipeline.
+    gpus_per_node
+        GPUs of one host; infinite if nobody says.
+    link
+        Of the links inside a host, see :func:`link_share`.
+    unfused_norm, unfused_softmax, flash1
+        1 where these are several kernels, and where flash attention is of the first version.
+    """
+
+    replicas: FloatArray
+    pipeline: FloatArray
+    gpus_per_node: FloatArray
+    link: FloatArray
+    unfused_norm: FloatArray
+    unfused_softmax: FloatArray
+    flash1: FloatArray
+
+
+def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
+    """
+    What one unit of each constant weighs, GiB, shape ``(MOMENTS, num_rows, len(COLUMNS))``.
+
+    Parameters
+    ----------
+    counted_bytes
+        The counted tensors: formula and network, or a trace.
+    """
+    size, zero = parameters(table), np.zeros(table.num_rows)
+    sharded = table.state_shards > 1
+    always = {
+        "base_gib": np.full(table.num_rows, float(GIB)),
+        "group_gib": GIB * facts.link * num_groups(table.tensor, facts.replicas, facts.pipeline),
+        "parameter_bytes": size,
+        "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
+    }
+    moments = (
+        always | {"counted": counted_bytes, "step_bytes": size * sharded * _fresh(table)} | _passes(table, facts),
+        always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
+    )
+    moments[0]["activations"] = moments[0]["fragments"] = formula.saved
+    rows = [np.stack([moment.get(name, zero) for name in COLUMNS], axis=1) for moment in moments]
+    return np.stack(rows) / GIB
+
+
+def num_groups(*sizes: FloatArray | float) -> FloatArray:
+    """How many of the groups have several ranks."""
+    count: FloatArray = np.sum([np.asarray(size) > 1 for size in sizes], axis=0, dtype=np.float64)
+    return count
+
+
+def link_share(bytes_per_s: float | None) -> float:
+    """How many channels NCCL opens inside a host with such links, over those of A100's NVLink; 1 if nobody says."""
+    return 1.0 if bytes_per_s is None else min(bytes_per_s / FULL_LINK_BYTES_PER_S, MOST_LINK)
+
+
+def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
+    """Columns that only the passes have, bytes."""
+    tensor = table.tensor > 1
+    gathered = tensor * table.element * table.tokens * table.hidden
+    inside = table.tensor <= facts.gpus_per_node
+    one_host = table.tensor * facts.replicas * facts.pipeline <= np.where(
+        np.isfinite(facts.gpus_per_node), facts.gpus_per_node, 0.0
+    )
+    passes = table.chunk_layers * table.in_flight * (1 - table.full)
+    again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
+    scores = (passes * (1 - table.selective) + again) * table.scores
+    logits = table.last * table.tokens * table.vocab
+    flows = np.where(inside | (facts.replicas == 1), 1.0, 1 / (1 + (table.tokens / WIRE_TOKENS) ** 2))
+    return {
+        "norm_bytes": 2 * passes * table.tokens / table.shards * table.hidden * facts.unfused_norm,
+        "score_bytes": scores * facts.unfused_softmax,
+        "fused_score_bytes": scores * (1 - facts.unfused_softmax),
+        "flash1_bytes": facts.flash1 * (table.layers > 0) * table.tokens * table.query,
+        "logit_bytes": logits,
+        "loss_spare_bytes": logits,
+        "whole_logit_bytes": logits * table.tensor * tensor,
+        "table_bytes": table.first * table.largest_table,
+        "gathered_buffers": gathered,
+        "gathered_per_layer": gathered * passes * (table.shards > 1),
+        "run_ahead_buffers": gathered * (facts.pipeline == 1) * flows,
+        "pile_up_buffers": gathered * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),
+    }
+
+
+def _fresh(table: StageTable) -> FloatArray:
+    """Share of the gradients in the optimizer step for which no freed activation is large enough."""
+    ratio = 4 * table.hidden / (table.element * np.maximum(table.tokens, 1.0) * STEP_FITS)
+    fresh: FloatArray = ratio**2 / (1 + ratio**2) / np.sqrt(table.tensor)
+    return fresh
+
+
+def _busy(table: StageTable, facts: StageFacts) -> FloatArray:
+    """How surely the GPUs are behind their hosts, 0 to 1."""
+    work = table.tokens * table.layer_parameters
+    enough = BUSY_MULTIPLY_ADDS * (table.tensor / 4) ** BUSY_BY_TENSOR * (facts.pipeline / 2) ** BUSY_BY_PIPELINE
+    doublings = np.log2(np.maximum(work, 1.0) / enough)
+    share: FloatArray = 1 / (1 + np.exp(-np.clip(doublings / _BUSY_WIDTH, -50, 50)))
+    return share
