@@ -53,6 +53,9 @@ CLOSED_FORM_SHARE = 0.4
 COMPILED_WITH = 8
 """Candidates of either kind on which kernels are tried before the search."""
 
+WORTH_SAYING = 0.001
+"""Of an iteration."""
+
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
 
@@ -164,14 +167,14 @@ def optimize(
         judged += certified.judged
     if not judged or best_first(judged)[0].objective_s is not None:
         result = solve_exact(prepared, params, watcher, hint, backend)
-        judged += judge_pool(instance, prepared.exact, result)
+        judged += judge_pool(prepared.instance, prepared.exact, result)
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
     if certified is None:
         certified = certify_judge(prepared, judged, params, watcher)
         judged += certified.judged
     plan = finish(prepared, judged, result, params, watcher, inputs, certified)
-    verify(instance, plan)
+    verify(prepared.instance, plan)
     return plan
 
 
@@ -387,6 +390,10 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
         notes.append(f"{missing} directed host pairs were not measured and are not used.")
     if memory.rejected:
         notes.append(f"{len(memory.rejected)} of {len(enumeration.candidates)} candidates do not fit in memory.")
+    edge_loss_s = prepared.instance.edge_loss_s
+    lost = 0.0 if edge_loss_s is None else edge_loss_s(ranked[0].candidate.config)
+    if lost > WORTH_SAYING * ranked[0].estimate.iteration_time_s:
+        notes.append(f"{lost:.3g} s of the iteration are expected to be lost because memory is nearly full.")
     if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
     training = prepared.instance.training

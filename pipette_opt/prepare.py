@@ -8,8 +8,8 @@ from functools import cached_property
 from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.errors import InfeasibleError, InputError
+from pipette_opt.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
-from pipette_opt.memory.framework import framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, node_blocks
@@ -77,7 +77,7 @@ def prepare(
     memory = keep_fitting(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
-    fitting = _fitting(memory.fitting)
+    instance, fitting = with_edge_loss(instance, memory), _fitting(memory.fitting)
     _check_size(instance, fitting)
     return Prepared(
         instance=instance,
@@ -112,9 +112,7 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
 
     Raises ``InputError`` for a risk that its data cannot vouch for.
     """
-    memory = instance.stack.memory
-    framework = None if memory is None else framework_of(memory, f"stack {instance.stack.name}, memory")
-    predictor = MemoryPredictor.load(framework=framework)
+    predictor = stack_predictor(instance.stack)
     if not predictor.smallest_risk <= max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in [{predictor.smallest_risk:.2g}, 1), got {max_oom_risk}.")
     return predictor
@@ -154,6 +152,7 @@ def candidate_overview(
     """Every legal configuration, those that fit first, by what they can reach at best."""
     enumeration = enumerate_with_reasons(instance, space)
     memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    instance = with_edge_loss(instance, memory)
     problem = build_problem_data(instance, _fitting(memory.fitting), memory.capacity_bytes)
     fastest: dict[ParallelConfig, float] = {}
     for candidate in problem.candidates:

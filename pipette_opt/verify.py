@@ -15,6 +15,7 @@ import numpy as np
 
 from pipette_opt.candidates import check_legal
 from pipette_opt.errors import InputError, PlanError
+from pipette_opt.fullness import with_edge_loss
 from pipette_opt.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
 from pipette_opt.parallel import Placement, RankGrid
 from pipette_opt.plan import Plan
@@ -43,6 +44,7 @@ def verify(instance: Instance, plan: Plan) -> None:
     Raises ``PlanError`` with every broken rule by name. Rules that read the map are skipped if the map itself is
     broken.
     """
+    instance = with_edge_loss(instance)
     for rules in (MAP_RULES, CONTENT_RULES):
         problems = [f"{rule.__name__}: {problem}" for rule in rules for problem in rule(instance, plan)]
         if problems:

@@ -12,36 +12,28 @@ What fragments cannot be used, so the edge is set a little before the end. It do
 nine, three are neither predicted to be near it nor of the version below.
 
 Once in an iteration any job may lose time there: the optimizer's step and the reductions ask for other sizes than the
-layers did, so cached blocks go back and are asked for again in the next iteration. Of the 13B runs of another sweep
-(A100) with more than nine tenths of the memory in use five lose 4 to 6 s in an iteration of 30 to 50 s, jobs without a
-pipeline among them, and more than ten lose nothing; so what is near is soft, and the loss is the mean over all.
+layers did, so cached blocks go back and are asked for again in the next iteration; all of that is as large as what a
+rank holds of the parameters. Of the 13B runs of another sweep (A100) with more than nine tenths of the memory in use
+five lose 4 to 6 s in an iteration of 30 to 50 s, jobs without a pipeline among them, and more than ten lose nothing; so
+what is near is soft, and the loss is the mean over all.
 
-Plans have nothing of it: ``solve`` refuses what may run out of memory.
+Plans have the same from :mod:`pipette_opt.fullness`.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 
-from pipette_opt.backtest.cases import Case, num_microbatches
+from pipette_opt.backtest.cases import Case
 from pipette_opt.backtest.memory import framework_of_stack, row_memory
+from pipette_opt.fullness import EDGE, near_risk
 from pipette_opt.memory.calibration import predict_memory
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.spread import oom_probability
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 from pipette_opt.types import FloatArray
-
-EDGE = 0.95
-"""Of the usable memory."""
-
-
-NEAR, WIDTH = 0.9, 0.1
-"""
-Where jobs begin to lose time once in an iteration, of the usable memory, and the standard deviation of the logarithm.
-"""
 
 
 def edge_risks(cases: Sequence[Case], stack: StackSpec) -> FloatArray:
@@ -64,8 +56,8 @@ def edge_risk(case: Case, framework: Framework) -> tuple[float, float]:
     if run is None:
         return 0.0, 0.0
     memory = predict_memory(framework, run)
-    beyond = np.log(memory.needed_gib / (NEAR * memory.usable_gib)) / WIDTH
-    return oom_probability(replace(memory, usable_gib=EDGE * memory.usable_gib)), NormalDist().cdf(float(beyond))
+    at_edge = oom_probability(replace(memory, usable_gib=EDGE * memory.usable_gib))
+    return at_edge, near_risk(memory.needed_gib / memory.usable_gib)
 
 
 def keeps_memory(run: MeasuredRun) -> bool:
@@ -76,12 +68,3 @@ def keeps_memory(run: MeasuredRun) -> bool:
     """
     broken = run.extra.get("after_pp_fix", "").lower() == "false" and (run.pp or 1) > 1
     return broken and not run.zero_stage
-
-
-def edge_times_s(cases: Sequence[Case]) -> FloatArray:
-    """What a job at the edge, and near it, loses in one iteration, seconds, shape ``(len(cases), 2)``."""
-    lost = []
-    for case in cases:
-        pp, stack = case.config.pipeline_model_parallel_size, case.instance.stack
-        lost.append((stack.flush_s * (1.0 - 1.0 / pp) * (num_microbatches(case) + pp - 1), stack.refill_s))
-    return np.array(lost).reshape(-1, 2)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipette_opt.backtest.cases import Case, Skipped, make_cases, num_microbatches
-from pipette_opt.backtest.edge import edge_risks, edge_times_s
+from pipette_opt.backtest.edge import edge_risks
 from pipette_opt.backtest.rivals import RIVALS
 from pipette_opt.backtest.versions import run_version
+from pipette_opt.costs.edge import edge_times_s
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator.many import judge_many
 from pipette_opt.read.runs import MeasuredRun
@@ -105,7 +106,11 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
         placed = [placed_times(cases[i].instance, cases[i].config, cases[i].placement) for i in members]
         times[members] = judge_many(placed, [num_microbatches(cases[i]) for i in members], p2p)
     times *= [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
-    return times if edge_risk is None else times + (edge_risk * edge_times_s(cases)).sum(axis=1)
+    if edge_risk is None:
+        return times
+    lost: FloatArray = np.array([edge_times_s(case.instance, case.config) for case in cases]).reshape(-1, 2)
+    times += (edge_risk * lost).sum(axis=1)
+    return times
 
 
 def rival_times_s(case: Case) -> dict[str, float]:

@@ -159,6 +159,7 @@ def read_job(
     from dataclasses import asdict
 
     from pipette_opt.cli.inputs import cluster_record
+    from pipette_opt.fullness import with_edge_loss
     from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.files import sha256_of
@@ -235,7 +236,7 @@ def read_job(
     }
     if num_gpus is None and shown is not None:
         num_gpus = shown.num_gpus
-    return Job(instance=instance, num_gpus=num_gpus, inputs=inputs)
+    return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
 
 
 def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:

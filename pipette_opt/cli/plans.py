@@ -112,10 +112,11 @@ def _recorded(plan: "Plan", path: Path) -> dict[str, str]:
 
 def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
+    from pipette_opt.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
 
     try:
-        return Instance(
+        instance = Instance(
             model=ModelSpec(**plan.inputs["model"]),
             cluster=cluster,
             training=TrainingSpec(**plan.inputs["training"]),
@@ -125,6 +126,7 @@ def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance"
             profile=_profile(plan),
             stack=StackSpec(**plan.inputs.get("stack", {})),
         )
+        return with_edge_loss(instance)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -60,7 +60,7 @@ class StageCompute:
     forward_s, backward_s
         By kind of GPU, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
-        Optimizer step of the slowest stage on the slowest kind.
+        Optimizer step of the slowest stage on the slowest kind, and what is lost where memory is nearly full.
     idle_forward_s, idle_backward_s
         Time of one layer in which the device waits for the host, the shortest of all kinds; tensor communication
         hides in it.
@@ -136,10 +136,11 @@ def stage_compute(
         backward[kind, -1, -1] += head[1]
     slower = _straggling(instance, config, rates)
     fixed = rates.micro_batch_s / 2.0 / config.num_chunks
+    lost = 0.0 if instance.edge_loss_s is None else instance.edge_loss_s(config)
     return StageCompute(
         forward_s=forward * slower + fixed,
         backward_s=backward * slower + fixed,
-        optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds),
+        optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds) + lost,
         idle_forward_s=float(idle[:, 0].min()),
         idle_backward_s=float(idle[:, 1].min()),
     )

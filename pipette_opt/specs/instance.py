@@ -1,6 +1,8 @@
 """Everything given, together."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pipette_opt.errors import InputError
 from pipette_opt.specs.cluster import ClusterSpec
@@ -28,6 +30,9 @@ class Instance:
         What the software attains of the hardware.
     allreduce
         How gradients are reduced over several hosts.
+    edge_loss_s
+        Seconds that a configuration loses in one iteration where its memory is nearly full; see
+        :mod:`pipette_opt.fullness`.
     """
 
     model: ModelSpec
@@ -38,6 +43,7 @@ class Instance:
     profile: ComputeProfile | None = None
     stack: StackSpec = DEFAULT_STACK
     allreduce: Collective = "ring"
+    edge_loss_s: Callable[[Any], float] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what only the memory side knows, before anything is timed wrongly."""

@@ -1,0 +1,105 @@
+"""
+What plans lose where memory is nearly full, by what the stack's runs lost there.
+
+The caching allocator gives its blocks back to the driver and asks for them again, which stops the device. How near a
+plan is to that follows from its memory; ``Instance.edge_loss_s`` hands it to the costs, so that the solver, the judge
+and back-tests have one clock. A stack that was not calibrated to both times and memory has no such loss.
+"""
+
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from pipette_opt.costs.edge import edge_times_s
+from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
+from pipette_opt.memory.framework import framework_of
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import Instance, StackSpec
+from pipette_opt.types import IntArray
+
+EDGE = 0.95
+"""Of the usable memory: what fragments cannot be used."""
+
+NEAR, WIDTH = 0.9, 0.1
+"""
+Where jobs begin to lose time once in an iteration, of the usable memory, and the standard deviation of the logarithm.
+"""
+
+
+def stack_predictor(stack: StackSpec) -> MemoryPredictor:
+    """The shipped memory predictor, with the constants of the stack if it has some for memory."""
+    framework = None if stack.memory is None else framework_of(stack.memory, f"stack {stack.name}, memory")
+    return MemoryPredictor.load(framework=framework)
+
+
+def with_edge_loss(instance: Instance, memory: MemoryCheck | None = None) -> Instance:
+    """
+    The instance with a clock that knows full memory; as it is where the stack has no such loss, or where it knows.
+
+    Parameters
+    ----------
+    memory
+        Of configurations that were checked before, on the same cluster.
+    """
+    stack = instance.stack
+    if stack.memory is None or not (stack.flush_s or stack.refill_s_per_billion):
+        return instance
+    if instance.edge_loss_s is not None and memory is None:
+        return instance
+    loss = EdgeLoss(instance=instance, predictor=stack_predictor(stack))
+    if memory is not None:
+        loss.learn(memory)
+    return replace(instance, edge_loss_s=loss)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeLoss:
+    """Seconds that a configuration is expected to lose in one iteration, as a function that remembers."""
+
+    instance: Instance
+    predictor: MemoryPredictor
+    _known: dict[ParallelConfig, float] = field(init=False, repr=False, default_factory=dict)
+
+    def __call__(self, config: ParallelConfig) -> float:
+        """Of one configuration, wherever it is placed."""
+        if config not in self._known:
+            self.learn(keep_fitting(self.instance, [config], self.predictor))
+        return self._known[config]
+
+    def learn(self, memory: MemoryCheck) -> None:
+        """Of all that were checked."""
+        gpus = np.repeat(np.sort(memory.capacity_bytes)[::-1], self.instance.cluster.gpus_per_node)
+        for one in (*memory.fitting, *memory.rejected):
+            self._known[one.config] = self._loss_s(one, gpus)
+
+    def _loss_s(self, checked: CheckedConfig, gpus: IntArray) -> float:
+        """
+        Stages are matched with GPUs as the memory filter does, the largest need with the largest capacity.
+
+        Parameters
+        ----------
+        gpus
+            What there is on each GPU, descending.
+        """
+        needed, spread = checked.prediction.predicted_bytes, checked.prediction.spread
+        order = np.argsort(-needed)
+        last = checked.config.world_size // len(needed) * np.arange(1, len(needed) + 1) - 1
+        usable = np.maximum(gpus[np.minimum(last, len(gpus) - 1)], 1)
+        at_edge = self.predictor.oom_probability(needed[order], (EDGE * usable).astype(np.int64), spread[order])
+        near = near_risk(float((needed[order] / usable).max()))
+        flushes_s, refill_s = edge_times_s(self.instance, checked.config)
+        return float(at_edge.max()) * flushes_s + near * refill_s
+
+
+def near_risk(fullness: float) -> float:
+    """
+    Probability of a loss once in an iteration.
+
+    Parameters
+    ----------
+    fullness
+        What the fullest stage needs, over what it may use.
+    """
+    return NormalDist().cdf(float(np.log(fullness / NEAR)) / WIDTH)
