@@ -9,6 +9,8 @@ from measured_runs import measured_run
 from pipette_opt.backtest.cases import Case, make_cases
 from pipette_opt.backtest.edge import edge_risks
 from pipette_opt.backtest.predict import predict_runs, predicted_times_s
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.fullness import with_edge_loss
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
@@ -59,3 +61,13 @@ def test_predictions_have_it() -> None:
     plain = predicted_times_s(cases(run))[0]
     (prediction,) = predict_runs([run], FITTED, rivals=False)
     assert prediction.iter_time_s == pytest.approx(plain + 0.5 * 0.5 * 9, rel=1e-6)
+
+
+def test_plans_and_back_tests_have_one_clock() -> None:
+    """Job by job, up to the end of memory, the judge says of a plan what back-tests say of a run."""
+    unsure = replace(FITTED, memory=numbers_of(Framework(spread=0.1)))
+    jobs = cases(*(measured_run(num_layers=24 * times) for times in range(1, 16)), stack=unsure)
+    risks = edge_risks(jobs, unsure)
+    assert ((risks > 0.1) & (risks < 0.9)).any(axis=0).all()
+    judged = [estimate(with_edge_loss(job.instance), job.config, job.placement).iteration_time_s for job in jobs]
+    assert predicted_times_s(jobs, risks) == pytest.approx(judged)
