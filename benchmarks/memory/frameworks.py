@@ -16,6 +16,7 @@ from pipette_opt.backtest.memory_evaluation import SPLITS, measured_folder, spli
 from pipette_opt.files import write_atomically
 from pipette_opt.memory.calibration import MemoryRun, peak_errors
 from pipette_opt.memory.framework import Framework, numbers_of
+from pipette_opt.memory.overhead import DEFAULT_OVERHEAD
 from pipette_opt.memory.spread import fit_framework
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
@@ -26,6 +27,9 @@ HEAD = "What the constants mean: class Framework in pipette_opt/memory/framework
 
 BUCKET_ELEMENTS = 5e8
 """DeepSpeed's default ``reduce_bucket_size`` and ``allgather_bucket_size``."""
+
+RESERVED = replace(Framework(), counted=DEFAULT_OVERHEAD.fragmentation)
+"""What is assumed of stacks whose reserved memory is told, with the allocator's gaps."""
 
 
 def main() -> None:
@@ -65,7 +69,7 @@ def main() -> None:
         "reserved",
         f"of {len(off)} published peaks in bf16 (Llama 3.1 8B, FSDP over 8 GPUs) the prediction is "
         f"{off.min():+.0%} to {off.max():+.0%} off, as its recomputation of single operators is not modelled",
-        replace(Framework(), spread=0.15),
+        replace(RESERVED, spread=0.15),
     )
     write(
         "deepspeed",
@@ -74,7 +78,7 @@ def main() -> None:
         "bits at DeepSpeed's default size of 5e8 elements. No public peaks were found; calibrate on your own runs.",
         "reserved",
         "not measured",
-        replace(Framework(), base_gib=2 * 2 * BUCKET_ELEMENTS / GIB, spread=0.15),
+        replace(RESERVED, base_gib=RESERVED.base_gib + 2 * 2 * BUCKET_ELEMENTS / GIB, spread=0.15),
     )
 
 

@@ -41,9 +41,11 @@ class Framework:
     Parameters
     ----------
     counted
-        Share of the counted tensors that is there: allocator slack above 1, tensors counted too many below.
+        Share of the counted tensors that is there: above 1 for gaps of the allocator, which peaks of allocated memory do
+        not show; below 1 for tensors counted too many.
     base_gib
-        There whatever the model: workspaces, and everything that scales with nothing.
+        There whatever the model: workspaces, and everything that scales with nothing. What is assumed are those of
+        cuBLAS and cuBLASLt on Hopper, 32 MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
         Per parameter beyond weights and gradients as counted; -2 where gradients stay in 16 bits.
     gradient_copy_bytes
@@ -106,8 +108,8 @@ class Framework:
         Versions of the stack and the logarithm of what each takes over what the one of the constants takes.
     """
 
-    counted: float = 1.04
-    base_gib: float = 0.0
+    counted: float = 1.0
+    base_gib: float = 0.0625
     parameter_bytes: float = 0.0
     gradient_copy_bytes: float = 0.0
     step_bytes: float = 0.0
