@@ -41,7 +41,7 @@ class Framework:
     Parameters
     ----------
     counted
-        Share of the counted tensors that is there: above 1 for gaps of the allocator, which peaks of allocated memory do
+        Share of the counted tensors there: above 1 for gaps of the allocator, which peaks of allocated memory do
         not show; below 1 for tensors counted too many.
     base_gib
         There whatever the model: workspaces, and everything that scales with nothing. What is assumed are those of
