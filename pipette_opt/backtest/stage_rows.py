@@ -42,8 +42,8 @@ SPLIT_SHARE = 4 / 9
 CORE_BYTES, SCORE_BYTES = 3.0, 5.0
 """Per attention score: the dropped-out probabilities and the mask at least, and with the softmax's output."""
 
-VOCAB_SIZE = 51200
-"""GPT-2's vocabulary, padded as Megatron-LM does, where a row does not say."""
+VOCAB_SIZE = 50304
+"""GPT-2's vocabulary, padded to 128, where a row does not say; parameters of first stages agree."""
 
 TUNED = re.compile(r"full on (\d+) of (\d+) layers")
 OFFLOADED = re.compile(r"offload W,G,O,A \[([^\]]*)\]")
@@ -105,13 +105,18 @@ def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
 
 
 def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tuple[float, float]:
-    """Attentions and MLPs of a stage, from its operators (8 and 5) and parameters (4 and 8 hidden sizes squared)."""
-    hidden, ends = run.hidden or 1, int(value["stage"] == 0) + int(value["stage"] == (run.pp or 1) - 1)
-    tables = (run.vocab or VOCAB_SIZE) * hidden * min(ends, 1) + (value["stage"] == 0) * (run.seq_len or 0) * hidden
-    quarters = max(value["params_on_rank"] * tensor - tables, 0.0) / (4 * hidden**2)
-    operators = max(value["stage_ops"] - ends, 0.0)
+    """
+    Attentions and MLPs of a stage, from its operators (8 and 5) and parameters (4 and 8 hidden sizes squared).
+
+    The first stage has the embedding besides, the last one a norm and the output product, whose table is its own. A
+    stage may end within a layer, so attentions are rounded to whole ones.
+    """
+    hidden, is_first, is_last = run.hidden or 1, value["stage"] == 0, value["stage"] == (run.pp or 1) - 1
+    tables = (run.vocab or VOCAB_SIZE) * (is_first + is_last) + (run.seq_len or 0) * is_first
+    quarters = max(value["params_on_rank"] * tensor - tables * hidden, 0.0) / (4 * hidden**2)
+    operators = value["stage_ops"] - is_first - 2 * is_last
     per_mlp = MLP_OPERATORS / 2
-    attentions = max((operators - per_mlp * quarters) / (ATTENTION_OPERATORS - per_mlp), 0.0)
+    attentions = max(round((operators - per_mlp * quarters) / (ATTENTION_OPERATORS - per_mlp)), 0)
     return attentions, max((quarters - attentions) / 2, 0.0)
 
 
