@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipette_opt.backtest.expert_columns import check_experts, expert_degrees, expert_model_fields
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.runs import MeasuredRun
@@ -16,7 +17,7 @@ from pipette_opt.types import RecomputeGranularity
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """What a row must say to be predicted."""
 
-GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h")
+GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
 """Names of models whose MLP is gated, with rotary positions, RMSNorm and no biases."""
 
 NORM_KERNEL = "rms kernel"
@@ -85,6 +86,7 @@ def make_case(
         config = run_config(run)
         config.num_microbatches(training.global_batch_size)
         _check_precision(run.precision)
+        check_experts(model, training, config)
         spec = cluster or assumed_cluster(run, run.gpu, stack)
         placement = identity_placement(config, spec.gpus_per_node, np.arange(spec.num_nodes), "tp-cp-ep-dp-pp")
     except ValueError as error:
@@ -151,6 +153,7 @@ def run_model(run: MeasuredRun) -> ModelSpec:
         normalization="RMSNorm" if modern else "LayerNorm",
         hidden_dropout=0.0 if modern else 0.1,
         attention_dropout=0.0 if modern else 0.1,
+        **expert_model_fields(run),
     )
 
 
@@ -194,6 +197,7 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         sequence_parallel=bool(run.seq_parallel) and run.tp > 1,
         recompute_granularity=granularity[run.recompute],
         use_distributed_optimizer=bool(run.zero_stage) and run.dp * run.cp > 1,
+        **expert_degrees(run),
     )
 
 

@@ -100,6 +100,36 @@ def test_kernels_by_name(kernel: str, expected: tuple[str, int, bool]) -> None:
     assert found == expected
 
 
+MIXTURE = {"num_experts": "8", "moe_router_topk": "2", "moe_ffn_hidden_size": "1024.0", "ep": "4"}
+
+
+def test_mixtures_of_experts() -> None:
+    """Experts, and their degrees, as further columns say; ``etp`` is the tensor size without them."""
+    made = case(measured_run(extra=MIXTURE))
+    assert (made.instance.model.num_experts, made.instance.model.expert_ffn_size) == (8, 1024)
+    assert made.config.expert_model_parallel_size == 4
+    assert made.config.expert_tensor_size == made.config.tensor_model_parallel_size
+    split = case(measured_run(extra=MIXTURE | {"ep": "8", "etp": "1"}))
+    assert (split.config.expert_model_parallel_size, split.config.expert_tensor_size) == (8, 1)
+    assert case(measured_run(extra={"ep": "4", "num_experts": ""})).config.expert_model_parallel_size == 1
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"num_experts": "many"}, "num_experts must be a whole number, got 'many'"),
+        ({"ep": "1.5"}, "ep must be a whole number, got '1.5'"),
+        ({"ep": "3"}, "num_experts=8 is no multiple of expert_model_parallel_size=3"),
+        ({"moe_router_topk": "9"}, "moe_router_topk must be <= num_experts=8, got 9"),
+    ],
+)
+def test_damaged_experts_say_why(extra: dict[str, str], reason: str) -> None:
+    """Each with the column."""
+    made = make_case(measured_run(extra=MIXTURE | extra), DEFAULT_STACK)
+    assert isinstance(made, Skipped)
+    assert reason in made.reason
+
+
 def test_a_named_norm_kernel_makes_the_others_unfused() -> None:
     """Only in the source that names it."""
     runs = [

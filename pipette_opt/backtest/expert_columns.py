@@ -1,0 +1,47 @@
+"""Columns of ``runs.csv`` about mixtures of experts."""
+
+from typing import Any
+
+from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, experts
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
+"""Fields of the same name of ``ModelSpec``; the others only count beside the first."""
+
+DEGREE_COLUMNS = {"ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size"}
+"""And the fields of ``ParallelConfig`` that they are."""
+
+
+def expert_model_fields(run: MeasuredRun) -> dict[str, Any]:
+    """Fields of a row's model; none of a dense one. Raises ``ValueError`` for what is no whole number."""
+    fields = {name: _whole(run, name) for name in MODEL_COLUMNS}
+    return {} if fields["num_experts"] is None else {name: value for name, value in fields.items() if value is not None}
+
+
+def expert_degrees(run: MeasuredRun) -> dict[str, Any]:
+    """Fields of a row's configuration; none of a dense model's. Raises ``ValueError`` for what is no whole number."""
+    if _whole(run, "num_experts") is None:
+        return {}
+    degrees = {field: _whole(run, name) for name, field in DEGREE_COLUMNS.items()}
+    return {field: value for field, value in degrees.items() if value is not None}
+
+
+def check_experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> None:
+    """Raise ``ValueError`` for experts that do not come out even."""
+    for rule in (experts, expert_ranks, expert_widths):
+        problem = rule(model, training, config)
+        if problem is not None:
+            raise ValueError(problem)
+
+
+def _whole(run: MeasuredRun, name: str) -> int | None:
+    """A whole number, ``2.0`` counts; ``None`` for an empty cell."""
+    text = run.extra.get(name, "")
+    if text.lower() in ("", "nan", "none", "null"):
+        return None
+    digits = text.removesuffix(".0")
+    if not digits.isdecimal():
+        raise ValueError(f"{name} must be a whole number, got {text!r}")
+    return int(digits)
