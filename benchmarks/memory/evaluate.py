@@ -39,9 +39,11 @@ HINDSIGHT = (
     "The least factor by which bounds reach further beyond the calibrated sizes, 1.25, is the mean over the splits "
     'under "More than the size is new", which are no test of it. In which order operators of Aceso are recomputed, '
     "and that 2 bytes of a parameter's state are gone while passes run, was chosen on the L4 rows alone, each model "
-    "predicted from the others. That NCCL's buffers go with the links inside a host was written with the peaks of L4 "
+    "predicted from the others; that first and last stages have tables and operators of their own, by their "
+    "parameters. That NCCL's buffers go with the links inside a host was written with the peaks of L4 "
     "and A10G in sight; that bounds of rows that name no attention kernel cover both, and have Student's tails where "
-    "nothing was fitted, with Megatron-LM's tests in sight."
+    "nothing was fitted, and that unfitted allocations have no gaps but cuBLAS's workspaces, with Megatron-LM's tests "
+    "and Mist's plans in sight."
 )
 
 
