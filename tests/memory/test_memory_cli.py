@@ -149,7 +149,9 @@ def test_profiles_change_the_answer() -> None:
         (rows[name],) = json.loads(found.stdout)
         assert rows[name]["predicted_gib"] < rows[name]["upper_gib"]
     assert rows["nanotron"]["predicted_gib"] > 1.08 * rows["megatron-core"]["predicted_gib"]
-    assert rows["deepspeed"]["predicted_gib"] - rows["megatron-core"]["predicted_gib"] == pytest.approx(1.8626)
+    # DeepSpeed's buckets, and gaps of the allocator, 4 % of the counted tensors.
+    beyond = rows["deepspeed"]["predicted_gib"] - rows["megatron-core"]["predicted_gib"] - 1.8626
+    assert 0.03 < beyond / rows["megatron-core"]["predicted_gib"] < 0.04
 
 
 def test_collect_writes_the_points(tmp_path: Path) -> None:
