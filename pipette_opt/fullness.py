@@ -44,7 +44,7 @@ def with_edge_loss(instance: Instance, memory: MemoryCheck | None = None) -> Ins
         Of configurations that were checked before, on the same cluster.
     """
     stack = instance.stack
-    if stack.memory is None or not (stack.flush_s or stack.refill_s_per_billion):
+    if stack.memory is None or not (stack.flush_s or stack.refill_s):
         return instance
     if instance.edge_loss_s is not None and memory is None:
         return instance

@@ -19,7 +19,7 @@ from pipette_opt.prepare import prepare
 from pipette_opt.specs import DEFAULT_STACK, Instance, StackSpec, TrainingSpec
 
 CALIBRATED = replace(DEFAULT_STACK, memory=numbers_of(Framework(spread=0.01)))
-LOSSY = replace(CALIBRATED, flush_s=0.5, refill_s_per_billion=3.0)
+LOSSY = replace(CALIBRATED, flush_s=0.5, refill_s=3.0)
 SPACE = SearchSpace(virtual_pipeline=(1,), tensor_parallel=(2, 8), uneven_layers=False)
 
 
@@ -89,7 +89,7 @@ def test_a_plan_that_fills_less_memory_wins() -> None:
     """Where full memory costs minutes; the plan says nothing then, and what it costs where it stays full."""
     params = OptimizeParams(time_limit_s=3.0)
     full = optimize(job(CALIBRATED), SPACE, params)
-    dear = job(replace(LOSSY, refill_s_per_billion=1000.0))
+    dear = job(replace(LOSSY, refill_s=1000.0))
     lean = optimize(dear, SPACE, params)
     loss = with_edge_loss(dear).edge_loss_s
     assert loss is not None

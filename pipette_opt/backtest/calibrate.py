@@ -77,7 +77,7 @@ FREE = (
     Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
     Free(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
     Free(name="flush_s", spread=1.5, start=0.1),
-    Free(name="refill_s_per_billion", spread=1.5, start=0.2),
+    Free(name="refill_s", spread=1.5, start=0.5),
     Free(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
     Free(name="iteration_s", spread=1.0, start=20e-3),
     Free(name="collective_s", spread=0.5, start=30e-6),
@@ -314,7 +314,7 @@ def _free(
             return False
         if one.between_hosts and not several_hosts:
             return False
-        told_by = {"flash1": flash1, "flush_s": at_edge, "refill_s_per_billion": near_edge, "group_wait_s": groups}
+        told_by = {"flash1": flash1, "flush_s": at_edge, "refill_s": near_edge, "group_wait_s": groups}
         if not told_by.get(one.name, True):
             return False
         return flash or not one.name.startswith("best_attention")

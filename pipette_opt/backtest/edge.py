@@ -12,10 +12,11 @@ What fragments cannot be used, so the edge is set a little before the end. It do
 nine, three are neither predicted to be near it nor of the version below.
 
 Once in an iteration any job may lose time there: the optimizer's step and the reductions ask for other sizes than the
-layers did, so cached blocks go back and are asked for again in the next iteration; all of that is as large as what a
-rank holds of the parameters. Of the 13B runs of another sweep (A100) with more than nine tenths of the memory in use
-five lose 4 to 6 s in an iteration of 30 to 50 s, jobs without a pipeline among them, and more than ten lose nothing; so
-what is near is soft, and the loss is the mean over all.
+layers did, so cached blocks go back and are asked for again in the next iteration. Of the 13B runs of another sweep
+(A100) with more than nine tenths of the memory in use five lose 4 to 6 s in an iteration of 30 to 50 s, jobs without a
+pipeline among them, and more than ten lose nothing; so what is near is soft, and the loss is the mean over all. (A loss
+in proportion to what a rank holds of the parameters predicts groups left out worse: 4.3 % instead of 4.1 % on H100,
+alike on A100.)
 
 Plans have the same from :mod:`pipette_opt.fullness`.
 """

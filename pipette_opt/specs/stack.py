@@ -45,9 +45,8 @@ class StackSpec:
     flush_s
         What a job at the edge of its memory loses in each micro-batch, in a deep pipeline: the allocator gives its
         blocks back and asks again.
-    refill_s_per_billion
-        What a job near the end of its memory loses once in an iteration, in the mean, for each billion parameters that
-        a rank of its largest stage holds.
+    refill_s
+        What a job near the end of its memory loses once in an iteration, in the mean.
     micro_batch_s
         What one stage adds to each micro-batch: bookkeeping, and the wait for the host around its messages.
     iteration_s
@@ -103,7 +102,7 @@ class StackSpec:
     pipelined_wait_s: float = 0.0
     group_wait_s: float = 0.0
     flush_s: float = 0.0
-    refill_s_per_billion: float = 0.0
+    refill_s: float = 0.0
     micro_batch_s: float = 0.0
     iteration_s: float = 0.0
     collective_s: float = 0.0
@@ -146,7 +145,7 @@ class StackSpec:
             "pipelined_wait_s",
             "group_wait_s",
             "flush_s",
-            "refill_s_per_billion",
+            "refill_s",
             "micro_batch_s",
             "iteration_s",
             "straggling",

@@ -15,7 +15,7 @@ from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 
-FITTED = replace(DEFAULT_STACK, flush_s=0.5, refill_s_per_billion=3.0, memory=numbers_of(Framework(spread=0.01)))
+FITTED = replace(DEFAULT_STACK, flush_s=0.5, refill_s=3.0, memory=numbers_of(Framework(spread=0.01)))
 
 
 def cases(*runs: MeasuredRun, stack: StackSpec = FITTED) -> list[Case]:
