@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,23 +12,30 @@ import numpy as np
 import pytest
 from measured_runs import measured_run
 
+from pipette_opt.backtest.cases import Case, make_case
+from pipette_opt.specs import DEFAULT_STACK
 from pipette_opt.types import FloatArray
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "backtest"
 
 
-@pytest.fixture(scope="module")
-def het_model() -> ModuleType:
-    """The module beside the benchmark."""
+def loaded(file: str, name: str) -> ModuleType:
+    """A module beside the benchmark."""
     if not FOLDER.is_dir():
         pytest.skip("benchmarks are not beside the installed package")
-    spec = importlib.util.spec_from_file_location("het_model", FOLDER / "het_model.py")
+    spec = importlib.util.spec_from_file_location(name, FOLDER / file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["het_model"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def het_model() -> ModuleType:
+    """AMP's unequal layers."""
+    return loaded("het_model.py", "het_model")
 
 
 def layers() -> dict[int, FloatArray]:
@@ -43,7 +51,26 @@ def test_without_measurements(tmp_path: Path) -> None:
     environment = {**os.environ, "PIPETTE_OPT_SHARED": str(tmp_path), "PYTHONPATH": str(FOLDER.parents[1])}
     command = [sys.executable, str(FOLDER / "run.py"), "--out", str(out), "--jobs", "1"]
     subprocess.run(command, env=environment, capture_output=True, check=True)
-    assert out.read_text().count("| not there |") == 7
+    assert out.read_text().count("| not there |") == 8
+
+
+def test_rows_of_experts_say_what_the_source_leaves_out(het_model: ModuleType) -> None:
+    """Only GPT-OSS in 16 bits; the degree comes out of the notes, a fabric over many hosts is one host."""
+    run = loaded("run.py", "backtest_run")
+    assert run.het_model is het_model
+    one = measured_run(model="GPT OSS 120B", num_gpus=64, tp=1, pp=4, dp=16, gbs=1280, mbs=1, notes="EP 8; FSDP 0")
+    fabric = replace(one, gpu_name="GB200", gpus_per_node=4)
+    others = [replace(one, precision="mxfp8"), replace(one, model="Llama-3-8B"), replace(one, gpu=None)]
+    seen, judged = run.experts([one, fabric, *others])
+    assert not seen
+    assert [(each.model, each.gpus_per_node) for each in judged] == [
+        ("GPT OSS 120B, A100-80GB", 8),
+        ("GPT OSS 120B, GB200", 64),
+    ]
+    case = make_case(judged[0], DEFAULT_STACK)
+    assert isinstance(case, Case)
+    assert case.config.expert_model_parallel_size == 8
+    assert 115e9 < case.instance.model.num_parameters < 118e9
 
 
 def test_one_stage_on_one_gpu_each(het_model: ModuleType) -> None:
