@@ -50,12 +50,18 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
   each ring has. Which host is meant, and that all rows have their columns in the same order, is left out. An infeasible
   model with a ceiling proves the ceiling; the model has counts and no objective, so its proofs are of integers. Costs
   of classes that differ by little are first taken for the least of them, so that equal racks are seen to be equal. What
-  counts are found is made a placement and annealed: on many hosts this is where good placements come from.
+  counts are found is made a placement and annealed: on many hosts this is where good placements come from;
+- patterns of classes (:mod:`~pipette_opt.solver.merged`): the joint model with classes for hosts, each in as many cells
+  as it has members. Columns and the order of the rings are kept, only which host is meant is not, so this tells more
+  than counts, of any candidate, but takes longer. Below the incumbent nothing is minimised where grids are large:
+  ceilings are refuted. The best pattern tells which classes to split, until, on few hosts, all are single: then it is
+  exact. What patterns are found are annealed, too.
 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done;
 what any engine proves about one counts for all others. What is chosen by itself: bounds without a search for all;
 single columns out of a few hosts are left to the search of a chain; of the others, those with more than a few cells
-get rows of classes, most promising first, then the search of a grid and the model in turn, with slices of time that
-double, except that grids of more than :data:`~pipette_opt.solver.counting.LARGE_CELLS` cells are left to the search
-where it applies. The log (``INFO``) says what each engine proved and in what time.
+get rows of classes, most promising first, then patterns of classes, the search of a grid and the model in turn, with
+slices of time that double, except that grids of more than :data:`~pipette_opt.solver.counting.LARGE_CELLS` cells are
+not left to the model where the search applies, nor to the search while patterns still raise the bound. The log
+(``INFO``) says what each engine proved and in what time.
 """

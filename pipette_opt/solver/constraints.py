@@ -23,12 +23,14 @@ def add_one_host_per_cell(model: CpModel, data: ProblemData, variables: Variable
 
 
 def add_one_cell_per_host(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """No host has two cells."""
+    """No host has two cells, nor more than its copies."""
     for grid in variables.grids:
-        for node in range(data.num_nodes):
+        for node, copies in enumerate(grid.copies.tolist()):
             cells = grid.cells_on(node)
-            if len(cells) > 1:
+            if copies == 1 and len(cells) > 1:
                 model.add_at_most_one(cells)
+            elif len(cells) > copies:
+                model.add(LinearExpr.sum(cells) <= copies)
 
 
 def add_memory_capacity(model: CpModel, data: ProblemData, variables: Variables) -> None:
@@ -46,7 +48,7 @@ def add_links_exist(model: CpModel, data: ProblemData, variables: Variables) -> 
     """Cells that talk are on hosts with a link that the chosen candidate may use."""
     for grid in variables.grids:
         for tail, head in grid.hops():
-            usable = [usable_hops(candidate, tail, head) for candidate in grid.candidates]
+            usable = [usable_hops(candidate, tail, head, grid.copies) for candidate in grid.candidates]
             for_some: BoolArray = np.logical_or.reduce(usable)
             _forbid(model, grid, tail, head, ~for_some, [])
             for index, for_this in zip(grid.members, usable, strict=True):
@@ -56,10 +58,16 @@ def add_links_exist(model: CpModel, data: ProblemData, variables: Variables) -> 
 def _forbid(
     model: CpModel, grid: GridVariables, tail: Cell, head: Cell, pairs: BoolArray, condition: list[IntVar]
 ) -> None:
-    """Under a condition, the two cells are not on these pairs of hosts; two cells on one host are excluded anyway."""
+    """Under a condition, the two cells are not on these pairs of hosts; two cells on one host are excluded anyway,
+    unless it has copies.
+    """
     heads = grid.hosts_of(head)
     for node, host in grid.hosts_of(tail).items():
-        others = [heads[other] for other in np.flatnonzero(pairs[node]).tolist() if other in heads and other != node]
+        others = [
+            heads[other]
+            for other in np.flatnonzero(pairs[node]).tolist()
+            if other in heads and (other != node or grid.copies[node] > 1)
+        ]
         if others:
             model.add(LinearExpr.sum(others) == 0).only_enforce_if([host, *condition])
 
@@ -83,12 +91,14 @@ def add_first_column_has_least_host(model: CpModel, data: ProblemData, variables
                         model.add_at_most_one([first[node], *before])
 
 
-CONSTRAINTS = (
+RULES = (
     add_one_candidate,
     add_one_host_per_cell,
     add_one_cell_per_host,
     add_memory_capacity,
     add_links_exist,
-    add_first_column_has_least_host,
 )
-"""All rules, in the order in which they are added."""
+"""What a placement must keep, in the order in which it is added."""
+
+CONSTRAINTS = (*RULES, add_first_column_has_least_host)
+"""All of these, and one of equal placements."""

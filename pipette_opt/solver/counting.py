@@ -1,9 +1,7 @@
 """Bounds from counts of classes of hosts, and the placements that such counts promise."""
 
-from collections.abc import Callable
-
-from pipette_opt.solution import Solution
 from pipette_opt.solver.known import Known
+from pipette_opt.solver.refining import Refining
 from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, probe_rows, row_bound
 from pipette_opt.types import IntArray
 
@@ -16,25 +14,33 @@ ROWS_SHARE, ROWS_SHARE_LARGE = 0.25, 0.6
 PROMISING = (0.5, 0.3, 0.15)
 """Between bound and incumbent, where counts are looked for in turn when the search of a large grid is stuck."""
 
-Refine = Callable[[Solution], Solution | None]
-"""Anneals a placement; ``None`` if nothing comes of it."""
-
 
 class Counting:
     """Rows of classes of each candidate that has more than a few cells."""
 
-    def __init__(self, known: Known, refine: Refine | None) -> None:
-        self.known, self.refine = known, refine
+    def __init__(self, known: Known, refining: Refining) -> None:
+        self.known, self.refining = known, refining
 
     def suits(self, index: int) -> bool:
         """Whether there are rows of classes for a candidate."""
         candidate = self.known.data.candidates[index]
         return applies(candidate) and candidate.num_cells >= SMALL_CELLS
 
-    def bound(self, index: int, number: int) -> None:
-        """One candidate, of so many that wait."""
+    def refines(self, index: int) -> bool:
+        """Whether counts of a candidate can be made better placements."""
+        return self.refining.refine is not None and self.suits(index)
+
+    def bound(self, index: int, number: int, *, alone: bool) -> None:
+        """
+        One candidate, of so many that wait.
+
+        Parameters
+        ----------
+        alone
+            Whether no other bound is likely to tell more about large grids.
+        """
         known, candidate = self.known, self.known.data.candidates[index]
-        large = candidate.num_cells > LARGE_CELLS
+        large = candidate.num_cells > LARGE_CELLS and alone
         share = ROWS_SHARE_LARGE if large else ROWS_SHARE
         promising: list[IntArray] = []
         found = row_bound(
@@ -53,7 +59,7 @@ class Counting:
         )
         known.prove(index, found)
         if promising and not known.is_over:  # the last counts are the nearest to the bound
-            self._take(index, promising[-1])
+            self.refining.take(index, promising[-1])
 
     def look_for_promising(self, index: int, visit: int) -> None:
         """Counts between bound and incumbent, at each visit others."""
@@ -67,15 +73,7 @@ class Counting:
             workers=known.workers,
             seed=known.params.seed + visit,
             stop=known.stop,
-            on_placement=lambda nodes: self._take(index, nodes),
+            on_placement=lambda nodes: self.refining.take(index, nodes),
         )
         if refuted:
             known.prove(index, ceiling + 1)
-
-    def _take(self, index: int, nodes: IntArray) -> None:
-        """What counts amount to, and what annealing makes of it."""
-        grid = self.known.data.candidates[index].grid
-        solution = Solution(candidate=index, nodes=nodes.reshape(grid), objective_ticks=0)
-        self.known.offer(solution)
-        if self.refine is not None and (better := self.refine(solution)) is not None:
-            self.known.offer(better)

@@ -11,7 +11,7 @@ import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
-from pipette_opt.solver.variables import Cell, Formulation, GridVariables, Variables
+from pipette_opt.solver.variables import Cell, Formulation, GridVariables, Variables, pairs_apart
 from pipette_opt.types import IntArray
 
 MOST_NODES_WITH_ARCS = 40
@@ -259,7 +259,7 @@ class _CandidateObjective:
 
     def _slowest_hop(self, hops: list[tuple[Cell, Cell]], ticks: IntArray, floor: int = 0) -> Expr:
         """At least ``floor`` and the cost of every hop; unusable links are excluded elsewhere."""
-        usable = (ticks < UNUSABLE_TICKS) & ~np.eye(len(ticks), dtype=np.bool_)
+        usable = (ticks < UNUSABLE_TICKS) & pairs_apart(self.variables.copies)
         costs = np.where(usable, np.maximum(ticks, floor), 0)
         least, most = int(costs[usable].min(initial=UNUSABLE_TICKS)), int(costs.max(initial=floor))
         if least >= most:

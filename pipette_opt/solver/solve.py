@@ -3,14 +3,17 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from pipette_opt.problem import ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.bounds import lower_bounds
-from pipette_opt.solver.counting import ROWS_SHARE, Counting, Refine
+from pipette_opt.solver.counting import ROWS_SHARE, Counting
 from pipette_opt.solver.known import Known, OnProgress
+from pipette_opt.solver.merging import Merging
 from pipette_opt.solver.modelling import Modelling
 from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.refining import Refine, Refining
 from pipette_opt.solver.searching import Searching, is_large
 
 BOUNDING_SHARE = 0.3
@@ -63,7 +66,8 @@ def solve(
     for solution in hint:
         known.offer(solution)
     with _improving(known, improve):
-        _work(known, Counting(known, refine), Searching(known), Modelling(known))
+        refining = Refining(known, refine)
+        _work(known, _Engines(Counting(known, refining), Merging(known, refining), Searching(known), Modelling(known)))
     return known.result()
 
 
@@ -100,24 +104,33 @@ def _improving(known: Known, improve: Improve | None) -> Iterator[None]:
         raise errors[0]
 
 
-def _work(known: Known, counting: Counting, searching: Searching, modelling: Modelling) -> None:
+class _Engines(NamedTuple):
+    """Whatever proves something, with what it has begun."""
+
+    counting: Counting
+    merging: Merging
+    searching: Searching
+    modelling: Modelling
+
+
+def _work(known: Known, engines: _Engines) -> None:
     """All engines, in their order."""
     known.bounds = lower_bounds(known.data, known.upper, known.started + BOUNDING_SHARE * known.params.time_limit_s)
     known.report()
     if known.params.decomposes:
-        _bound(known, counting, searching)
+        _bound(known, engines)
     known.report()
     while not known.is_over:
-        batch = modelling.next_batch()
+        batch = engines.modelling.next_batch()
         if not batch:
             return
-        left = _search(batch, known, counting, searching, modelling)
-        if left and not known.is_over and not modelling.solve(left):
+        left = _search(batch, known, engines)
+        if left and not known.is_over and not engines.modelling.solve(left):
             return
         known.report()
 
 
-def _bound(known: Known, counting: Counting, searching: Searching) -> None:
+def _bound(known: Known, engines: _Engines) -> None:
     """
     Candidates one by one, least bounds first; most of those of a joint choice end here.
 
@@ -126,14 +139,14 @@ def _bound(known: Known, counting: Counting, searching: Searching) -> None:
     tried: set[int] = set()
     while not known.is_over:
         ranked = known.open_candidates()
-        able = [index for index in ranked if searching.is_chain(index) or counting.suits(index)]
+        able = [index for index in ranked if engines.searching.is_chain(index) or engines.counting.suits(index)]
         left = [index for index in able if index not in tried]
         if not left or left[0] != ranked[0]:
             return
-        if searching.is_chain(left[0]):
-            _search_chain(known, searching, left[0])
+        if engines.searching.is_chain(left[0]):
+            _search_chain(known, engines.searching, left[0])
         else:
-            counting.bound(left[0], len(left))
+            engines.counting.bound(left[0], len(left), alone=not engines.merging.suits(left[0]))
         tried.add(left[0])
 
 
@@ -144,24 +157,32 @@ def _search_chain(known: Known, searching: Searching, index: int) -> None:
         searching.search(index)
 
 
-def _search(
-    batch: Sequence[int], known: Known, counting: Counting, searching: Searching, modelling: Modelling
-) -> list[int]:
+def _search(batch: Sequence[int], known: Known, engines: _Engines) -> list[int]:
     """Give searches of a batch their slices; what is left for a model."""
+    searching, modelling = engines.searching, engines.modelling
+    risen = {index for index in batch if _merge(index, len(batch), known, engines)}
     chosen = [
         index
         for index in batch
         if searching.suits(index) and not (modelling.visits.get(index, 0) == 0 and searching.yields_to_model(index))
     ]
     for index in chosen:
-        if known.is_over or not known.is_open(index):
+        if known.is_over or not known.is_open(index) or index in risen:
             continue
         bound = int(known.bounds[index])
         searching.search(index, len(batch))
         stuck = is_large(known.data.candidates[index]) and known.bounds[index] <= bound
-        if stuck and counting.refine is not None and counting.suits(index) and not known.is_over:
-            counting.look_for_promising(index, searching.visits[index])
+        if stuck and engines.counting.refines(index) and not known.is_over:
+            engines.counting.look_for_promising(index, searching.visits[index])
     still = [index for index in batch if known.is_open(index) and not (index in chosen and searching.is_alone(index))]
     if chosen and any(is_large(known.data.candidates[index]) for index in still):
         return []
     return still
+
+
+def _merge(index: int, number: int, known: Known, engines: _Engines) -> bool:
+    """A slice for patterns of classes; whether that is what large grids should go on with."""
+    if known.is_over or not known.is_open(index) or not engines.merging.suits(index):
+        return False
+    large = is_large(known.data.candidates[index])
+    return engines.merging.search(index, number) and large

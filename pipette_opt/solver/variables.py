@@ -7,7 +7,7 @@ import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.types import BoolArray
+from pipette_opt.types import BoolArray, IntArray
 
 Cell = tuple[int, int, int]
 """Pipeline row, data column, tensor part."""
@@ -31,10 +31,13 @@ class GridVariables:
     ----------
     members
         Indices of these candidates.
+    copies
+        How many cells each host may be in, shape ``(num_nodes,)``.
     """
 
-    def __init__(self, model: CpModel, data: ProblemData, members: list[int]) -> None:
+    def __init__(self, model: CpModel, data: ProblemData, members: list[int], copies: IntArray) -> None:
         self.members = members
+        self.copies = copies
         self.candidates: list[CandidateData] = [data.candidates[index] for index in members]
         self.shape = self.candidates[0].grid
         self.num_nodes = data.num_nodes
@@ -134,18 +137,31 @@ class Variables:
         What is known about each candidate: its objective is at least this.
     ceiling
         Solutions above are of no interest.
+    copies
+        How many cells each host may be in, shape ``(num_nodes,)``; one if not given. More stand for a class of hosts,
+        which then has costs to itself.
     """
 
-    def __init__(self, model: CpModel, data: ProblemData, bounds: dict[int, int], ceiling: int) -> None:
+    def __init__(
+        self,
+        model: CpModel,
+        data: ProblemData,
+        bounds: dict[int, int],
+        ceiling: int,
+        copies: IntArray | None = None,
+    ) -> None:
         self.indices = list(bounds)
         self.model = model
         self.bounds = bounds
         self.ceiling = ceiling
+        self.copies = np.ones(data.num_nodes, dtype=np.int64) if copies is None else copies
         self.chosen: dict[int, IntVar] = {index: model.new_bool_var(f"chosen_{index}") for index in bounds}
         shapes: dict[Cell, list[int]] = {}
         for index in bounds:
             shapes.setdefault(data.candidates[index].grid, []).append(index)
-        self.grids: list[GridVariables] = [GridVariables(model, data, members) for members in shapes.values()]
+        self.grids: list[GridVariables] = [
+            GridVariables(model, data, members, self.copies) for members in shapes.values()
+        ]
         self.objective: IntVar = model.new_int_var(min(bounds.values()), ceiling, "objective")
 
     def grid_of(self, index: int) -> GridVariables:
@@ -163,7 +179,13 @@ class Variables:
         return [self.chosen[index]] if len(self.indices) > 1 else []
 
 
-def usable_hops(candidate: CandidateData, tail: Cell, head: Cell) -> BoolArray:
+def pairs_apart(copies: IntArray) -> BoolArray:
+    """Pairs of hosts that two cells may be on: a host twice only if it has copies, shape ``(num_nodes, num_nodes)``."""
+    apart: BoolArray = ~np.diag(copies < 2)
+    return apart
+
+
+def usable_hops(candidate: CandidateData, tail: Cell, head: Cell, copies: IntArray) -> BoolArray:
     """Directed host pairs that a candidate may use from one cell to the other, shape ``(num_nodes, num_nodes)``."""
     if head[0] < tail[0] and not candidate.wraps:
         slowest = np.zeros_like(candidate.p2p_ticks)
@@ -175,4 +197,4 @@ def usable_hops(candidate: CandidateData, tail: Cell, head: Cell) -> BoolArray:
     else:
         slowest = np.maximum(candidate.tensor_forward_ticks, candidate.tensor_backward_ticks)
     usable: BoolArray = slowest < UNUSABLE_TICKS
-    return usable & ~np.eye(len(usable), dtype=np.bool_)
+    return usable & pairs_apart(copies)

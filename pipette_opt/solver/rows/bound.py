@@ -14,6 +14,7 @@ from pipette_opt.solver.rows.classes import HostClasses, host_classes
 from pipette_opt.solver.rows.costs import RowCosts, row_costs
 from pipette_opt.solver.rows.model import Window, build_rows
 from pipette_opt.solver.rows.placements import placement
+from pipette_opt.solver.stoppable import solve_until
 from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
@@ -200,7 +201,7 @@ class _Probes:
             solver.parameters.random_seed = self.seed
             solver.parameters.max_time_in_seconds = left
             solver.parameters.catch_sigint_signal = False
-            status = solver.solve(built.model)
+            status = solve_until(solver, built.model, self.stop)
             if status == cp_model.INFEASIBLE:
                 return True
             if status != cp_model.OPTIMAL:

@@ -1,0 +1,204 @@
+"""Bounds of a candidate from patterns of classes: what none of them reaches, finer classes in turn."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from pipette_opt.optimistic import has_room
+from pipette_opt.problem import CandidateData, ProblemData, placed_objective_ticks
+from pipette_opt.solver.merged.model import build_merged, pattern_of
+from pipette_opt.solver.merged.problem import merge
+from pipette_opt.solver.merged.splits import finer, place_classes
+from pipette_opt.solver.rows.classes import HostClasses, host_classes
+from pipette_opt.solver.stoppable import solve_until
+from pipette_opt.types import IntArray
+
+logger = logging.getLogger(__name__)
+
+FIRST_CLASSES = 8
+"""At most, at first."""
+
+NEAR = 0.125
+"""Of what is between bound and ceiling, what may lie between bound and best pattern when classes are split."""
+
+FIRST_S, SLICE_GROWTH = 2.0, 2.0
+"""Seconds of a model of 32 cells at first, and how much more it has after nothing was found in that time."""
+
+MOST_MINIMISED = 40
+"""Cells above which only ceilings are refuted."""
+
+FIRST_REACH = 0.6
+"""Between bound and ceiling, what is refuted first of large grids; little of it takes as long as much."""
+
+OnBound = Callable[[int], None]
+"""Called with each better bound."""
+
+OnPattern = Callable[[IntArray], int]
+"""Called with hosts that a pattern may stand for, shape of the grid; gives back the largest objective of interest."""
+
+
+class MergedSearch:
+    """
+    The search of one candidate, which can go on where it was.
+
+    Parameters
+    ----------
+    floor
+        A known bound.
+    ceiling
+        The largest objective of interest.
+    classes
+        Which hosts are merged at first.
+
+    Attributes
+    ----------
+    slice_s
+        Seconds that a model may take.
+    ended
+        Whether there is nothing more to do.
+    """
+
+    def __init__(
+        self,
+        data: ProblemData,
+        candidate: CandidateData,
+        floor: int,
+        ceiling: int,
+        classes: HostClasses,
+        seed: int = 0,
+    ) -> None:
+        self.data, self.candidate = data, candidate
+        self.bound, self.ceiling = floor if has_room(data, candidate) else ceiling + 1, ceiling
+        self.seed = seed
+        self.merged = merge(data, candidate, classes)
+        self.slice_s = FIRST_S * max(1.0, candidate.num_cells / 32) ** 2
+        self.ended = self.bound > ceiling
+        self._minimises = candidate.num_cells <= MOST_MINIMISED
+        self._best: tuple[int, IntArray] | None = None
+        self._random = np.random.default_rng(seed)
+
+    def narrow(self, floor: int, ceiling: int) -> None:
+        """What has become known elsewhere."""
+        self.bound, self.ceiling = max(self.bound, floor), min(self.ceiling, ceiling)
+
+    def run(
+        self,
+        seconds: float,
+        *,
+        workers: int = 1,
+        stop: threading.Event | None = None,
+        on_bound: OnBound = lambda bound: None,
+        on_pattern: OnPattern | None = None,
+    ) -> int:
+        """Go on for some time; returns the bound, above the ceiling if nothing of interest is left."""
+        ends = time.perf_counter() + seconds
+        stop = stop or threading.Event()
+        while self.bound <= self.ceiling and not stop.is_set():
+            started, number = time.perf_counter(), self.merged.classes.number
+            complete = self._bisect(ends, workers, stop, on_bound, on_pattern)
+            logger.info(
+                "%d classes of hosts: bound %d, pattern %s, ceiling %d, %s in %.2f s",
+                number,
+                self.bound,
+                None if self._best is None else self._best[0],
+                self.ceiling,
+                "done" if complete else "not done",
+                time.perf_counter() - started,
+            )
+            self.ended = self.bound > self.ceiling
+            if time.perf_counter() >= ends or self.ended:
+                break
+            if not complete:
+                self.slice_s *= SLICE_GROWTH
+                continue
+            if not self._split():
+                self.ended = True
+                break
+        return self.bound
+
+    def _bisect(
+        self, ends: float, workers: int, stop: threading.Event, on_bound: OnBound, on_pattern: OnPattern | None
+    ) -> bool:
+        """Look for patterns until the best is near the bound; False if some model took too long."""
+        complete = True
+        near = 0.0 if self.merged.classes.number == self.data.num_nodes else NEAR
+        high = self.ceiling if self._best is None else min(self.ceiling, self._best[0] - 1)
+        probe = high if self._minimises else self.bound + int(FIRST_REACH * (high - self.bound))
+        while self.bound <= self.ceiling and not stop.is_set():
+            left = min(self.slice_s, ends - time.perf_counter())
+            if left <= 0:
+                return False
+            proven, pattern = self._solve(probe, left, workers, stop)
+            if proven > self.bound:
+                self.bound = proven
+                on_bound(self.bound)
+            if pattern is not None:
+                value = self._take(pattern, on_pattern)
+                high = min(high, value - 1, self.ceiling)
+            elif proven <= probe:
+                complete, high = False, min(high, probe - 1)
+            if high < self.bound or high - self.bound < near * (self.ceiling - self.bound):
+                break
+            probe = (self.bound + high) // 2
+        return complete and self._best is not None
+
+    def _solve(self, ceiling: int, seconds: float, workers: int, stop: threading.Event) -> tuple[int, IntArray | None]:
+        """
+        A bound, and a pattern that costs at most the ceiling.
+
+        The best pattern as long as that is soon found; else any, which is shown much sooner not to exist.
+        """
+        model = cp_model.CpModel()
+        variables = build_merged(model, self.merged, min(self.bound, ceiling), ceiling)
+        if not self._minimises:
+            model.proto.clear_objective()
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = workers
+        solver.parameters.random_seed = self.seed
+        solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.catch_sigint_signal = False
+        status = solve_until(solver, model, stop)
+        if status == cp_model.INFEASIBLE:
+            return ceiling + 1, None
+        complete = status == cp_model.OPTIMAL
+        proven = round(solver.objective_value) if complete and self._minimises else self.bound
+        self._minimises &= complete
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return proven, None
+        return proven, pattern_of(solver, variables.grid_of(0))
+
+    def _take(self, pattern: IntArray, on_pattern: OnPattern | None) -> int:
+        """Remember the best pattern, and hand on what it may stand for; what it costs."""
+        value = placed_objective_ticks(self.merged.data, self.merged.candidate, place_classes(self.merged, pattern))
+        if self._best is None or value < self._best[0]:
+            self._best = value, pattern
+        if on_pattern is not None:
+            self.ceiling = min(self.ceiling, on_pattern(self._hosts(pattern)))
+        return value
+
+    def _hosts(self, pattern: IntArray) -> IntArray:
+        """Any hosts of the classes."""
+        nodes = np.empty_like(pattern)
+        for one in np.unique(pattern).tolist():
+            here = pattern == one
+            hosts = np.flatnonzero(self.merged.classes.of_host == one)
+            nodes[here] = self._random.permutation(hosts)[: int(here.sum())]
+        return nodes
+
+    def _split(self) -> bool:
+        """Split classes; False if all are single hosts."""
+        assert self._best is not None
+        classes = finer(self.data, self.candidate, self.merged, self._best[1], max(self.ceiling, self._best[0]))
+        if classes is None:
+            return False
+        self.merged, self._best = merge(self.data, self.candidate, classes), None
+        return True
+
+
+def first_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | None:
+    """Which hosts to merge at first; ``None`` if they do not fall into a few classes."""
+    return host_classes(data, candidate, FIRST_CLASSES)

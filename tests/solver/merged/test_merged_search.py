@@ -1,0 +1,115 @@
+"""Bounds from patterns of classes: never above an enumerated optimum, and the optimum itself in the end."""
+
+import threading
+
+import numpy as np
+import pytest
+from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
+
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
+from pipette_opt.solver.merged.search import MergedSearch, first_classes
+from pipette_opt.solver.rows.bound import row_bound
+from pipette_opt.solver.rows.classes import HostClasses
+from pipette_opt.types import IntArray, P2PMode
+
+VARIANTS = [
+    Variant(
+        p2p=p2p,
+        directed=directed,
+        missing_share=missing,
+        num_kinds=kinds,
+        num_capacities=kinds,
+        levels=levels,
+        exact_share=exact,
+    )
+    for p2p in ("blocking", "async")
+    for directed in (False, True)
+    for missing, kinds, levels, exact in ((0.0, 1, 0, 1.0), (0.2, 1, 2, 0.0), (0.0, 2, 3, 1.0), (0.2, 2, 0, 0.5))
+]
+
+
+def random_classes(rng: np.random.Generator, data: ProblemData, candidate: CandidateData) -> HostClasses:
+    """Any partition of hosts with the same kind of GPU and room for the same rows."""
+    alike = np.vstack([data.kind_of_node, data.allowed(candidate), rng.integers(0, 2, data.num_nodes)])
+    return HostClasses(of_host=np.unique(alike, axis=1, return_inverse=True)[1].ravel(), tolerance=0.0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_it_ends_with_the_optimum(variant: Variant) -> None:
+    """
+    Enumeration of every placement: closed forms and paths, tensor groups over hosts, stages and replicas in blocks.
+
+    All bounds on the way are valid, whatever hosts are merged at first.
+    """
+    rng = np.random.default_rng(VARIANTS.index(variant))
+    for shape in [*SMALL_SHAPES, (3, 2, 1), (2, 3, 1)]:
+        cells = int(np.prod(shape))
+        data = random_problem(rng, [shape], min(6, cells + int(rng.integers(2))), variant)
+        candidate = data.candidates[0]
+        optimum = best_by_enumeration(data, candidate)
+        bounds: list[int] = []
+        least = [largest_ticks(candidate)]
+
+        def on_pattern(
+            nodes: IntArray,
+            data: ProblemData = data,
+            candidate: CandidateData = candidate,
+            least: list[int] = least,
+        ) -> int:
+            least[0] = min(least[0], objective_ticks(data, candidate, nodes) - 1)
+            return least[0]
+
+        search = MergedSearch(data, candidate, 0, least[0], random_classes(rng, data, candidate))
+        found = search.run(60.0, on_bound=bounds.append, on_pattern=on_pattern)
+        assert search.ended
+        assert all(bound <= optimum for bound in bounds)
+        assert bounds == sorted(bounds)
+        assert found == optimum if optimum < UNUSABLE_TICKS else found > largest_ticks(candidate)
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_it_sees_more_than_counts_of_classes(p2p: P2PMode) -> None:
+    """Columns and the order of rings are kept, so that the bound of 32 hosts in racks is the better one."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000, p2p=p2p)
+    candidate = data.candidates[0]
+    classes = first_classes(data, candidate)
+    assert classes is not None
+    annealed = anneal(data, AnnealingParams(time_limit_s=None, max_moves=500_000)).solution
+    assert annealed is not None
+    ceiling = annealed.objective_ticks - 1
+    counted = row_bound(data, candidate, 0, ceiling, seconds=10.0, most_classes=(8,))
+    search, stop = MergedSearch(data, candidate, counted, ceiling, classes), threading.Event()
+    assert search.run(60.0, stop=stop, on_bound=lambda bound: stop.set()) > counted
+
+
+def test_it_goes_on_and_stops() -> None:
+    """In slices as far as in one; with what it has when told to stop."""
+    data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
+    candidate = data.candidates[0]
+    classes = first_classes(data, candidate)
+    assert classes is not None
+    stop = threading.Event()
+    stop.set()
+    search = MergedSearch(data, candidate, 17, 10**12, classes)
+    assert search.run(60.0, stop=stop) == 17
+    assert search.run(0.0) == 17
+    before = search.run(5.0)
+    assert before > 17
+    search.narrow(before + 3, 10**11)
+    assert search.bound == before + 3
+    assert search.ceiling == 10**11
+
+
+def test_it_has_nothing_to_do_above_the_ceiling() -> None:
+    """What is known already ends it."""
+    data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
+    classes = first_classes(data, data.candidates[0])
+    assert classes is not None
+    assert MergedSearch(data, data.candidates[0], 11, 10, classes).run(60.0) == 11
+
+
+def test_hosts_without_classes() -> None:
+    """Links without structure give no few classes."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (4, 4, 1))
+    assert first_classes(data, data.candidates[0]) is None
