@@ -15,17 +15,31 @@ DEGREE_COLUMNS = {"ep": "expert_model_parallel_size", "etp": "expert_tensor_para
 
 
 def expert_model_fields(run: MeasuredRun) -> dict[str, Any]:
-    """Fields of a row's model; none of a dense one. Raises ``ValueError`` for what is no whole number."""
+    """
+    Fields of a row's model; none of a dense one.
+
+    Raises ``ValueError`` for what is no whole number, and for experts of which nobody says how many a token takes.
+    """
     fields = {name: _whole(run, name) for name in MODEL_COLUMNS}
-    return {} if fields["num_experts"] is None else {name: value for name, value in fields.items() if value is not None}
+    if fields["num_experts"] is None:
+        return {}
+    if fields["moe_router_topk"] is None:
+        raise ValueError(f"num_experts={fields['num_experts']} needs moe_router_topk")
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def expert_degrees(run: MeasuredRun) -> dict[str, Any]:
-    """Fields of a row's configuration; none of a dense model's. Raises ``ValueError`` for what is no whole number."""
+    """
+    Fields of a row's configuration; none of a dense model's.
+
+    Raises ``ValueError`` for what is no whole number, and for expert parallelism of a model without experts.
+    """
+    degrees = {name: _whole(run, name) for name in DEGREE_COLUMNS}
     if _whole(run, "num_experts") is None:
+        if (degrees["ep"] or 1) > 1:
+            raise ValueError(f"ep={degrees['ep']} needs num_experts")
         return {}
-    degrees = {field: _whole(run, name) for name, field in DEGREE_COLUMNS.items()}
-    return {field: value for field, value in degrees.items() if value is not None}
+    return {DEGREE_COLUMNS[name]: value for name, value in degrees.items() if value is not None}
 
 
 def check_experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> None:

@@ -60,7 +60,16 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
     return text.getvalue(), notes
 
 
-EXTRA = ("gated_linear_unit", "tied_embeddings", "kv_channels")
+EXPERTS = {
+    "moe_router_topk": "moe_router_topk",
+    "moe_ffn_hidden_size": "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
+"""Columns of a mixture of experts, and Megatron's arguments for them; what is ``None`` there stays empty."""
+
+EXTRA = ("gated_linear_unit", "tied_embeddings", "kv_channels", "num_experts", *EXPERTS)
 """Columns beyond the common ones that Megatron's arguments tell."""
 
 
@@ -93,6 +102,8 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, obje
     kind = gpu or (named[1].strip() if named else "")
     if not kind:
         return "the log does not name the GPU; give --gpu"
+    if _says(arguments, "num_experts") and arguments.get("moe_layer_freq", "1") != "1":
+        return f"moe_layer_freq is {arguments['moe_layer_freq']}; runs.csv knows experts in every layer only"
     try:
         row = _row_of(arguments)
     except (KeyError, ValueError) as error:
@@ -110,19 +121,28 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, obje
     }
 
 
+def _says(arguments: dict[str, str], name: str) -> bool:
+    return arguments.get(name, "None") not in ("None", "")
+
+
 def _row_of(arguments: dict[str, str]) -> dict[str, object]:
     """Columns that Megatron's arguments tell."""
 
     def number(name: str, default: int | None = None) -> int:
-        value = arguments.get(name, "None")
-        if value in ("None", "") and default is not None:
+        if not _says(arguments, name):
+            if default is None:
+                raise KeyError(name)
             return default
-        if value in ("None", ""):
-            raise KeyError(name)
         try:
-            return int(value)
+            return int(arguments[name])
         except ValueError:
             raise ValueError(name) from None
+
+    def experts() -> dict[str, object]:
+        if not _says(arguments, "num_experts"):
+            return {}
+        told = {column: number(name) for column, name in EXPERTS.items() if _says(arguments, name)}
+        return {"num_experts": number("num_experts"), **told}
 
     def flag(name: str) -> bool:
         return arguments.get(name) == "True"
@@ -163,4 +183,5 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "gated_linear_unit": flag("swiglu"),
         "tied_embeddings": not flag("untie_embeddings_and_output_weights"),
         "kv_channels": number("kv_channels", hidden // heads),
+        **experts(),
     }

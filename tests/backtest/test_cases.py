@@ -111,7 +111,8 @@ def test_mixtures_of_experts() -> None:
     assert made.config.expert_tensor_size == made.config.tensor_model_parallel_size
     split = case(measured_run(extra=MIXTURE | {"ep": "8", "etp": "1"}))
     assert (split.config.expert_model_parallel_size, split.config.expert_tensor_size) == (8, 1)
-    assert case(measured_run(extra={"ep": "4", "num_experts": ""})).config.expert_model_parallel_size == 1
+    dense = {"ep": "1", "etp": "2", "moe_router_topk": "2", "num_experts": ""}
+    assert case(measured_run(extra=dense)).instance.model.num_experts is None
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,11 @@ def test_mixtures_of_experts() -> None:
         ({"ep": "1.5"}, "ep must be a whole number, got '1.5'"),
         ({"ep": "3"}, "num_experts=8 is no multiple of expert_model_parallel_size=3"),
         ({"moe_router_topk": "9"}, "moe_router_topk must be <= num_experts=8, got 9"),
+        ({"moe_router_topk": ""}, "num_experts=8 needs moe_router_topk"),
+        ({"num_experts": ""}, "ep=4 needs num_experts"),
+        ({"num_experts": "0"}, "num_experts must be"),
+        ({"num_experts": "-8"}, "num_experts must be a whole number, got '-8'"),
+        ({"ep": "0"}, "expert_model_parallel_size must be"),
     ],
 )
 def test_damaged_experts_say_why(extra: dict[str, str], reason: str) -> None:

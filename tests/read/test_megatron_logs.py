@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.errors import InputError
-from pipette_opt.read.megatron_logs import import_runs
+from pipette_opt.read.megatron_logs import EXPERTS, import_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.units import GIB
 
@@ -70,6 +70,44 @@ def test_a_log_becomes_a_row(tmp_path: Path) -> None:
     assert (run.num_gpus, run.tp, run.pp, run.dp, run.vpp, run.gbs, run.mbs) == (16, 2, 2, 4, 1, 64, 2)
     assert (run.kv_heads, run.zero_stage, run.recompute, run.precision) == (16, 1, "selective", "bf16")
     assert run.seq_parallel is True
+
+
+MIXTURE = {
+    "num_experts": "8",
+    "moe_router_topk": "2",
+    "moe_ffn_hidden_size": "1024",
+    "moe_shared_expert_intermediate_size": "None",
+    "moe_layer_freq": "1",
+    "expert_model_parallel_size": "4",
+    "expert_tensor_parallel_size": "1",
+}
+
+
+def test_a_mixture_of_experts_has_its_columns(tmp_path: Path) -> None:
+    """So that the row is predicted as one; what Megatron leaves at ``None`` stays empty."""
+    run = imported(tmp_path, log(ARGUMENTS | MIXTURE, [1000.0]))
+    told = {name: value for name, value in run.extra.items() if name in ("num_experts", *EXPERTS)}
+    assert told == {
+        "num_experts": "8",
+        "moe_router_topk": "2",
+        "moe_ffn_hidden_size": "1024",
+        "moe_shared_expert_intermediate_size": "",
+        "ep": "4",
+        "etp": "1",
+    }
+
+
+def test_a_dense_model_has_no_columns_of_experts(tmp_path: Path) -> None:
+    """Megatron prints its defaults for them all the same."""
+    run = imported(tmp_path, log(ARGUMENTS | MIXTURE | {"num_experts": "None"}, [1000.0]))
+    assert not any(run.extra[name] for name in ("num_experts", *EXPERTS))
+
+
+def test_experts_in_some_layers_are_left_out(tmp_path: Path) -> None:
+    """No column says in which; the message does."""
+    (tmp_path / "a.log").write_text(log(ARGUMENTS | MIXTURE | {"moe_layer_freq": "([0]*1+[1]*23)"}, [1000.0]))
+    with pytest.raises(InputError, match=r"a\.log: left out, moe_layer_freq is \(\[0\]"):
+        import_runs([tmp_path], gpu="h100-80gb")
 
 
 def test_out_of_memory_is_a_result(tmp_path: Path) -> None:
