@@ -10,11 +10,6 @@ interval that takes too long is split.
 
 import heapq
 import itertools
-import logging
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,10 +17,9 @@ import numpy as np
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.bounds import bottleneck_level, least_embedding, matching_size
 from pipette_opt.solver.grid_kernel import Grid, Limits, State, explore
+from pipette_opt.solver.interval_search import Interval, IntervalSearch
 from pipette_opt.solver.rows.costs import NEVER, end_parts, mean_parts, watched_stages
 from pipette_opt.types import BoolArray, IntArray
-
-logger = logging.getLogger(__name__)
 
 FIRST_PARTS = 8
 """Intervals of periods at first."""
@@ -42,12 +36,6 @@ PLAIN = 1000
 CHUNK = 300_000
 """Hosts that are tried before the clock is looked at."""
 
-OnBound = Callable[[int], None]
-"""Called with each better bound, from any thread."""
-
-OnPlacement = Callable[[IntArray], int]
-"""Called with the hosts of each cell, shape ``(P, D)``; gives back the largest objective still of interest."""
-
 
 def searches(candidate: CandidateData) -> bool:
     """Whether a candidate can be searched: a closed form, tensor groups inside hosts, at least two hosts."""
@@ -55,26 +43,20 @@ def searches(candidate: CandidateData) -> bool:
 
 
 @dataclass(order=True, slots=True)
-class _Interval:
+class _Interval(Interval):
     """
-    Placements whose longest period is in ``[low, high]``; their objective is at least ``bound``.
+    Placements whose longest period is in ``[low, high]``.
 
     Parameters
     ----------
     step
         By how much the bound is to be raised next.
-    budget
-        Hosts that may be tried.
     """
 
-    bound: int
-    low: int
-    high: int
     step: int = field(compare=False)
-    budget: int = field(compare=False)
 
 
-class GridSearch:
+class GridSearch(IntervalSearch):
     """
     The search of one candidate, which can go on where it was.
 
@@ -87,67 +69,11 @@ class GridSearch:
     """
 
     def __init__(self, data: ProblemData, candidate: CandidateData, floor: int, ceiling: int) -> None:
-        self.candidate, self.floor, self.ceiling = candidate, floor, ceiling
+        super().__init__(candidate, floor, ceiling)
         self.grid, self.room = grid_of(data, candidate), data.allowed(candidate)
         self._ways = ((self.grid, self.room), (grid_of(data, candidate, upwards=True), self.room[::-1]))
-        self.heap: list[_Interval] = []
-        self.at_work: list[_Interval] = []
-        self.tried = 0
-        self._ends, self._stop = 0.0, threading.Event()
-        self._on_bound: OnBound = lambda bound: None
-        self._on_placement: OnPlacement | None = None
         self._successes = [1.0, 0.9]
-        self._lock = threading.Condition()
-        self._reported = floor
         self._divide()
-
-    def run(
-        self,
-        seconds: float,
-        *,
-        workers: int = 1,
-        stop: threading.Event | None = None,
-        on_bound: OnBound = lambda bound: None,
-        on_placement: OnPlacement | None = None,
-    ) -> int:
-        """
-        Go on for some time; returns :attr:`bound`.
-
-        Parameters
-        ----------
-        on_placement
-            Takes placements that may cost at most the ceiling; without it they only end the search of an interval.
-        """
-        started, before = time.perf_counter(), self.tried
-        self._ends, self._stop = started + seconds, stop or threading.Event()
-        self._on_bound, self._on_placement = on_bound, on_placement
-        with ThreadPoolExecutor(workers) as pool:
-            for done in [pool.submit(self._work) for _ in range(workers)]:
-                done.result()
-        bound = self.bound
-        logger.info(
-            "search of %s cells between periods: bound %d, ceiling %d, %d hosts tried in %.2f s, %d intervals open",
-            "x".join(map(str, self.candidate.grid[:2])),
-            bound,
-            self.ceiling,
-            self.tried - before,
-            time.perf_counter() - started,
-            sum(one.bound <= self.ceiling for one in self.heap),
-        )
-        return bound
-
-    def narrow(self, floor: int, ceiling: int) -> None:
-        """What has become known elsewhere."""
-        self.floor, self.ceiling = max(self.floor, floor), min(self.ceiling, ceiling)
-        for one in self.heap:
-            one.bound = max(one.bound, self.floor)
-        heapq.heapify(self.heap)
-
-    @property
-    def bound(self) -> int:
-        """No placement has a smaller objective; above the ceiling if there is nothing of interest."""
-        known = [one.bound for one in (*self.heap, *self.at_work)]
-        return max(self.floor, min([self.ceiling + 1, *known]))
 
     def _divide(self) -> None:
         """The first intervals, from the least period there can be to the longest that the ceiling leaves."""
@@ -174,39 +100,11 @@ class GridSearch:
 
     def _push(self, low: int, high: int, known: int, step: int, budget: int = FIRST_BUDGET) -> None:
         least = int((self._least_end(low) + self.grid.least_hop + self.grid.after).max())
-        heapq.heappush(self.heap, _Interval(max(known, least), low, high, max(1, step), budget))
+        heapq.heappush(self.heap, _Interval(max(known, least), low, high, budget, max(1, step)))
 
-    def _work(self) -> None:
-        """Raise the least bound until all are above the ceiling, or time is up."""
-        while True:
-            with self._lock:
-                while not self.heap and self.at_work and not self._is_over:
-                    self._lock.wait(0.05)
-                if self._is_over or not self.heap or self.heap[0].bound > self.ceiling:
-                    self._lock.notify_all()
-                    if not self.at_work or self._is_over:
-                        return
-                    self._lock.wait(0.05)
-                    continue
-                interval = heapq.heappop(self.heap)
-                self.at_work.append(interval)
-            parts = self._raise(interval)
-            with self._lock:
-                self.at_work.remove(interval)
-                for part in parts:
-                    heapq.heappush(self.heap, part)
-                bound = self.bound
-                self._lock.notify_all()
-                if bound > self._reported:
-                    self._reported = bound
-                    self._on_bound(bound)
-
-    @property
-    def _is_over(self) -> bool:
-        return self._stop.is_set() or time.perf_counter() >= self._ends
-
-    def _raise(self, interval: _Interval) -> list[_Interval]:
+    def _raise(self, interval: Interval) -> list[Interval]:
         """Refute the next step, or split: what takes the interval's place."""
+        assert isinstance(interval, _Interval)
         ceiling = min(self.ceiling, interval.bound + interval.step - 1)
         if ceiling < interval.bound:
             return []  # a placement has been found that is as good
@@ -220,7 +118,7 @@ class GridSearch:
         if not wide or interval.high == interval.low:
             return [replace(interval, step=step, budget=interval.budget * 3 // 2)]
         middle = (interval.low + interval.high) // 2
-        parts = []
+        parts: list[Interval] = []
         for low, high in ((interval.low, middle), (middle + 1, interval.high)):
             least = int((self._least_end(low) + self.grid.least_hop + self.grid.after).max())
             parts.append(replace(interval, bound=max(interval.bound, least), low=low, high=high, step=step))

@@ -1,7 +1,8 @@
-"""Searches of one candidate each that go on where they were: of a chain of hosts, or of a grid between two periods."""
+"""Searches of one candidate each that go on where they were: of a chain of hosts, or of a grid."""
 
 from pipette_opt.problem import CandidateData
 from pipette_opt.solution import Solution
+from pipette_opt.solver.cell_search import CellSearch
 from pipette_opt.solver.chain_search import ChainSearch, searches_chain
 from pipette_opt.solver.counting import LARGE_CELLS
 from pipette_opt.solver.grid_search import GridSearch, searches
@@ -10,8 +11,8 @@ from pipette_opt.solver.rows.bound import MOST_CLASSES
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.types import IntArray
 
-SEARCH_SHARE = 0.25
-"""Of a model's slice, what the search of a grid takes before it; most of those that it closes need less."""
+SEARCH_SHARE = 1.0
+"""Of a model's slice, what the search of a grid takes before it."""
 
 STRUCTURED_TOLERANCE = 0.08
 """What links of twins differ by at most where racks and slow hosts, and not single links, decide."""
@@ -35,7 +36,7 @@ class Searching:
 
     def __init__(self, known: Known) -> None:
         self.known = known
-        self.begun: dict[int, GridSearch | ChainSearch] = {}
+        self.begun: dict[int, CellSearch | GridSearch | ChainSearch] = {}
         self.visits: dict[int, int] = {}
 
     def is_chain(self, index: int) -> bool:
@@ -66,7 +67,8 @@ class Searching:
         bound, ceiling = int(known.bounds[index]), known.ceiling_of(index)
         chain = self.is_chain(index)
         if index not in self.begun:
-            self.begun[index] = (ChainSearch if chain else GridSearch)(known.data, candidate, bound, ceiling)
+            kind = ChainSearch if chain else GridSearch if is_large(candidate) else CellSearch
+            self.begun[index] = kind(known.data, candidate, bound, ceiling)
         one = self.begun[index]
         one.narrow(bound, ceiling)
 

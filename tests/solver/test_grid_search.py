@@ -1,13 +1,20 @@
-"""The search of a grid finds every enumerated optimum, and what it refutes does not exist."""
+"""Both searches of a grid find every enumerated optimum, and what they refute does not exist."""
+
+import itertools
 
 import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Incumbent, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.problem import UNUSABLE_TICKS, largest_ticks
+from pipette_opt.solver.cell_search import CellSearch
 from pipette_opt.solver.grid_search import GridSearch, searches
 
+Kind = type[GridSearch] | type[CellSearch]
+
 SHAPES = [shape for shape in SMALL_SHAPES if shape[2] == 1 and shape[0] * shape[1] > 1] + [(3, 2, 1), (2, 3, 1)]
+
+KINDS: tuple[Kind, ...] = (GridSearch, CellSearch)
 
 VARIANTS = [
     Variant(
@@ -34,33 +41,35 @@ VARIANTS = [
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_search_is_exact(variant: Variant, workers: int) -> None:
     """
-    Enumeration of every placement, with as many hosts as cells or one more, with stages and replicas in blocks.
+    Enumeration of every placement, with as many hosts as cells or a few more, with stages and replicas in blocks.
 
-    Below the ceiling the optimum is found and proven, above it the ceiling is refuted.
+    From the optimum on the ceiling lets it be found and proven, below it the ceiling is refuted.
     """
     rng = np.random.default_rng([VARIANTS.index(variant), workers])
     for shape in SHAPES:
         cells = shape[0] * shape[1]
-        data = random_problem(rng, [shape], min(6, cells + int(rng.integers(2))), variant, max_block=3)
+        data = random_problem(rng, [shape], min(6, cells + int(rng.integers(3))), variant, max_block=3)
         candidate = data.candidates[0]
         optimum = best_by_enumeration(data, candidate)
-        ceiling = largest_ticks(candidate)
-        if optimum < UNUSABLE_TICKS and rng.random() < 0.6:
-            ceiling = max(1, optimum + int(rng.integers(-2, 4)) * (1 + optimum // 20))
-        incumbent = Incumbent(data, candidate, ceiling)
-        bound = GridSearch(data, candidate, 0, ceiling).run(60.0, workers=workers, on_placement=incumbent.take)
-        assert bound == (optimum if optimum <= ceiling else ceiling + 1)
-        assert incumbent.best >= optimum
+        ceilings = [largest_ticks(candidate)]
+        if optimum < UNUSABLE_TICKS:
+            ceilings += [max(1, optimum - 1), optimum, optimum + optimum // 50]
+        for kind, ceiling in itertools.product(KINDS, ceilings):
+            incumbent = Incumbent(data, candidate, ceiling)
+            bound = kind(data, candidate, 0, ceiling).run(60.0, workers=workers, on_placement=incumbent.take)
+            assert bound == (optimum if optimum <= ceiling else ceiling + 1)
+            assert incumbent.best >= optimum
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_bounds_on_the_way_hold(p2p: str) -> None:
+def test_bounds_on_the_way_hold(p2p: str, kind: Kind) -> None:
     """In slices too short to finish, with intervals split, no bound is ever above what a finished search finds."""
     data = one_candidate_cluster(np.random.default_rng(3), "unif", (4, 3, 1), p2p=p2p, compute=100)  # type: ignore[arg-type]
     candidate = data.candidates[0]
     bounds: list[int] = []
     incumbent = Incumbent(data, candidate, largest_ticks(candidate))
-    search = GridSearch(data, candidate, 0, incumbent.ceiling)
+    search = kind(data, candidate, 0, incumbent.ceiling)
     for one in search.heap:
         one.budget = 500
     for _ in range(200):
@@ -71,21 +80,23 @@ def test_bounds_on_the_way_hold(p2p: str) -> None:
     assert bounds[-1] <= incumbent.best
 
 
-def test_without_anyone_to_hand_to() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_anyone_to_hand_to(kind: Kind) -> None:
     """A full grid ends the search of an interval, and the bound stays below it."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1), compute=10)
     candidate = data.candidates[0]
     optimum = best_by_enumeration(data, candidate)
-    assert GridSearch(data, candidate, 0, optimum - 1).run(10.0) == optimum
-    assert GridSearch(data, candidate, 0, 2 * optimum).run(0.5) <= optimum
+    assert kind(data, candidate, 0, optimum - 1).run(10.0) == optimum
+    assert kind(data, candidate, 0, 2 * optimum).run(0.5) <= optimum
 
 
-def test_what_becomes_known_elsewhere_narrows_it() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_becomes_known_elsewhere_narrows_it(kind: Kind) -> None:
     """A bound from elsewhere is kept, and a lower ceiling asks less."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1), compute=10)
     candidate = data.candidates[0]
     optimum = best_by_enumeration(data, candidate)
-    search = GridSearch(data, candidate, 0, 10 * optimum)
+    search = kind(data, candidate, 0, 10 * optimum)
     search.narrow(optimum - 1, optimum - 1)
     assert search.bound == optimum - 1
     assert search.run(10.0) == optimum
