@@ -27,6 +27,9 @@ NEAR, WIDTH = 0.9, 0.1
 Where jobs begin to lose time once in an iteration, of the usable memory, and the standard deviation of the logarithm.
 """
 
+DECIDING = ("model", "cluster", "training", "stack")
+"""What the loss of a configuration follows from."""
+
 
 def stack_predictor(stack: StackSpec) -> MemoryPredictor:
     """The shipped memory predictor, with the constants of the stack if it has some for memory."""
@@ -36,19 +39,21 @@ def stack_predictor(stack: StackSpec) -> MemoryPredictor:
 
 def with_edge_loss(instance: Instance, memory: MemoryCheck | None = None) -> Instance:
     """
-    The instance with a clock that knows full memory; as it is where the stack has no such loss, or where it knows.
+    The instance with a clock that knows full memory; as it is where its clock is that already.
+
+    A stack without such a loss has none, and the loss of a job that was changed since is learnt anew.
 
     Parameters
     ----------
     memory
         Of configurations that were checked before, on the same cluster.
     """
-    stack = instance.stack
+    stack, known = instance.stack, instance.edge_loss_s
     if stack.memory is None or not (stack.flush_s or stack.refill_s):
+        return replace(instance, edge_loss_s=None) if isinstance(known, EdgeLoss) else instance
+    if known is not None and memory is None and not (isinstance(known, EdgeLoss) and known.is_outdated(instance)):
         return instance
-    if instance.edge_loss_s is not None and memory is None:
-        return instance
-    loss = EdgeLoss(instance=instance, predictor=stack_predictor(stack))
+    loss = EdgeLoss(instance=replace(instance, edge_loss_s=None), predictor=stack_predictor(stack))
     if memory is not None:
         loss.learn(memory)
     return replace(instance, edge_loss_s=loss)
@@ -67,6 +72,11 @@ class EdgeLoss:
         if config not in self._known:
             self.learn(keep_fitting(self.instance, [config], self.predictor))
         return self._known[config]
+
+    def is_outdated(self, instance: Instance) -> bool:
+        """Whether that is another job, cluster or stack than this loss is of."""
+        own = self.instance
+        return any(getattr(own, name) is not getattr(instance, name) for name in DECIDING)
 
     def learn(self, memory: MemoryCheck) -> None:
         """Of all that were checked."""

@@ -52,6 +52,27 @@ def test_stacks_that_know_no_loss(stack: StackSpec) -> None:
     assert with_edge_loss(instance) is instance
 
 
+def test_a_changed_job_has_a_loss_of_its_own() -> None:
+    """Longer sequences fill more memory; a stack that loses nothing there has no loss."""
+    before = with_edge_loss(job(LOSSY))
+    longer = replace(before, training=replace(before.training, seq_length=16384))
+    config = ParallelConfig(
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=1,
+        data_parallel_size=8,
+        micro_batch_size=1,
+        layers_per_stage=(32,),
+        sequence_parallel=True,
+        use_distributed_optimizer=True,
+    )
+    changed, fresh = with_edge_loss(longer), with_edge_loss(replace(longer, edge_loss_s=None))
+    assert before.edge_loss_s is not None
+    assert changed.edge_loss_s is not None
+    assert fresh.edge_loss_s is not None
+    assert before.edge_loss_s(config) < changed.edge_loss_s(config) == fresh.edge_loss_s(config)
+    assert with_edge_loss(replace(before, stack=CALIBRATED)).edge_loss_s is None
+
+
 def test_loss_by_hand() -> None:
     """Every candidate, checked before or alone: probability times seconds, by the stage that is fullest."""
     prepared = prepare(job(LOSSY), SPACE, 0.01)

@@ -81,6 +81,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
 
     from pipette_opt.candidates import check_legal
     from pipette_opt.estimator.estimate import estimate
+    from pipette_opt.fullness import with_edge_loss
     from pipette_opt.judge import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
@@ -133,7 +134,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
         )
     if instance.model.num_experts is not None:
         dispatched = replace(instance.training, moe_token_dispatcher_type=given.moe_token_dispatcher_type)
-        instance = replace(instance, training=dispatched)
+        instance = with_edge_loss(replace(instance, training=dispatched))
     reasons = check_legal(instance.model, instance.training, config)
     if reasons:
         raise InputError(where, f"{config.label()} cannot run on {num_gpus} GPUs: {'; '.join(reasons)}.")

@@ -276,6 +276,9 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
     values = dict(numbers or {})
     if "unusable_gib" in values:
         values.setdefault("group_gib", 0.0)  # a file from before groups had a constant: both in one
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(where, f"{name} must be a number, got {value!r}.")
     errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
     versions = [
         (name.removeprefix(_VERSION), float(values.pop(name))) for name in list(values) if name.startswith(_VERSION)

@@ -1,6 +1,7 @@
 """Constants of a stack: what they weigh by hand, and what files may say."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,9 +204,11 @@ def test_older_files_have_groups_in_what_is_unusable() -> None:
         ({"spread": float("nan")}, "spread must be"),
         ({"counted": 1e9}, "counted must be <="),
         ({"error_000": float("inf")}, "errors must be finite"),
+        ({"group_gib": "much"}, "group_gib must be a number, got 'much'"),
+        ({"error_000": None}, "error_000 must be a number, got None"),
     ],
 )
-def test_wrong_numbers_are_refused(numbers: dict[str, float], message: str) -> None:
+def test_wrong_numbers_are_refused(numbers: dict[str, Any], message: str) -> None:
     """Unknown names and impossible values, by name."""
     with pytest.raises(InputError, match=message):
         framework_of(numbers, "stack.yaml")
