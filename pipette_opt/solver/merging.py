@@ -52,7 +52,8 @@ class Merging:
         known, search = self.known, self.begun[index]
         assert search is not None
         before = int(known.bounds[index])
-        search.narrow(before, known.ceiling_of(index))
+        best = known.found.get(index)
+        search.narrow(before, known.ceiling_of(index), None if best is None else best.nodes)
 
         def on_pattern(nodes: IntArray) -> int:
             self.refining.take(index, nodes)

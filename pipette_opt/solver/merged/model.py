@@ -1,21 +1,28 @@
 """Patterns of classes as a CP-SAT model."""
 
+import itertools
+
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, CpSolver, LinearExpr
 
 from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.solver.constraints import RULES
 from pipette_opt.solver.merged.problem import Merged
+from pipette_opt.solver.merged.symmetry import interchangeable
 from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.variables import Cell, GridVariables, Variables
 from pipette_opt.types import IntArray
+
+MOST_DOUBLED = 30
+"""Rows up to which a host in one outweighs any in those behind."""
 
 
 def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Variables:
     """
     The joint model with classes for hosts, each in as many cells as it has members.
 
-    Which of equal patterns is found is left open: to tell them apart costs more than it saves here.
+    Equal patterns are told apart by classes that may change places, not by the columns' order: that would cost more
+    than it saves here.
 
     Parameters
     ----------
@@ -33,6 +40,7 @@ def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Va
         for one, size in enumerate(sizes.tolist()):
             model.add(LinearExpr.sum(grid.cells_on(one)) == size)
     _add_crossings(model, merged, grid)
+    _add_order(model, grid, interchangeable(merged))
     add_objective(model, data, variables, "by_host")
     return variables
 
@@ -53,6 +61,21 @@ def _add_crossings(model: CpModel, merged: Merged, grid: GridVariables) -> None:
             model.add(LinearExpr.sum([one for pair, one in crossing.items() if pair[0] == a]) == tail)
         for b, head in heads.items():
             model.add(LinearExpr.sum([one for pair, one in crossing.items() if pair[1] == b]) == head)
+
+
+def _add_order(model: CpModel, grid: GridVariables, classes: tuple[int, ...]) -> None:
+    """Of classes that may change places, those listed first have the first rows."""
+    P = grid.shape[0]
+    weight = [2 ** (P - 1 - row) if P <= MOST_DOUBLED else P - row for row in range(P)]
+
+    def first(one: int) -> LinearExpr:
+        cells = [cell for cell in grid.cells if one in grid.hosts_of(cell)]
+        return LinearExpr.weighted_sum(
+            [grid.hosts_of(cell)[one] for cell in cells], [weight[cell[0]] for cell in cells]
+        )
+
+    for one, other in itertools.pairwise(classes):
+        model.add(first(one) >= first(other))
 
 
 def pattern_of(solver: CpSolver, grid: GridVariables) -> IntArray:

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.rows.classes import HostClasses
-from pipette_opt.solver.rows.costs import block_minima
+from pipette_opt.solver.rows.costs import block_minima, merge_levels
 from pipette_opt.types import IntArray
 
 
@@ -32,12 +32,19 @@ class Merged:
         return self.data.candidates[0]
 
 
-def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses) -> Merged:
-    """Costs between classes; members of a class have the same kind of GPU and room for the same rows."""
+def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tolerance: float = 0.0) -> Merged:
+    """
+    Costs between classes; members of a class have the same kind of GPU and room for the same rows.
+
+    Parameters
+    ----------
+    tolerance
+        Relative difference of costs that is not told apart: racks that are equal but for chance are then equal.
+    """
     missing = np.maximum(candidate.p2p_ticks, candidate.p2p_ticks.T) >= UNUSABLE_TICKS
 
     def least(ticks: IntArray) -> IntArray:
-        return block_minima(ticks, classes) if ticks.size else ticks
+        return merge_levels(block_minima(ticks, classes), tolerance) if ticks.size else ticks
 
     first = np.unique(classes.of_host, return_index=True)[1]
     capacity = np.zeros(classes.number, dtype=np.int64)

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 FIRST_CLASSES = 8
 """At most, at first."""
 
+FIRST_TOLERANCE = 0.01
+"""Relative difference of costs that is not told apart at first."""
+
 NEAR = 0.125
 """Of what is between bound and ceiling, what may lie between bound and best pattern when classes are split."""
 
@@ -74,16 +77,20 @@ class MergedSearch:
         self.data, self.candidate = data, candidate
         self.bound, self.ceiling = floor if has_room(data, candidate) else ceiling + 1, ceiling
         self.seed = seed
-        self.merged = merge(data, candidate, classes)
-        self.slice_s = FIRST_S * max(1.0, candidate.num_cells / 32) ** 2
+        self.tolerance = FIRST_TOLERANCE
+        self.merged = merge(data, candidate, classes, self.tolerance)
+        self.slice_s = FIRST_S * max(1.0, candidate.num_cells / 32) ** 3
         self.ended = self.bound > ceiling
         self._minimises = candidate.num_cells <= MOST_MINIMISED
         self._best: tuple[int, IntArray] | None = None
+        self._nodes: IntArray | None = None
         self._random = np.random.default_rng(seed)
 
-    def narrow(self, floor: int, ceiling: int) -> None:
-        """What has become known elsewhere."""
+    def narrow(self, floor: int, ceiling: int, nodes: IntArray | None = None) -> None:
+        """What has become known elsewhere, with the hosts of the cells of a good placement if there is one."""
         self.bound, self.ceiling = max(self.bound, floor), min(self.ceiling, ceiling)
+        if nodes is not None:
+            self._nodes = nodes
 
     def run(
         self,
@@ -101,8 +108,9 @@ class MergedSearch:
             started, number = time.perf_counter(), self.merged.classes.number
             complete = self._bisect(ends, workers, stop, on_bound, on_pattern)
             logger.info(
-                "%d classes of hosts: bound %d, pattern %s, ceiling %d, %s in %.2f s",
+                "%d classes of hosts (costs within %g %%): bound %d, pattern %s, ceiling %d, %s in %.2f s",
                 number,
+                100 * self.tolerance,
                 self.bound,
                 None if self._best is None else self._best[0],
                 self.ceiling,
@@ -126,6 +134,8 @@ class MergedSearch:
         """Look for patterns until the best is near the bound; False if some model took too long."""
         complete = True
         near = 0.0 if self.merged.classes.number == self.data.num_nodes else NEAR
+        if self._nodes is not None:
+            self._keep(self.merged.classes.of_host[self._nodes])
         high = self.ceiling if self._best is None else min(self.ceiling, self._best[0] - 1)
         probe = high if self._minimises else self.bound + int(FIRST_REACH * (high - self.bound))
         while self.bound <= self.ceiling and not stop.is_set():
@@ -171,14 +181,19 @@ class MergedSearch:
             return proven, None
         return proven, pattern_of(solver, variables.grid_of(0))
 
-    def _take(self, pattern: IntArray, on_pattern: OnPattern | None) -> int:
-        """Remember the best pattern, and hand on what it may stand for; what it costs."""
-        value = placed_objective_ticks(self.merged.data, self.merged.candidate, place_classes(self.merged, pattern))
+    def _keep(self, pattern: IntArray) -> int:
+        """Remember the best pattern; what this one costs."""
+        placed = place_classes(self.merged, pattern)
+        value = placed_objective_ticks(self.merged.data, self.merged.candidate, placed)
         if self._best is None or value < self._best[0]:
             self._best = value, pattern
+        return value
+
+    def _take(self, pattern: IntArray, on_pattern: OnPattern | None) -> int:
+        """Keep a pattern, and hand on what it may stand for; what it costs."""
         if on_pattern is not None:
             self.ceiling = min(self.ceiling, on_pattern(self._hosts(pattern)))
-        return value
+        return self._keep(pattern)
 
     def _hosts(self, pattern: IntArray) -> IntArray:
         """Any hosts of the classes."""
@@ -190,11 +205,15 @@ class MergedSearch:
         return nodes
 
     def _split(self) -> bool:
-        """Split classes; False if all are single hosts."""
+        """Tell costs apart, then split classes; False if all are single hosts."""
         assert self._best is not None
-        classes = finer(self.data, self.candidate, self.merged, self._best[1], max(self.ceiling, self._best[0]))
+        classes: HostClasses | None = self.merged.classes
+        if self.tolerance == 0.0:
+            ceiling = max(self.ceiling, self._best[0])
+            classes = finer(self.data, self.candidate, self.merged, self._best[1], ceiling)
         if classes is None:
             return False
+        self.tolerance = 0.0
         self.merged, self._best = merge(self.data, self.candidate, classes), None
         return True
 

@@ -1,6 +1,7 @@
 """Bounds from patterns of classes: never above an enumerated optimum, and the optimum itself in the end."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
+from pipette_opt.solver.merged.problem import merge
 from pipette_opt.solver.merged.search import MergedSearch, first_classes
+from pipette_opt.solver.merged.symmetry import interchangeable
 from pipette_opt.solver.rows.bound import row_bound
 from pipette_opt.solver.rows.classes import HostClasses
 from pipette_opt.types import IntArray, P2PMode
@@ -113,3 +116,29 @@ def test_hosts_without_classes() -> None:
     """Links without structure give no few classes."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (4, 4, 1))
     assert first_classes(data, data.candidates[0]) is None
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_equal_racks(p2p: P2PMode) -> None:
+    """Racks of two hosts, some with a slow one: what may change places is told apart without losing the optimum."""
+    rng = np.random.default_rng(9)
+    rack, used = np.repeat(np.arange(3), 2), 0
+    for number in range(16):
+        shape = [(3, 2, 1), (2, 3, 1), (2, 2, 1), (5, 1, 1)][number % 4]
+        base = one_candidate_cluster(rng, "unif", shape, num_nodes=6, p2p=p2p, compute=int(rng.integers(10, 2_000)))
+        slow = np.isin(np.arange(6), [0, 2, 4][: int(rng.integers(0, 4))])
+        inside, across, factor = int(rng.integers(50, 400)), int(rng.integers(50, 400)), int(rng.integers(1, 4))
+        link = np.where(np.equal.outer(rack, rack), inside, across) * np.where(
+            np.logical_or.outer(slow, slow), factor, 1
+        )
+        candidate = replace(base.candidates[0], p2p_ticks=link, ring_ticks=int(rng.integers(1, 9)) * link[None])
+        data = replace(base, candidates=(candidate,))
+        of_host = np.unique(np.vstack([rack, slow]), axis=1, return_inverse=True)[1].ravel()
+        classes = HostClasses(of_host=of_host, tolerance=0.0)
+        used += bool(interchangeable(merge(data, candidate, classes)))
+        optimum = best_by_enumeration(data, candidate)
+        search = MergedSearch(data, candidate, 0, optimum, classes)
+        assert search.run(60.0) == optimum
+        search = MergedSearch(data, candidate, 0, optimum - 1, classes)
+        assert search.run(60.0) == optimum
+    assert used > 8
