@@ -7,15 +7,7 @@ from pipette_opt.solver.chain_search import ChainSearch, searches_chain
 from pipette_opt.solver.counting import LARGE_CELLS
 from pipette_opt.solver.grid_search import GridSearch, searches
 from pipette_opt.solver.known import Known
-from pipette_opt.solver.rows.bound import MOST_CLASSES
-from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.types import IntArray
-
-SEARCH_SHARE = 1.0
-"""Of a model's slice, what the search of a grid takes before it."""
-
-STRUCTURED_TOLERANCE = 0.08
-"""What links of twins differ by at most where racks and slow hosts, and not single links, decide."""
 
 ALONE_VISITS = 4
 """Slices that the search of a chain has before models get their turns, too."""
@@ -54,12 +46,8 @@ class Searching:
         return self.is_chain(index) and self.visits.get(index, 0) < ALONE_VISITS
 
     def yields_to_model(self, index: int) -> bool:
-        """Whether a grid is small and its hosts fall into classes: CP-SAT then has the first turn."""
-        candidate = self.known.data.candidates[index]
-        if self.is_chain(index) or is_large(candidate):
-            return False
-        classes = host_classes(self.known.data, candidate, MOST_CLASSES[0])
-        return classes is not None and classes.tolerance <= STRUCTURED_TOLERANCE
+        """Whether CP-SAT has the first turn: never, as what it closes on few cells the search closes sooner."""
+        return False
 
     def search(self, index: int, number: int = 1) -> None:
         """The next slice of one candidate, of so many that share it."""
@@ -79,9 +67,8 @@ class Searching:
         visit = self.visits.get(index, 0)
         self.visits[index] = visit + 1
         known.searched.add(index)
-        share = 1.0 if chain or is_large(candidate) else SEARCH_SHARE
         found = one.run(
-            min(share * known.params.first_slice_s * 2**visit / number, known.seconds_left),
+            min(known.params.first_slice_s * 2**visit / number, known.seconds_left),
             workers=known.workers,
             stop=known.stop,
             on_bound=lambda bound: known.prove(index, bound),
