@@ -24,7 +24,7 @@ class IterationTime:
     breakdown
         Seconds by cause, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
         ``expert_parallel`` (of models with experts), ``bubble``, ``pipeline_parallel``, ``data_parallel``,
-        ``optimizer``; of the stage that is finished last.
+        ``optimizer``, ``full_memory`` (of stacks whose runs lost time there); of the stage that is finished last.
     """
 
     iteration_time_s: float

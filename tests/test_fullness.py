@@ -102,8 +102,9 @@ def test_solver_and_judge_count_it_alike() -> None:
         seconds = after.optimizer_ticks * lossy.problem.tick_s - before.optimizer_ticks * plain.problem.tick_s
         assert seconds == pytest.approx(lost, abs=2 * max(plain.problem.tick_s, lossy.problem.tick_s))
         placement = identity_placement(config, 8, np.arange(2), "tp-cp-ep-dp-pp")
-        times = [estimate(one.instance, config, placement).iteration_time_s for one in (plain, lossy)]
-        assert times[1] - times[0] == pytest.approx(lost)
+        before_s, after_s = (estimate(one.instance, config, placement) for one in (plain, lossy))
+        assert after_s.iteration_time_s - before_s.iteration_time_s == pytest.approx(lost)
+        assert after_s.breakdown == pytest.approx({**before_s.breakdown, "full_memory": lost})
 
 
 def test_a_plan_that_fills_less_memory_wins() -> None:

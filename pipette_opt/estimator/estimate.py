@@ -185,8 +185,16 @@ def estimate(
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / config.world_size,
         mfu=flops_per_s / _peak_flops(instance, placement),
-        breakdown=judged.breakdown,
+        breakdown=_with_loss(judged.breakdown, instance, config),
     )
+
+
+def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: ParallelConfig) -> Mapping[str, float]:
+    """What is lost where memory is nearly full, apart from the optimizer's step, whose time has it."""
+    if instance.edge_loss_s is None:
+        return breakdown
+    lost = instance.edge_loss_s(config)
+    return {**breakdown, "optimizer": max(breakdown["optimizer"] - lost, 0.0), "full_memory": lost}
 
 
 def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
