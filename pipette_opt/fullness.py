@@ -17,7 +17,7 @@ from pipette_opt.memory.framework import framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, StackSpec
-from pipette_opt.types import IntArray
+from pipette_opt.types import FloatArray, IntArray
 
 EDGE = 0.95
 """Of the usable memory: what fragments cannot be used."""
@@ -96,11 +96,32 @@ class EdgeLoss:
         needed, spread = checked.prediction.predicted_bytes, checked.prediction.spread
         order = np.argsort(-needed)
         last = checked.config.world_size // len(needed) * np.arange(1, len(needed) + 1) - 1
-        usable = np.maximum(gpus[np.minimum(last, len(gpus) - 1)], 1)
-        at_edge = self.predictor.oom_probability(needed[order], (EDGE * usable).astype(np.int64), spread[order])
-        near = near_risk(float((needed[order] / usable).max()))
-        flushes_s, refill_s = edge_times_s(self.instance, checked.config)
-        return float(at_edge.max()) * flushes_s + near * refill_s
+        usable = gpus[np.minimum(last, len(gpus) - 1)]
+        return expected_loss_s(self.instance, self.predictor, checked.config, needed[order], usable, spread[order])
+
+
+def expected_loss_s(
+    instance: Instance,
+    predictor: MemoryPredictor,
+    config: ParallelConfig,
+    needed_bytes: IntArray | FloatArray,
+    usable_bytes: IntArray,
+    spread: FloatArray,
+) -> float:
+    """
+    Seconds that a configuration is expected to lose in one iteration.
+
+    Parameters
+    ----------
+    needed_bytes, usable_bytes, spread
+        Of each stage: predicted peak, what there is for it, standard deviation of the logarithm of the first's error;
+        all of shape ``(pp,)``, in the same order.
+    """
+    usable = np.maximum(usable_bytes, 1)
+    at_edge = predictor.oom_probability(needed_bytes, (EDGE * usable).astype(np.int64), spread)
+    near = near_risk(float((needed_bytes / usable).max()))
+    flushes_s, refill_s = edge_times_s(instance, config)
+    return float(at_edge.max()) * flushes_s + near * refill_s
 
 
 def near_risk(fullness: float) -> float:

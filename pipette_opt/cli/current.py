@@ -14,13 +14,22 @@ if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig, Placement
     from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plan import IterationTime, Plan, StageMemory
+    from pipette_opt.specs import Instance
     from pipette_opt.types import IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Current:
-    """What runs today, and the judge's answer."""
+    """
+    What runs today, and the judge's answer.
 
+    Parameters
+    ----------
+    instance
+        The job as the launch trains it.
+    """
+
+    instance: "Instance"
     config: "ParallelConfig"
     placement: "Placement"
     hosts: tuple[str, ...]
@@ -143,6 +152,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
     nodes = nodes[: -(-num_gpus // per_node)]
     placement = identity_placement(config, per_node, nodes, given.rank_order)
     return Current(
+        instance=instance,
         config=config,
         placement=placement,
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),

@@ -77,10 +77,9 @@ def estimate(
         if given:
             option = f"--{given[0].replace('_', '-')}"
             raise InputError(option, "has no effect on a plan, which says it itself; give it with --args.")
-        from pipette_opt.cli.plans import judged_plan, plan_and_instance
+        from pipette_opt.cli.plans import judged_plan
 
         current = judged_plan(plan, cluster, max_oom_risk)
-        instance = plan_and_instance(plan, cluster)[1]
     else:
         job = opt.read_job(
             cluster=cluster,
@@ -98,15 +97,14 @@ def estimate(
             expert_imbalance=expert_imbalance,
         )
         current = current_of(job, args or "", hosts, max_oom_risk)
-        instance = job.instance
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule
 
-        current = with_schedule(current, instance, schedule, max_oom_risk)
+        current = with_schedule(current, schedule, max_oom_risk)
     if trace is not None:
         from pipette_opt.estimator.trace import write_trace
 
-        write_trace(trace, instance, current.config, current.placement, current.schedule)
+        write_trace(trace, current.instance, current.config, current.placement, current.schedule)
     if json:
         show_json(current.as_dict())
     else:

@@ -92,6 +92,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
 
     plan, instance = plan_and_instance(path, cluster)
     return Current(
+        instance=instance,
         config=plan.config,
         placement=plan.placement,
         hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),

@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 OPTION = "--schedule"
 
 
-def with_schedule(current: "Current", instance: "Instance", given: str, max_oom_risk: float) -> "Current":
-    """The same launch with another schedule."""
+def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Current":
+    """The same launch with another schedule, and with what its memory loses where that is nearly full."""
     from pipette_opt.estimator.estimate import estimate, microbatches_of
 
-    schedule = read_schedule(given, current.config, microbatches_of(instance, current.config), instance.p2p)
+    instance, config = current.instance, current.config
+    schedule = read_schedule(given, config, microbatches_of(instance, config), instance.p2p)
+    memory, lost_s = schedule_memory(current.memory, instance, config, schedule, max_oom_risk)
+    if instance.edge_loss_s is not None:
+        instance = replace(instance, edge_loss_s=lambda _: lost_s)
     return replace(
         current,
-        estimate=estimate(instance, current.config, current.placement, schedule),
-        memory=schedule_memory(current.memory, instance, current.config, schedule, max_oom_risk),
+        instance=instance,
+        estimate=estimate(instance, config, current.placement, schedule),
+        memory=memory,
         schedule=schedule,
     )
 
@@ -88,12 +93,13 @@ def schedule_memory(
     config: "ParallelConfig",
     schedule: "Schedule",
     max_oom_risk: float,
-) -> "tuple[StageMemory, ...]":
+) -> "tuple[tuple[StageMemory, ...], float]":
     """
-    Memory with as many activations as a schedule holds, where ``memory`` is that of 1F1B.
+    Memory with as many activations as a schedule holds, where ``memory`` is that of 1F1B; and what is lost with it.
 
     The share of the activations is the closed formula's; the rest of the prediction stays.
     """
+    from pipette_opt.fullness import expected_loss_s
     from pipette_opt.memory.formula import formula_bytes
     from pipette_opt.memory.table import stage_table
     from pipette_opt.parallel.schedule import max_in_flight
@@ -115,7 +121,7 @@ def schedule_memory(
     predicted = np.ceil(np.array([one.predicted_bytes for one in memory]) * grown)
     capacity = np.array([one.capacity_bytes for one in memory])
     risks = predictor.oom_probability(predicted, capacity, prediction.spread)
-    return tuple(
+    stages = tuple(
         replace(
             one,
             predicted_bytes=int(predicted[stage]),
@@ -124,3 +130,4 @@ def schedule_memory(
         )
         for stage, one in enumerate(memory)
     )
+    return stages, expected_loss_s(instance, predictor, config, predicted, capacity, prediction.spread)
