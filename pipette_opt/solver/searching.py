@@ -45,10 +45,6 @@ class Searching:
         """Whether no model is tried yet beside the search."""
         return self.is_chain(index) and self.visits.get(index, 0) < ALONE_VISITS
 
-    def yields_to_model(self, index: int) -> bool:
-        """Whether CP-SAT has the first turn: never, as what it closes on few cells the search closes sooner."""
-        return False
-
     def search(self, index: int, number: int = 1) -> None:
         """The next slice of one candidate, of so many that share it."""
         known, candidate = self.known, self.known.data.candidates[index]

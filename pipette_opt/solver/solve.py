@@ -140,6 +140,8 @@ def _bound(known: Known, engines: _Engines) -> None:
     while not known.is_over:
         ranked = known.open_candidates()
         able = [index for index in ranked if engines.searching.is_chain(index) or engines.counting.suits(index)]
+        if len(able) == 1 and not is_large(known.data.candidates[able[0]]) and not engines.searching.is_chain(able[0]):
+            return  # few cells are searched at once
         left = [index for index in able if index not in tried]
         if not left or left[0] != ranked[0]:
             return
@@ -159,30 +161,36 @@ def _search_chain(known: Known, searching: Searching, index: int) -> None:
 
 def _search(batch: Sequence[int], known: Known, engines: _Engines) -> list[int]:
     """Give searches of a batch their slices; what is left for a model."""
-    searching, modelling = engines.searching, engines.modelling
-    risen = {index for index in batch if _merge(index, len(batch), known, engines)}
-    chosen = [
-        index
-        for index in batch
-        if searching.suits(index) and not (modelling.visits.get(index, 0) == 0 and searching.yields_to_model(index))
-    ]
-    for index in chosen:
-        if known.is_over or not known.is_open(index) or index in risen:
-            continue
-        bound = int(known.bounds[index])
-        searching.search(index, len(batch))
-        stuck = is_large(known.data.candidates[index]) and known.bounds[index] <= bound
-        if stuck and engines.counting.refines(index) and not known.is_over:
-            engines.counting.look_for_promising(index, searching.visits[index])
-    still = [index for index in batch if known.is_open(index) and not (index in chosen and searching.is_alone(index))]
-    if chosen and any(is_large(known.data.candidates[index]) for index in still):
+    for index in batch:
+        turn = _large_turn if is_large(known.data.candidates[index]) else _small_turn
+        turn(index, len(batch), known, engines)
+    searching = engines.searching
+    searched = [index for index in batch if searching.suits(index)]
+    still = [index for index in batch if known.is_open(index) and not (index in searched and searching.is_alone(index))]
+    if searched and any(is_large(known.data.candidates[index]) for index in still):
         return []
     return still
 
 
-def _merge(index: int, number: int, known: Known, engines: _Engines) -> bool:
-    """A slice for patterns of classes; whether that is what large grids should go on with."""
-    if known.is_over or not known.is_open(index) or not engines.merging.suits(index):
-        return False
-    large = is_large(known.data.candidates[index])
-    return engines.merging.search(index, number) and large
+def _small_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
+    """A slice of one candidate of so many for its search, then, if that does not end it, for patterns of classes."""
+    if _is_due(index, known) and engines.searching.suits(index):
+        engines.searching.search(index, number)
+    if _is_due(index, known) and engines.merging.suits(index):
+        engines.merging.search(index, number)
+
+
+def _large_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
+    """Patterns of classes as long as they raise the bound; else the search, and what counts promise."""
+    if _is_due(index, known) and engines.merging.suits(index) and engines.merging.search(index, number):
+        return
+    if not (_is_due(index, known) and engines.searching.suits(index)):
+        return
+    bound = int(known.bounds[index])
+    engines.searching.search(index, number)
+    if _is_due(index, known) and known.bounds[index] <= bound and engines.counting.refines(index):
+        engines.counting.look_for_promising(index, engines.searching.visits[index])
+
+
+def _is_due(index: int, known: Known) -> bool:
+    return known.is_open(index) and not known.is_over
