@@ -7,10 +7,14 @@ from pipette_opt.solver.chain_search import ChainSearch, searches_chain
 from pipette_opt.solver.counting import LARGE_CELLS
 from pipette_opt.solver.grid_search import GridSearch, searches
 from pipette_opt.solver.known import Known
+from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.types import IntArray
 
 ALONE_VISITS = 4
 """Slices that the search of a chain has before models get their turns, too."""
+
+MOST_CLASSES, MOST_CHOSEN_HOSTS = 8, 64
+"""Classes that hosts with racks and slow ones fall into; hosts up to which choices are counted on large grids."""
 
 MOST_SEARCHED_HOSTS = 256
 """Hosts listed, above which a search of the grid costs more than it says."""
@@ -45,13 +49,20 @@ class Searching:
         """Whether no model is tried yet beside the search."""
         return self.is_chain(index) and self.visits.get(index, 0) < ALONE_VISITS
 
+    def _has_few_choices(self, index: int) -> bool:
+        """Whether the cells with the fewest choices tell more than those of the next row."""
+        data, candidate = self.known.data, self.known.data.candidates[index]
+        return not is_large(candidate) or (
+            data.num_nodes <= MOST_CHOSEN_HOSTS and host_classes(data, candidate, MOST_CLASSES) is not None
+        )
+
     def search(self, index: int, number: int = 1) -> None:
         """The next slice of one candidate, of so many that share it."""
         known, candidate = self.known, self.known.data.candidates[index]
         bound, ceiling = int(known.bounds[index]), known.ceiling_of(index)
         chain = self.is_chain(index)
         if index not in self.begun:
-            kind = ChainSearch if chain else GridSearch if is_large(candidate) else CellSearch
+            kind = ChainSearch if chain else CellSearch if self._has_few_choices(index) else GridSearch
             self.begun[index] = kind(known.data, candidate, bound, ceiling)
         one = self.begun[index]
         one.narrow(bound, ceiling)
