@@ -182,7 +182,7 @@ def compile_kernels(prepared: Prepared, watcher: Watcher) -> None:
     """Once per installation this takes a while, which does not count as time of the search."""
     from pipette_opt.estimator.longest_paths import critical_counts
     from pipette_opt.solver.bounds import candidate_bound
-    from pipette_opt.solver.chain_search import ChainSearch, searches_chain
+    from pipette_opt.solver.searching import compile_searches
 
     watcher.report("loading compiled kernels (the first time they are compiled)")
     started = time.perf_counter()
@@ -193,8 +193,7 @@ def compile_kernels(prepared: Prepared, watcher: Watcher) -> None:
             if found is None or watcher.stop.is_set():
                 continue
             candidate_bound(alone, candidate)
-            if searches_chain(alone, candidate):
-                ChainSearch(alone, candidate, 0, found.objective_ticks - 1).run(0.01)
+            compile_searches(alone, candidate, found.objective_ticks - 1)
             placement = block_placement(candidate.config, candidate.block, found.nodes)
             try:
                 times = placed_times(prepared.instance, candidate.config, placement)

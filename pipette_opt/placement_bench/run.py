@@ -16,9 +16,10 @@ from pipette_opt.heuristics.megatron import identity_order
 from pipette_opt.heuristics.varuna import varuna
 from pipette_opt.placement_bench.clusters import UnavailableError
 from pipette_opt.placement_bench.instances import BenchInstance, Shape, balanced_problem
-from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.problem import ProblemData, largest_ticks, objective_ticks
 from pipette_opt.search import SearchParams, search
 from pipette_opt.solution import Result, Solution
+from pipette_opt.solver.searching import compile_searches
 from pipette_opt.types import P2PMode
 
 BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")
@@ -265,6 +266,7 @@ def _every_form(workers: int) -> float:
         used = P * D + spare
         data = balanced_problem(rates[:used, :used], (P, D), p2p)
         search(data, SearchParams(time_limit_s=0.3, workers=workers))
+        compile_searches(data, data.candidates[0], largest_ticks(data.candidates[0]))
         both_annealings(data, 0.0, 1, 0)
         amp(data, AmpParams(moves=10))
     return time.perf_counter() - started

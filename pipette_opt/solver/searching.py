@@ -1,6 +1,6 @@
 """Searches of one candidate each that go on where they were: of a chain of hosts, or of a grid."""
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solution import Solution
 from pipette_opt.solver.cell_search import CellSearch
 from pipette_opt.solver.chain_search import ChainSearch, searches_chain
@@ -87,3 +87,12 @@ class Searching:
 def is_large(candidate: CandidateData) -> bool:
     """Whether a model that names the hosts is seldom closed."""
     return candidate.num_cells > LARGE_CELLS
+
+
+def compile_searches(data: ProblemData, candidate: CandidateData, ceiling: int) -> None:
+    """Load what a candidate may be searched with, which once per installation has to be compiled."""
+    if searches_chain(data, candidate):
+        ChainSearch(data, candidate, 0, ceiling).run(0.01)
+    elif searches(candidate):
+        CellSearch(data, candidate, 0, ceiling).run(0.01)
+        GridSearch(data, candidate, 0, ceiling).run(0.01)
