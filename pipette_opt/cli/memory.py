@@ -177,6 +177,10 @@ def predict(
     gpus_per_node: Annotated[
         int | None, typer.Option(help="GPUs of one host; by default the whole job.", min=1)
     ] = None,
+    intra_node_gb_per_s: Annotated[
+        float | None,
+        typer.Option(help="Links inside a host, with which NCCL's buffers grow; by default A100's NVLink.", min=1),
+    ] = None,
     framework: Annotated[
         str | None, typer.Option(help="Constants of a stack: a profile of data/frameworks, or a stack's file.")
     ] = None,
@@ -197,7 +201,7 @@ def predict(
     from pipette_opt.read.framework import read_framework
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import TrainingSpec
-    from pipette_opt.units import GIB
+    from pipette_opt.units import GB, GIB
 
     one_of("--recompute", recompute, ("none", "selective", "full"))
     one_of("--recompute-method", recompute_method, ("uniform", "block"))
@@ -210,6 +214,8 @@ def predict(
     if spec.num_experts is None and (expert_parallel > 1 or expert_tensor_parallel is not None):
         option = "--expert-parallel" if expert_parallel > 1 else "--expert-tensor-parallel"
         raise InputError(option, f"has no effect: model {spec.name} has no experts.")
+    if framework is None and intra_node_gb_per_s is not None:
+        raise InputError("--intra-node-gb-per-s", "has no effect without --framework.")
     try:
         training = TrainingSpec(
             global_batch_size=global_batch_size,
@@ -240,7 +246,12 @@ def predict(
         constants = None if framework is None else read_framework(framework)
         predictor = MemoryPredictor.load(weights, framework=constants)
         prediction = predictor.predict(
-            spec, training, [config], gpus_per_node=gpus_per_node, max_oom_risk=max_oom_risk
+            spec,
+            training,
+            [config],
+            gpus_per_node=gpus_per_node,
+            intra_node_bytes_per_s=None if intra_node_gb_per_s is None else intra_node_gb_per_s * GB,
+            max_oom_risk=max_oom_risk,
         )[0]
     except InputError:
         raise

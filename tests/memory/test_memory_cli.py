@@ -47,10 +47,11 @@ def test_predict_knows_experts_and_savers() -> None:
         ("--recompute-method", "block", "--recompute", "selective"),
         ("--expert-parallel", "2"),
         ("--expert-tensor-parallel", "1"),
+        ("--intra-node-gb-per-s", "64"),
     ],
 )
 def test_predict_refuses_what_has_no_effect(options: tuple[str, ...]) -> None:
-    """A depth of recomputation without it, experts of a dense model."""
+    """A depth of recomputation without it, experts of a dense model, links without the constants that go with them."""
     found = RUNNER.invoke(app, [*JOB, *options])
     assert isinstance(found.exception, InputError)
     assert str(found.exception).startswith(f"{options[0]}: has no effect")
@@ -152,6 +153,19 @@ def test_profiles_change_the_answer() -> None:
     # DeepSpeed's buckets, and gaps of the allocator, 4 % of the counted tensors.
     beyond = rows["deepspeed"]["predicted_gib"] - rows["megatron-core"]["predicted_gib"] - 1.8626
     assert 0.03 < beyond / rows["megatron-core"]["predicted_gib"] < 0.04
+
+
+def test_buffers_of_collectives_go_with_links() -> None:
+    """Two groups, 0.667 GiB each at the 235 GB/s of A100's NVLink; no more than a third more on faster ones."""
+    command = [*JOB, "--tensor-parallel", "4", "--data-parallel", "2", "--framework", "megatron-core", "--json"]
+    told = []
+    for rate in (None, "235", "23.5", "450"):
+        found = RUNNER.invoke(app, [*command, *(() if rate is None else ("--intra-node-gb-per-s", rate))])
+        assert found.exit_code == 0, found.output
+        told.append(json.loads(found.stdout)[0]["predicted_gib"])
+    assert told[0] == told[1]
+    assert told[1] - told[2] == pytest.approx(0.9 * 2 * 0.667, abs=1e-6)
+    assert told[3] - told[1] == pytest.approx(2 * 0.667 / 3, abs=1e-6)
 
 
 def test_collect_writes_the_points(tmp_path: Path) -> None:
