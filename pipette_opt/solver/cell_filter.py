@@ -61,7 +61,7 @@ class Work(NamedTuple):
     excess, later
         What a column down to each host, and from it on, takes at least beyond the longest period, shape ``(P, N)``.
     period
-        Least period of the stages on each host, shape ``(P, N)``.
+        Least period of a column with each host, shape ``(P, N)``.
     least
         Least sums of the whole column and its least period, shape ``(W + 2,)``.
     columns, rows
@@ -177,7 +177,14 @@ def keep_column(g, limits, work, cells, column, caps, less):  # type: ignore[no-
                 number += 1
                 bits = without_lowest(bits)
         work.size[r] = number
-    if not _down(g, limits, work, less) or not _up(g, limits, work, caps, less):
+    if not _down(g, limits, work, less):
+        return False
+    if not g.scalars[4]:  # a blocking period is known by host, this one by what all intervals of stages may take
+        shorter = _shorter(g, limits, work, caps, less)
+        if shorter > less and not _down(g, limits, work, shorter):
+            return False
+        less = shorter
+    if not _up(g, limits, work, caps, less):
         return False
     for r in range(P):
         i = 0
@@ -191,6 +198,19 @@ def keep_column(g, limits, work, cells, column, caps, less):  # type: ignore[no-
                 work.rows[r] = True
     _least(g, work)
     return True
+
+
+@njit(cache=True, nogil=True)
+def _shorter(g, limits, work, caps, less):  # type: ignore[no-untyped-def]
+    """By how much the largest period is less than that of the limits, after what the column takes without periods."""
+    last, rounds = g.scalars[0] - 1, g.scalars[3]
+    longest = limits.values[1] - less
+    for k in range(len(g.row) if rounds > 0 else 0):
+        path = MUCH
+        for i in range(work.size[last]):
+            path = min(path, work.above[last, i, k])
+        longest = min(longest, (caps[k] - path) // rounds)
+    return limits.values[1] - longest
 
 
 @njit(cache=True, nogil=True)
@@ -233,7 +253,7 @@ def _down(g, limits, work, less):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _up(g, limits, work, caps, less):  # type: ignore[no-untyped-def]
     """What a column takes at least below each host; keeps the hosts that stay within all limits, False if none do."""
-    P, blocking, sums = g.scalars[0], g.scalars[4], g.node.shape[0]
+    P, blocking, sums, stages = g.scalars[0], g.scalars[4], g.node.shape[0], g.work.shape[0]
     for r in range(P - 1, -1, -1):
         kept = 0
         for i in range(work.size[r]):
@@ -257,7 +277,9 @@ def _up(g, limits, work, caps, less):  # type: ignore[no-untyped-def]
             period = max(g.inner[r, host], limits.values[2])
             if blocking:
                 period = max(period, max(head + into, tail + out, total + into + out) + limits.values[1])
-            fits = work.above[r, i, sums - 1] + work.below[r, kept, sums - 1] <= caps[sums - 1]
+            taken = work.above[r, i, sums - 1] + work.below[r, kept, sums - 1]
+            fits = taken <= caps[sums - 1]
+            period = max(period, -(-taken // stages))  # at least the mean
             for k in range(sums - 1):
                 end = work.above[r, i, k] + work.below[r, kept, k] + g.scalars[3] * period
                 fits = fits and end <= caps[k]

@@ -1,15 +1,16 @@
 """What filters take out of cells is in no placement within the limits, and what they say of a column holds."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.problem import CandidateData, ProblemData, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
 from pipette_opt.solver.cell_bits import lowest, number_of, without_lowest
 from pipette_opt.solver.cell_data import grid_of
-from pipette_opt.solver.cell_filter import hosts_left, keep_needed, longest_mean
+from pipette_opt.solver.cell_filter import hosts_left, keep_column, keep_needed, longest_mean
 from pipette_opt.solver.cell_limits import as_bits, part_of
 from pipette_opt.types import IntArray, P2PMode
 
@@ -101,3 +102,50 @@ def test_longest_mean() -> None:
     work = np.array([[10, 0, 0], [0, 15, 0], [0, 0, 10]])
     g = grid_of(data, data.candidates[0])._replace(wait=wait, work=work)
     assert longest_mean(g, np.arange(3)) == 17
+
+
+@pytest.mark.parametrize(("end", "left"), [(179, [1, 2]), (180, [1, 6])])
+def test_a_column_takes_at_least_its_mean(end: int, left: list[int]) -> None:
+    """
+    Two stages of 10, then 8 more periods: to the nearer host 24 + 8 * 24 / 2, to the farther 36 + 8 * 36 / 2 = 180.
+
+    The nearer alone would leave 155 / 8 = 19 for a period, the farther takes 18.
+    """
+    ticks = np.full((3, 3), UNUSABLE_TICKS)
+    ticks[0, 1] = ticks[1, 0] = 2
+    ticks[0, 2] = ticks[2, 0] = 8
+    assert _kept([10, 10], ticks, [[0], [1, 2]], end) == left
+
+
+@pytest.mark.parametrize(("end", "left"), [(185, [1, 8, 4]), (186, [1, 10, 4])])
+def test_what_a_column_takes_shortens_its_period(end: int, left: list[int]) -> None:
+    """
+    A column takes 26 at least, so 8 more periods of 20 end at 186: the first two stages and the slow link between them.
+
+    The mean over all three is 15 with that link, which ends in time.
+    """
+    ticks = np.ones((4, 4), dtype=np.int64)
+    ticks[0, 1] = ticks[1, 0] = 10
+    assert _kept([10, 10, 2], ticks, [[0], [1, 3], [2]], end) == left
+
+
+def _kept(work: list[int], ticks: IntArray, hosts: list[list[int]], end: int) -> list[int]:
+    """Bits of the hosts left of a column with asynchronous sends and nine micro-batches, its end limited."""
+    P, N = len(work), len(ticks)
+    data = random_problem(np.random.default_rng(0), [(P, 1, 1)], N, Variant(p2p="async"), max_block=1)
+    candidate = replace(
+        data.candidates[0],
+        num_microbatches=9,
+        forward_ticks=np.array([work]) // 2,
+        backward_ticks=np.array([work]) // 2,
+        p2p_ticks=ticks,
+    )
+    g = grid_of(data, candidate)
+    part = part_of(g, np.ones((P, N), dtype=np.bool_), 1 << 40, 0, 1 << 40)
+    assert part is not None
+    cells = as_bits(np.array([np.isin(np.arange(N), row) for row in hosts]))
+    caps = np.full(len(g.node), 1 << 40)
+    caps[0] = end
+    assert keep_column(g, part.limits, part.work, cells, 0, caps, 0)
+    column: list[int] = cells.ravel().tolist()
+    return column
