@@ -133,7 +133,6 @@ class MergedSearch:
     ) -> bool:
         """Look for patterns until the best is near the bound; False if some model took too long."""
         complete = True
-        near = 0.0 if self.merged.classes.number == self.data.num_nodes else NEAR
         if self._nodes is not None:
             self._keep(self.merged.classes.of_host[self._nodes])
         high = self.ceiling if self._best is None else min(self.ceiling, self._best[0] - 1)
@@ -151,10 +150,17 @@ class MergedSearch:
                 high = min(high, value - 1, self.ceiling)
             elif proven <= probe:
                 complete, high = False, min(high, probe - 1)
-            if high < self.bound or high - self.bound < near * (self.ceiling - self.bound):
+            if high < self.bound or high - self.bound < self._near * (self.ceiling - self.bound):
                 break
             probe = (self.bound + high) // 2
         return complete and self._best is not None
+
+    @property
+    def _near(self) -> float:
+        """Nothing may be left where the best pattern names its hosts: there is nothing to split."""
+        if self._best is None:
+            return NEAR
+        return 0.0 if (self.merged.classes.sizes[np.unique(self._best[1])] == 1).all() else NEAR
 
     def _solve(self, ceiling: int, seconds: float, workers: int, stop: threading.Event) -> tuple[int, IntArray | None]:
         """
@@ -172,6 +178,8 @@ class MergedSearch:
         solver.parameters.max_time_in_seconds = seconds
         solver.parameters.catch_sigint_signal = False
         status = solve_until(solver, model, stop)
+        if status == cp_model.MODEL_INVALID:
+            raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
         if status == cp_model.INFEASIBLE:
             return ceiling + 1, None
         complete = status == cp_model.OPTIMAL

@@ -72,6 +72,25 @@ def test_it_ends_with_the_optimum(variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_it_ends_with_the_optimum_without_minimising(p2p: P2PMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where hosts to spare stay merged: the last pattern names its hosts, and nothing is below it."""
+    monkeypatch.setattr("pipette_opt.solver.merged.search.MOST_MINIMISED", 0)
+    rng = np.random.default_rng(17)
+    for number in range(40):
+        shape = [(2, 1, 1), (2, 2, 1), (3, 1, 1), (1, 3, 1)][number % 4]
+        data = random_problem(rng, [shape], 6, Variant(p2p=p2p, directed=False, scale=10_000))
+        candidate = data.candidates[0]
+        optimum = best_by_enumeration(data, candidate)
+
+        def on_pattern(nodes: IntArray, data: ProblemData = data, candidate: CandidateData = candidate) -> int:
+            return objective_ticks(data, candidate, nodes) - 1
+
+        classes = random_classes(rng, data, candidate)
+        search = MergedSearch(data, candidate, 0, largest_ticks(candidate), classes)
+        assert search.run(60.0, on_pattern=on_pattern) == optimum
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_it_sees_more_than_counts_of_classes(p2p: P2PMode) -> None:
     """Columns and the order of rings are kept, so that the bound of 32 hosts in racks is the better one."""
     data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000, p2p=p2p)
