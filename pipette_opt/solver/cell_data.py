@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.problem import CandidateData, ProblemData
-from pipette_opt.solver.bounds import bottleneck_level, least_embedding
+from pipette_opt.solver.bounds import bottleneck_level
+from pipette_opt.solver.host_costs import after_reductions, as_ints, ring_hops, transfers
 from pipette_opt.solver.rows.costs import NEVER, end_parts, mean_parts, watched_stages
 from pipette_opt.types import IntArray
 
@@ -63,17 +64,11 @@ def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
     P, D, _ = candidate.grid
     a, inside, blocking = candidate.block.stages, candidate.intra_p2p_ticks, data.p2p == "blocking"
     kinds = data.kind_of_node
-    there, home = _apart(candidate.p2p_ticks), _apart(candidate.p2p_ticks.T)
-    missing = np.maximum(there, home) >= NEVER
-    both = np.where(missing, NEVER, there + home)
-    there = np.where(missing, NEVER, there)
-    wait = np.where(missing, NEVER, np.maximum(there, home)) if blocking else both
+    there, both, wait = transfers(candidate, blocking=blocking)
     watched = watched_stages(candidate)
     nodes = [end_parts(candidate, kinds, both, there, stage)[0] for stage in watched.tolist()]
     last_above = (np.arange(P - 1) + 1) * a - 1  # stage before each transfer
-    hops = [_hops(candidate, stage) for stage in watched.tolist()]
-    after = np.full(len(watched), candidate.optimizer_ticks)
-    after[(watched == 0) | (watched == candidate.num_stages - 1)] += least_embedding(candidate)
+    hops = [ring_hops(candidate, stage) for stage in watched.tolist()]
     work = (candidate.forward_ticks + candidate.backward_ticks)[kinds].T
     turns = all((hop == hop.T).all() for hop in hops)
     return Grid(
@@ -86,7 +81,7 @@ def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
         arc=as_ints(np.append(last_above[:, None] >= watched, np.full((P - 1, 1), 2), axis=1)),
         hop=as_ints(hops),
         least_hop=as_ints([bottleneck_level(hop, D) if D > 1 else int(hop[0, 0]) for hop in hops]),
-        after=as_ints(after),
+        after=after_reductions(candidate, watched),
         row=as_ints(watched // a),
         slowest=as_ints(np.argsort(-(np.minimum(wait, NEVER // len(wait)).sum(axis=1) + work.sum(axis=0)))),
     )
@@ -111,23 +106,3 @@ def _longest_inside(work: IntArray, inside: int, blocking: bool) -> IntArray:
         for end in range(start + 1, a + 1)
     ]
     return as_ints(np.stack(means).max(axis=0))
-
-
-def _hops(candidate: CandidateData, stage: int) -> IntArray:
-    """Reduction of a stage by ring hop."""
-    floor = int(candidate.ring_floor_ticks[stage])
-    if candidate.grid[1] == 1:
-        return np.full(candidate.p2p_ticks.shape, floor, dtype=np.int64)
-    return np.maximum(_apart(candidate.ring_ticks[candidate.ring_class[stage]]), floor)
-
-
-def as_ints(values: object) -> IntArray:
-    """As a contiguous array of 64-bit integers."""
-    return np.ascontiguousarray(values, dtype=np.int64)
-
-
-def _apart(ticks: IntArray) -> IntArray:
-    """Costs between different hosts."""
-    apart = np.array(ticks, dtype=np.int64)
-    np.fill_diagonal(apart, NEVER)
-    return apart

@@ -6,9 +6,10 @@ import numpy as np
 
 from pipette_opt.solver.bounds import matching_size
 from pipette_opt.solver.cell_bits import WORD, BitArray
-from pipette_opt.solver.cell_data import Grid, as_ints
+from pipette_opt.solver.cell_data import Grid
 from pipette_opt.solver.cell_filter import MUCH, Limits, Work, keep_column
 from pipette_opt.solver.cell_kernel import State
+from pipette_opt.solver.host_costs import as_ints
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.types import BoolArray, IntArray
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipette_opt.problem import CandidateData, ProblemData
-from pipette_opt.solver.bounds import bottleneck_level, least_embedding, matching_size
+from pipette_opt.solver.bounds import bottleneck_level, matching_size
 from pipette_opt.solver.grid_kernel import Grid, Limits, State, explore
+from pipette_opt.solver.host_costs import after_reductions, as_ints, ring_hops, transfers
 from pipette_opt.solver.interval_search import Interval, IntervalSearch
 from pipette_opt.solver.rows.costs import NEVER, end_parts, mean_parts, watched_stages
 from pipette_opt.types import BoolArray, IntArray
@@ -58,14 +59,9 @@ class _Interval(Interval):
 
 class GridSearch(IntervalSearch):
     """
-    The search of one candidate, which can go on where it was.
+    The search of one candidate of many cells.
 
-    Parameters
-    ----------
-    floor
-        A known bound.
-    ceiling
-        The largest objective of interest.
+    Parameters are those of :class:`~pipette_opt.solver.interval_search.IntervalSearch`.
     """
 
     def __init__(self, data: ProblemData, candidate: CandidateData, floor: int, ceiling: int) -> None:
@@ -213,7 +209,7 @@ def _limits(g: Grid, room: BoolArray, ceiling: int, high: int, left: IntArray) -
         room=np.ascontiguousarray(room),
         down=down,
         along=along,
-        last=_ints(last),
+        last=as_ints(last),
     )
 
 
@@ -268,11 +264,7 @@ def grid_of(data: ProblemData, candidate: CandidateData, *, upwards: bool = Fals
     P, D, _ = candidate.grid
     a, blocking = candidate.block.stages, data.p2p == "blocking"
     kinds, room = data.kind_of_node, data.allowed(candidate)
-    there, home = _apart(candidate.p2p_ticks), _apart(candidate.p2p_ticks.T)
-    missing = np.maximum(there, home) >= NEVER
-    both = np.where(missing, NEVER, there + home)
-    there = np.where(missing, NEVER, there)
-    wait = np.where(missing, NEVER, np.maximum(there, home)) if blocking else both
+    there, both, wait = transfers(candidate, blocking=blocking)
     watched = watched_stages(candidate)
     turn = -1 if upwards else 1
     nodes, rests, arcs, hops = [], [], [], []
@@ -282,56 +274,35 @@ def grid_of(data: ProblemData, candidate: CandidateData, *, upwards: bool = Fals
         nodes.append(node[::turn])
         rests.append(_rest(node[::turn], arc, room[::turn]))
         arcs.append([(row + 1) * a - 1 >= stage for row in range(P - 1)][::turn])
-        hops.append(_hops(candidate, stage))
+        hops.append(ring_hops(candidate, stage))
     mean_node, mean_arc = mean_parts(data, candidate, kinds, wait)
     work = (candidate.forward_ticks + candidate.backward_ticks)[kinds].T[::turn]
     inside = candidate.intra_p2p_ticks if a > 1 else 0
     by_row = work.reshape(P, a, len(kinds))
     inner = by_row[:, 1:-1].max(axis=1, initial=0) + 2 * inside if a > 2 else np.zeros_like(by_row[:, 0])
-    after = np.full(len(watched), candidate.optimizer_ticks)
-    after[(watched == 0) | (watched == candidate.num_stages - 1)] += least_embedding(candidate)
     order = np.moveaxis(np.indices((P, D)), 0, 2)  # row by row: the first row's ring has least to spare
     turns = all((hop == hop.T).all() for hop in hops)
     rows = watched // a
     return Grid(
-        scalars=_ints([P, D, a, candidate.num_microbatches - 1, blocking, candidate.intra_p2p_ticks, turns]),
-        order=_ints(order.reshape(-1, 2)),
-        wait=_ints(wait),
-        first_wait=_ints(by_row[:, 0] + inside),
-        last_wait=_ints(by_row[:, -1] + inside),
-        inner=_ints(inner),
-        work=_ints(work),
-        least_out=_ints(wait.min(axis=1)),
-        node=_ints(nodes),
-        arc=_ints(arcs).reshape(len(watched), P - 1),
-        transfer=_ints([there.T, both] if upwards else [there, both]),
-        rest=_ints(rests),
-        mean_node=_ints(mean_node[::turn]),
-        mean_rest=_ints(_rest(mean_node[::turn], mean_arc[::turn].transpose(0, 2, 1), room[::turn])),
-        hop=_ints(hops),
-        least_hop=_ints([bottleneck_level(hop, D) if D > 1 else int(hop[0, 0]) for hop in hops]),
-        after=_ints(after),
-        row=_ints(P - 1 - rows if upwards else rows),
+        scalars=as_ints([P, D, a, candidate.num_microbatches - 1, blocking, candidate.intra_p2p_ticks, turns]),
+        order=as_ints(order.reshape(-1, 2)),
+        wait=as_ints(wait),
+        first_wait=as_ints(by_row[:, 0] + inside),
+        last_wait=as_ints(by_row[:, -1] + inside),
+        inner=as_ints(inner),
+        work=as_ints(work),
+        least_out=as_ints(wait.min(axis=1)),
+        node=as_ints(nodes),
+        arc=as_ints(arcs).reshape(len(watched), P - 1),
+        transfer=as_ints([there.T, both] if upwards else [there, both]),
+        rest=as_ints(rests),
+        mean_node=as_ints(mean_node[::turn]),
+        mean_rest=as_ints(_rest(mean_node[::turn], mean_arc[::turn].transpose(0, 2, 1), room[::turn])),
+        hop=as_ints(hops),
+        least_hop=as_ints([bottleneck_level(hop, D) if D > 1 else int(hop[0, 0]) for hop in hops]),
+        after=after_reductions(candidate, watched),
+        row=as_ints(P - 1 - rows if upwards else rows),
     )
-
-
-def _hops(candidate: CandidateData, stage: int) -> IntArray:
-    """Reduction of a stage by ring hop."""
-    floor = int(candidate.ring_floor_ticks[stage])
-    if candidate.grid[1] == 1:
-        return np.full(candidate.p2p_ticks.shape, floor, dtype=np.int64)
-    return np.maximum(_apart(candidate.ring_ticks[candidate.ring_class[stage]]), floor)
-
-
-def _ints(values: object) -> IntArray:
-    return np.ascontiguousarray(values, dtype=np.int64)
-
-
-def _apart(ticks: IntArray) -> IntArray:
-    """Costs between different hosts."""
-    apart = np.array(ticks, dtype=np.int64)
-    np.fill_diagonal(apart, NEVER)
-    return apart
 
 
 def _rest(node: IntArray, arc: IntArray, room: BoolArray) -> IntArray:

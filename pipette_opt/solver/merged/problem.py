@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, place
 from pipette_opt.solver.rows.classes import HostClasses
 from pipette_opt.solver.rows.costs import block_minima, merge_levels
 from pipette_opt.types import IntArray
@@ -61,3 +61,24 @@ def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tol
         data=replace(data, candidates=(merged,), kind_of_node=data.kind_of_node[first], capacity_mib=capacity),
         classes=classes,
     )
+
+
+def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
+    """Times of a pattern; two cells of one class are on different hosts."""
+    cells = np.arange(pattern.size).reshape(pattern.shape)
+    flat = pattern.ravel()
+    one = merged.candidate
+
+    def of_cells(ticks: IntArray) -> IntArray:
+        return ticks[..., flat[:, None], flat[None, :]] if ticks.size else ticks
+
+    candidate = replace(
+        one,
+        p2p_ticks=of_cells(one.p2p_ticks),
+        ring_ticks=of_cells(one.ring_ticks),
+        tensor_forward_ticks=of_cells(one.tensor_forward_ticks),
+        tensor_backward_ticks=of_cells(one.tensor_backward_ticks),
+        embedding_ticks=of_cells(one.embedding_ticks),
+    )
+    data = replace(merged.data, candidates=(candidate,), kind_of_node=merged.data.kind_of_node[flat])
+    return place(data, candidate, cells)

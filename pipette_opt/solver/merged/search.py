@@ -11,8 +11,8 @@ from ortools.sat.python import cp_model
 from pipette_opt.optimistic import has_room
 from pipette_opt.problem import CandidateData, ProblemData, placed_objective_ticks
 from pipette_opt.solver.merged.model import build_merged, pattern_of
-from pipette_opt.solver.merged.problem import merge
-from pipette_opt.solver.merged.splits import finer, place_classes
+from pipette_opt.solver.merged.problem import merge, place_classes
+from pipette_opt.solver.merged.splits import finer
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
 from pipette_opt.solver.stoppable import solve_until
 from pipette_opt.types import IntArray

@@ -17,10 +17,9 @@ from pipette_opt.problem import (
     CandidateData,
     PlacedTicks,
     ProblemData,
-    place,
     placed_objective_ticks,
 )
-from pipette_opt.solver.merged.problem import Merged
+from pipette_opt.solver.merged.problem import Merged, place_classes
 from pipette_opt.solver.rows.classes import HostClasses
 from pipette_opt.types import BoolArray, IntArray
 
@@ -80,27 +79,6 @@ def finer(
         return None
     good = np.zeros((len(of_host), len(of_host)), dtype=np.bool_)
     return _split(merged.classes, [((largest, largest), good)])
-
-
-def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
-    """Times of a pattern; two cells of one class are on different hosts."""
-    cells = np.arange(pattern.size).reshape(pattern.shape)
-    flat = pattern.ravel()
-    one = merged.candidate
-
-    def of_cells(ticks: IntArray) -> IntArray:
-        return ticks[..., flat[:, None], flat[None, :]] if ticks.size else ticks
-
-    candidate = replace(
-        one,
-        p2p_ticks=of_cells(one.p2p_ticks),
-        ring_ticks=of_cells(one.ring_ticks),
-        tensor_forward_ticks=of_cells(one.tensor_forward_ticks),
-        tensor_backward_ticks=of_cells(one.tensor_backward_ticks),
-        embedding_ticks=of_cells(one.embedding_ticks),
-    )
-    data = replace(merged.data, candidates=(candidate,), kind_of_node=merged.data.kind_of_node[flat])
-    return place(data, candidate, cells)
 
 
 def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, pattern: IntArray) -> Iterator[_Hop]:

@@ -5,8 +5,8 @@ import pytest
 from instances import Variant, one_candidate_cluster, random_problem
 
 from pipette_opt.problem import objective_ticks, placed_objective_ticks
-from pipette_opt.solver.merged.problem import merge
-from pipette_opt.solver.merged.splits import finer, place_classes
+from pipette_opt.solver.merged.problem import merge, place_classes
+from pipette_opt.solver.merged.splits import finer
 from pipette_opt.solver.rows.classes import HostClasses
 
 
