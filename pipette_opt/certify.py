@@ -38,7 +38,7 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, obje
 from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.chain_search import searches_chain
+from pipette_opt.solver.chains.search import searches_chain
 from pipette_opt.types import BoolArray, IntArray
 
 FLOAT_MARGIN = 1e-9

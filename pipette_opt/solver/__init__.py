@@ -36,10 +36,10 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
   tensor groups over several hosts and for paths;
 - the search of a grid for closed forms with tensor groups inside hosts: the end of the latest column is split into
   intervals; within one, columns and ring hops have limits, and a depth-first search finds what keeps them or ends. On a
-  few cells (:mod:`~pipette_opt.solver.cell_search`) what has the fewest choices left, a cell or a host, is next, and
+  few cells (:mod:`~pipette_opt.solver.cells.search`) what has the fewest choices left, a cell or a host, is next, and
   each host that is put somewhere takes hosts out of other cells; on many (:mod:`~pipette_opt.solver.grid_search`) the
   rows are filled in turn, with the longest period in place of the end. What is found is valued by the objective again;
-- the search of a chain (:mod:`~pipette_opt.solver.chain_search`) for a single column out of a few hosts, closed form
+- the search of a chain (:mod:`~pipette_opt.solver.chains.search`) for a single column out of a few hosts, closed form
   or paths: for each sum whose maximum the objective is, dynamic programming over sets of hosts finds the best chain
   through each link; links through which even that is too long fall away, until nothing is left or a position is split.
 

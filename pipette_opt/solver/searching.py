@@ -2,8 +2,8 @@
 
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solution import Solution
-from pipette_opt.solver.cell_search import CellSearch
-from pipette_opt.solver.chain_search import ChainSearch, searches_chain
+from pipette_opt.solver.cells.search import CellSearch
+from pipette_opt.solver.chains.search import ChainSearch, searches_chain
 from pipette_opt.solver.counting import LARGE_CELLS
 from pipette_opt.solver.grid_search import GridSearch, searches
 from pipette_opt.solver.known import Known

@@ -7,7 +7,7 @@ import pytest
 from instances import SMALL_SHAPES, Incumbent, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.problem import UNUSABLE_TICKS, largest_ticks
-from pipette_opt.solver.cell_search import CellSearch
+from pipette_opt.solver.cells.search import CellSearch
 from pipette_opt.solver.grid_search import GridSearch, searches
 
 Kind = type[GridSearch] | type[CellSearch]

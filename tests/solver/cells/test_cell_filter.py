@@ -8,10 +8,10 @@ import pytest
 from instances import Variant, random_problem
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
-from pipette_opt.solver.cell_bits import lowest, number_of, without_lowest
-from pipette_opt.solver.cell_data import grid_of
-from pipette_opt.solver.cell_filter import hosts_left, keep_column, keep_needed, longest_mean
-from pipette_opt.solver.cell_limits import as_bits, part_of
+from pipette_opt.solver.cells.bits import lowest, number_of, without_lowest
+from pipette_opt.solver.cells.data import grid_of
+from pipette_opt.solver.cells.filter import hosts_left, keep_column, keep_needed, longest_mean
+from pipette_opt.solver.cells.limits import as_bits, part_of
 from pipette_opt.types import IntArray, P2PMode
 
 SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1), (4, 1, 1), (1, 4, 1)]

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.solver.bounds import matching_size
-from pipette_opt.solver.cell_bits import WORD, BitArray
-from pipette_opt.solver.cell_data import Grid
-from pipette_opt.solver.cell_filter import MUCH, Limits, Work, keep_column
-from pipette_opt.solver.cell_kernel import State
+from pipette_opt.solver.cells.bits import WORD, BitArray
+from pipette_opt.solver.cells.data import Grid
+from pipette_opt.solver.cells.filter import MUCH, Limits, Work, keep_column
+from pipette_opt.solver.cells.kernel import State
 from pipette_opt.solver.host_costs import as_ints
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.types import BoolArray, IntArray
@@ -21,7 +21,7 @@ MOST_TIMES = 5
 
 
 class Part(NamedTuple):
-    """A part of a search, ready for :func:`~pipette_opt.solver.cell_kernel.explore`."""
+    """A part of a search, ready for :func:`~pipette_opt.solver.cells.kernel.explore`."""
 
     limits: Limits
     work: Work
@@ -145,7 +145,7 @@ def _beside(g: Grid, room: BoolArray, left: IntArray) -> tuple[BitArray, BitArra
 
 
 def _taken(g: Grid, high: int) -> tuple[IntArray, IntArray, IntArray]:
-    """See :class:`~pipette_opt.solver.cell_filter.Limits`: beyond the longest period, first stages, last ones, all."""
+    """See :class:`~pipette_opt.solver.cells.filter.Limits`: beyond the longest period, first stages, last ones, all."""
     P, _, a, _, blocking, inside, _ = (int(scalar) for scalar in g.scalars)
     work = g.work.reshape(P, a, -1)
     if blocking:

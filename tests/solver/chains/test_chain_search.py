@@ -15,8 +15,8 @@ from instances import (
 )
 
 from pipette_opt.problem import UNUSABLE_TICKS, largest_ticks, objective_ticks
-from pipette_opt.solver.chain_rows import chain_rows, num_rows
-from pipette_opt.solver.chain_search import MOST_HOSTS, ChainSearch, _split, searches_chain
+from pipette_opt.solver.chains.rows import chain_rows, num_rows
+from pipette_opt.solver.chains.search import MOST_HOSTS, ChainSearch, _split, searches_chain
 
 SHAPES = [(2, 1, 1), (3, 1, 1), (4, 1, 1), (5, 1, 1)]
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.jit import njit
-from pipette_opt.solver.cell_bits import WORD, BitArray, bit, lowest, number_of, without_lowest
-from pipette_opt.solver.cell_filter import hosts_left, keep_column, keep_hops, keep_needed, keep_ring
+from pipette_opt.solver.cells.bits import WORD, BitArray, bit, lowest, number_of, without_lowest
+from pipette_opt.solver.cells.filter import hosts_left, keep_column, keep_hops, keep_needed, keep_ring
 from pipette_opt.types import BoolArray, IntArray
 
 TIMES = 3

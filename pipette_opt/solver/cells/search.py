@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipette_opt.problem import CandidateData, ProblemData
-from pipette_opt.solver.cell_data import grid_of
-from pipette_opt.solver.cell_kernel import explore
-from pipette_opt.solver.cell_limits import Part, least_path, part_of
+from pipette_opt.solver.cells.data import grid_of
+from pipette_opt.solver.cells.kernel import explore
+from pipette_opt.solver.cells.limits import Part, least_path, part_of
 from pipette_opt.solver.interval_search import Interval, IntervalSearch
 
 FIRST_PARTS = 8
