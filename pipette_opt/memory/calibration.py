@@ -200,31 +200,36 @@ def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework
     return _Posterior(runs, base, start.spread).maximise(start)
 
 
-def fit_constants(runs: Sequence[MemoryRun], base: Framework) -> Framework:
+def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0) -> Framework:
     """
     Constants and spread: from the starting stack, then by a hop of some constant wherever that is likelier.
 
     The spread is that of the peaks; where there are none, the one under which the labels are likeliest.
+
+    Parameters
+    ----------
+    doubt
+        Standard deviations of the priors, as a factor over ``SPREADS``; must be positive.
     """
     has_peaks = sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
-    framework = _alternate(runs, base, base, has_peaks)
+    framework = _alternate(runs, base, doubt, has_peaks)
     for values in HOPS:
-        posterior = _Posterior(runs, base, framework.spread)
+        posterior = _Posterior(runs, base, framework.spread, doubt)
         hopped = posterior.maximise(replace(framework, **values))  # type: ignore[arg-type]
         if posterior.loss(_state(hopped)) < posterior.loss(_state(framework)) + UNDECIDED:
             framework = hopped
     if has_peaks:
         return replace(framework, spread=robust_spread(peak_errors(framework, runs)))
-    tries = [(_Posterior(runs, base, spread), spread) for spread in LABEL_SPREADS]
+    tries = [(_Posterior(runs, base, spread, doubt), spread) for spread in LABEL_SPREADS]
     fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
     return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
 
 
-def _alternate(runs: Sequence[MemoryRun], base: Framework, start: Framework, has_peaks: bool) -> Framework:
+def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_peaks: bool) -> Framework:
     """Constants under a spread, the spread under constants, a few times."""
-    framework = start
+    framework = base
     for _ in range(4):
-        framework = _Posterior(runs, base, framework.spread).maximise(framework)
+        framework = _Posterior(runs, base, framework.spread, doubt).maximise(framework)
         if has_peaks:
             framework = replace(framework, spread=robust_spread(peak_errors(framework, runs)))
     return framework
@@ -263,10 +268,10 @@ def _prior_precision() -> FloatArray:
 class _Posterior:
     """Likelihood and priors over the free numbers, with a spread given."""
 
-    def __init__(self, runs: Sequence[MemoryRun], base: Framework, spread: float) -> None:
+    def __init__(self, runs: Sequence[MemoryRun], base: Framework, spread: float, doubt: float = 1.0) -> None:
         self.spread = spread
         self.centre = _state(base)
-        self.precision = _prior_precision()
+        self.precision = _prior_precision() / doubt**2
         self.lowest = np.array([LOWEST.get(name, 0.0) for name in (*COLUMNS, "unusable_gib")])
         peaks = [run for run in runs if run.peak_gib is not None]
         labels = [run for run in runs if run.ran_out is not None]

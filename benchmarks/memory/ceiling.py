@@ -1,0 +1,237 @@
+"""
+How good anyone could be on the judged rows of the memory benchmark: twins, hindsight, refusals.
+
+Run ``python benchmarks/memory/ceiling.py -o benchmarks/results/memory-ceiling.md``; measured runs are looked for as in
+``evaluate.py``.
+"""
+
+import argparse
+import datetime
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+
+from pipette_opt.backtest.memory import framework_of_stack
+from pipette_opt.backtest.memory_ceiling import (
+    FREE_FIT,
+    OUR_FIT,
+    Pair,
+    Twin,
+    hindsight,
+    labelled_room,
+    least_refusals,
+    relative_errors,
+    reversals,
+    twins,
+)
+from pipette_opt.backtest.memory_evaluation import SPLITS, Split, measured_folder, split_cases
+from pipette_opt.files import write_atomically
+from pipette_opt.memory.framework import Framework
+from pipette_opt.memory.spread import fit_framework
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.stack import read_stack
+from pipette_opt.units import GIB
+
+SWEEP, LABELS = SPLITS[1], SPLITS[2]
+
+SPREADS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
+
+WORST = 10
+"""Rows that a mean hangs on."""
+
+Row = dict[str, str]
+
+KINDS: Sequence[tuple[str, Callable[[MeasuredRun], bool]]] = (
+    ("all", lambda run: True),
+    ("ZeRO 0: nothing on a rank depends on the number of replicas", lambda run: run.zero_stage == 0),
+    ("ZeRO 1", lambda run: run.zero_stage == 1),
+    ("micro-batch of 1", lambda run: run.mbs == 1),
+    ("of 2 and 4", lambda run: 1 < (run.mbs or 1) <= 4),
+    ("of 8 and more", lambda run: (run.mbs or 1) > 4),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A split, our constants from its small jobs, and those of hindsight."""
+
+    split: Split
+    known: list[Pair]
+    judged: list[Pair]
+    ours: Framework
+    hindsight: dict[str, Framework]
+
+
+def main() -> None:
+    """Measure the limits, and write or show the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--out", type=Path, help="Markdown file; shown without it.")
+    parser.add_argument("--max-oom-risk", type=float, default=0.01)
+    arguments = parser.parse_args()
+    folder = measured_folder()
+    if not all((folder / split.file).is_file() for split in (SWEEP, LABELS)):
+        text = "No measured runs here: set PIPETTE_OPT_SHARED. Nothing measured.\n"
+    else:
+        text = report([read_split(split, folder) for split in (SWEEP, LABELS)], arguments.max_oom_risk)
+    if arguments.out is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(arguments.out, text)
+
+
+def read_split(split: Split, folder: Path) -> Judged:
+    """The rows of a split, and both kinds of constants."""
+    known, judged = split_cases(split, folder)
+    start = framework_of_stack(read_stack())
+    return Judged(
+        split=split,
+        known=known,
+        judged=judged,
+        ours=fit_framework([memory for _, memory in known], start),
+        hindsight=hindsight([memory for _, memory in judged], start),
+    )
+
+
+def report(splits: Sequence[Judged], max_oom_risk: float) -> str:
+    """Every table, with what it shows and what it does not."""
+    sweep = splits[0]
+    found = twins(sweep.known, sweep.judged, sweep.ours)
+    head = (
+        f"# How good could anyone be?\n\n{datetime.date.today()}, Python {platform.python_version()}, numpy "
+        f"{np.__version__}. `python benchmarks/memory/ceiling.py`; the judged rows are those of "
+        "[memory.md](memory.md). Nothing here is a prediction: all of it looks at the judged rows, and none of it goes "
+        "into what is shipped. What it bounds are our physics and the likes of it, not all that could be thought of."
+    )
+    sections = (
+        head,
+        "## Twins\n\nNo configuration of these splits was measured twice. The nearest to it, in the H100 sweep: judged "
+        "peaks by a twin, a calibrating job of fewer replicas whose ranks do the same work (same model, tensor "
+        "and pipeline degree, micro-batch, ZeRO stage). What the twin was *measured* to take beyond what stays between "
+        "iterations, plus what the judged job was *measured* to hold then. With ZeRO 1 the buffers of the step depend "
+        "on the number of replicas, so that twins are not quite repetitions there; with ZeRO 0 they are. Ours stands "
+        "beside, on the same rows.",
+        _table(_twin_rows(found)),
+        "A twin is one measurement and scatters itself: were all scatter normal and alike, whoever knew the mean of "
+        "all repetitions would be off by the twin's error over the square root of two.",
+        f"## Jobs that lived although jobs with no more to hold died\n\n{_reversal_text(sweep)}",
+        _table(_reversal_rows(sweep)),
+        "## Hindsight\n\nOur physics with its constants fitted to the judged rows themselves, against the constants "
+        "from small jobs. The last search is for the very number that is reported, in sample; it ends in a local "
+        f"optimum. What the {WORST} rows furthest off add to the mean is beside it. Verdicts at even "
+        "odds: need against what is usable.",
+        _table([row for one in splits for row in _hindsight_rows(one)]),
+        f"## Refusals\n\nWhoever knows every need up to a normal error, and accepts a risk of {max_oom_risk:.0%}, must "
+        "refuse fitting jobs that leave less room than "
+        f"{_quantile(max_oom_risk):.2f} standard deviations. How many these are expected to be, with the needs as two "
+        "fits of hindsight have them, and the accuracy that is left; jobs that hindsight has on the wrong side count "
+        "as judged rightly, so that these are the fewest.",
+        _table(_refusal_rows(splits, max_oom_risk)),
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def _configuration(run: MeasuredRun) -> str:
+    return f"{run.model}, {run.num_gpus} GPUs, tp {run.tp}, pp {run.pp}, dp {run.dp}, mbs {run.mbs}"
+
+
+def _twin_rows(found: Sequence[Twin]) -> list[Row]:
+    rows = []
+    for name, chosen in KINDS:
+        members = [twin for twin in found if chosen(twin.run)]
+        if members:
+            twin = np.array([abs(one.twin_gib / one.peak_gib - 1) for one in members])
+            ours = np.array([abs(one.predicted_gib / one.peak_gib - 1) for one in members])
+            rows.append(
+                {
+                    "rows": name,
+                    "peaks": str(len(members)),
+                    "twin: mean error": f"{twin.mean():.1%}",
+                    "median": f"{np.median(twin):.1%}",
+                    "mean over root 2": f"{twin.mean() / np.sqrt(2):.1%}",
+                    "ours: mean error": f"{ours.mean():.1%}",
+                    "median of ours": f"{np.median(ours):.1%}",
+                }
+            )
+    return rows
+
+
+def _reversal_text(sweep: Judged) -> str:
+    found = reversals(sweep.known, sweep.judged)
+    lived = {_configuration(one.lived) for one in found}
+    return (
+        "One replica, no pipeline, tensor groups over more hosts. Micro-batch and its share on a rank are as large or "
+        "larger in the job that lived, so that no activation is smaller; parameters and state are, by so much. Who "
+        "predicts needs that grow with what is held, and believes the dead jobs, which calibrate, refuses the living "
+        f"ones: {len(lived)} false alarms of {sum(memory.ran_out is False for _, memory in sweep.judged)}."
+    )
+
+
+def _reversal_rows(sweep: Judged) -> list[Row]:
+    return [
+        {
+            "ran out": _configuration(one.died),
+            "lived": _configuration(one.lived),
+            "peak, GiB": f"{(one.lived.peak_mem_bytes or 0) / GIB:.1f}",
+            "iteration, s": f"{one.lived.iter_time_s or 0:.1f}",
+            "parameters and state less by, GiB": f"{one.less_static_gib:.1f}",
+        }
+        for one in reversals(sweep.known, sweep.judged)
+    ]
+
+
+def _hindsight_rows(split: Judged) -> list[Row]:
+    runs = [memory for _, memory in split.judged]
+    rows = []
+    for name, framework in {"ours, from small jobs": split.ours, **split.hindsight}.items():
+        errors = np.sort(relative_errors(framework, runs))
+        over, ran_out = labelled_room(framework, runs)
+        missed, false = int((ran_out & (over <= 0)).sum()), int((~ran_out & (over > 0)).sum())
+        rows.append(
+            {
+                "runs": split.split.name,
+                "constants": name,
+                "mean error": f"{errors.mean():.2%}" if len(errors) else "",
+                "median": f"{np.median(errors):.1%}" if len(errors) else "",
+                f"of it the {WORST} worst": f"{errors[-WORST:].sum() / len(errors):.1%}" if len(errors) else "",
+                "missed": f"{missed} of {ran_out.sum()}",
+                "false": f"{false} of {(~ran_out).sum()}",
+            }
+        )
+    return rows
+
+
+def _refusal_rows(splits: Sequence[Judged], max_oom_risk: float) -> list[Row]:
+    rooms = {
+        f"{one.split.name}; {name}": labelled_room(one.hindsight[name], [memory for _, memory in one.judged])
+        for one in splits
+        for name in (OUR_FIT, FREE_FIT)
+    }
+    rows = []
+    for spread in SPREADS:
+        row = {"error": f"{spread:.1%}"}
+        for name, (over, ran_out) in rooms.items():
+            least = least_refusals(over, ran_out, spread, max_oom_risk)
+            share = least.refused / least.fitted
+            row[name] = f"{least.refused:.1f} of {least.fitted}: {share:.1%}; right {least.accuracy:.1%}"
+        rows.append(row)
+    return rows
+
+
+def _quantile(max_oom_risk: float) -> float:
+    return NormalDist().inv_cdf(1 - max_oom_risk)
+
+
+def _table(rows: list[Row]) -> str:
+    if not rows:
+        return "nothing"
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Limits of any prediction, against hand counts, draws and brute force."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from measured_runs import measured_run
+
+from pipette_opt.backtest.memory_ceiling import (
+    FREE_FIT,
+    LEAST_ERROR,
+    OUR_FIT,
+    STATIC_COLUMN,
+    Pair,
+    hindsight,
+    labelled_room,
+    least_refusals,
+    relative_errors,
+    reversals,
+    twins,
+)
+from pipette_opt.memory.calibration import MemoryRun
+from pipette_opt.memory.framework import COLUMNS, Framework
+
+BARE = Framework(base_gib=0.0, group_gib=0.0, unusable_gib=0.0)
+
+
+def pair(
+    *,
+    mbs: int,
+    tp: int = 1,
+    dp: int = 1,
+    pp: int = 1,
+    zero_stage: int = 0,
+    peak: float | None = None,
+    ran_out: bool | None = None,
+    static: float = 10.0,
+    counted: float = 20.0,
+) -> Pair:
+    """A row of 128 sequences and one stage of it, GiB, on 80 GiB."""
+    run = measured_run(
+        num_gpus=tp * dp * pp,
+        gbs=128,
+        mbs=mbs,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        zero_stage=zero_stage,
+        extra={STATIC_COLUMN: str(static)},
+    )
+    columns = np.zeros((2, len(COLUMNS)))
+    columns[:, COLUMNS.index("counted")] = counted, static
+    memory = MemoryRun(
+        columns=columns, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=peak, ran_out=ran_out
+    )
+    return run, memory
+
+
+def test_a_twin_brings_its_work_to_another_state() -> None:
+    """Peaks of 30 and 36 over 10 held are 20 and 26 of work, 23 in the middle; over 4 held that is 27."""
+    known = [pair(mbs=2, dp=2, peak=30.0), pair(mbs=2, dp=4, peak=36.0), pair(mbs=4, dp=2, peak=99.0)]
+    [twin] = twins(known, [pair(mbs=2, dp=8, peak=28.0, static=4.0)], BARE)
+    assert (twin.peak_gib, twin.twin_gib, twin.predicted_gib) == (28.0, pytest.approx(27.0), pytest.approx(20.0))
+
+
+@pytest.mark.parametrize(
+    "judged",
+    [
+        pytest.param(pair(mbs=2, dp=1, peak=28.0), id="no gradients to reduce"),
+        pytest.param(pair(mbs=2, dp=8, peak=28.0, zero_stage=1), id="another state"),
+        pytest.param(pair(mbs=2, dp=8, pp=16, peak=28.0), id="no other of this pipeline"),
+        pytest.param(pair(mbs=2, dp=8), id="no peak"),
+    ],
+)
+def test_other_work_is_no_twin(judged: Pair) -> None:
+    """What differs in anything but the number of replicas is left out, and so is a pipeline that is not filled."""
+    known = [pair(mbs=2, dp=2, peak=30.0), pair(mbs=2, dp=4, pp=32, peak=30.0)]
+    assert twins(known, [judged], BARE) == []
+
+
+@pytest.mark.parametrize(
+    ("mbs", "tp", "static", "found"),
+    [(4, 4, 9.0, 1), (4, 2, 9.0, 1), (1, 1, 9.0, 0), (4, 8, 9.0, 0), (4, 4, 5.5, 0), (4, 4, 6.5, 1)],
+)
+def test_reversals_have_no_less_to_hold(mbs: int, tp: int, static: float, found: int) -> None:
+    """Beside a dead job of micro-batch 2 and two tensor ranks, 10 GiB of state: larger, with as much on a rank."""
+    dead = pair(mbs=2, tp=2, ran_out=True)
+    lived = pair(mbs=mbs, tp=tp, static=static, ran_out=False)
+    assert len(reversals([dead], [lived])) == found
+    assert reversals([lived], [dead]) == []
+
+
+def test_a_pipeline_or_replicas_make_no_reversal() -> None:
+    """Both change what is held besides."""
+    dead = pair(mbs=2, tp=2, ran_out=True)
+    assert reversals([dead], [pair(mbs=4, tp=4, pp=2, ran_out=False)]) == []
+    assert reversals([dead], [pair(mbs=4, tp=4, dp=2, ran_out=False)]) == []
+
+
+def test_hindsight_is_no_worse_than_the_fit_it_starts_from() -> None:
+    """Peaks of 1.2 times what is counted: all fits find that, the last one at least as well as the first."""
+    rng = np.random.default_rng(0)
+    runs = [
+        pair(mbs=1, peak=float(1.2 * size * np.exp(rng.normal(0, 0.05))), counted=size)[1]
+        for size in rng.uniform(10, 60, 30)
+    ]
+    found = hindsight(runs, BARE)
+    errors = {name: relative_errors(framework, runs).mean() for name, framework in found.items()}
+    assert set(errors) == {OUR_FIT, FREE_FIT, LEAST_ERROR}
+    assert errors[LEAST_ERROR] <= errors[OUR_FIT] < relative_errors(BARE, runs).mean()
+    assert abs(found[FREE_FIT].counted - 1.2) < abs(found[OUR_FIT].counted - 1.2) + 0.02
+
+
+def test_labels_alone_have_no_mean_error() -> None:
+    """Then two fits are left."""
+    runs = [pair(mbs=1, counted=size, ran_out=size > 80)[1] for size in (40.0, 60.0, 75.0, 85.0, 90.0, 120.0)]
+    assert set(hindsight(runs, BARE)) == {OUR_FIT, FREE_FIT}
+
+
+def test_room_is_of_labelled_runs() -> None:
+    """A need of 40 on 80 GiB, and one of 160; what has no label is left out."""
+    runs = [pair(mbs=1, counted=size)[1] for size in (40.0, 160.0, 50.0)]
+    labelled = [replace(run, ran_out=label) for run, label in zip(runs, (False, True, None), strict=True)]
+    over, ran_out = labelled_room(BARE, labelled)
+    assert over == pytest.approx([-np.log(2), np.log(2)])
+    assert ran_out.tolist() == [False, True]
+
+
+def test_least_refusals_against_draws() -> None:
+    """Verdicts of a hundred thousand noisy predictions that keep to the risk; wrong sides are forgiven."""
+    over, ran_out = (
+        np.array([-0.3, -0.05, -0.02, 0.04, 0.01, -0.01]),
+        np.array([False, False, False, False, True, True]),
+    )
+    spread, risk = 0.03, 0.05
+    found = least_refusals(over, ran_out, spread, risk)
+    draws = np.random.default_rng(0).normal(0, spread, (100_000, 1))
+    refused = over + draws > -1.6448536 * spread
+    shares = refused.mean(axis=0)
+    assert found.refused == pytest.approx(shares[:3].sum(), abs=0.01)
+    assert found.missed == pytest.approx(1 - shares[4], abs=0.01)
+    assert (found.fitted, found.ran_out) == (4, 2)
+    assert found.accuracy == pytest.approx(1 - (shares[:3].sum() + 1 - shares[4]) / 6, abs=0.01)
