@@ -9,8 +9,9 @@ import argparse
 import datetime
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import NormalDist
 
@@ -22,6 +23,7 @@ from pipette_opt.backtest.memory_ceiling import (
     OUR_FIT,
     Pair,
     Twin,
+    hanging_on,
     hindsight,
     labelled_room,
     least_refusals,
@@ -30,10 +32,11 @@ from pipette_opt.backtest.memory_ceiling import (
     twins,
 )
 from pipette_opt.backtest.memory_evaluation import SPLITS, Split, measured_folder, split_cases
+from pipette_opt.backtest.memory_late import Ending, endings
 from pipette_opt.files import write_atomically
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.spread import fit_framework
-from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.units import GIB
 
@@ -43,6 +46,34 @@ SPREADS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
 
 WORST = 10
 """Rows that a mean hangs on."""
+
+RUN_AHEAD = "run_ahead_buffers"
+
+TOO_LARGE = ("80G", "469G")
+"""Models of the sweep of which no job with such micro-batches fits."""
+
+RUN_AHEAD_TEXT = (
+    "The same by our constants: jobs whose verdict hangs on the buffers behind which hosts run ahead of GPUs (tensor "
+    "parallel, no pipeline). PyTorch's allocator waits for such buffers and takes them back before it fails, so that "
+    "by the book all of these should live; of those that calibrate none did. Who has seen only the first line cannot "
+    "accept such a job at a small risk: by Laplace's rule the next one dies with the probability in the last column."
+)
+
+REPLAY_TEXT = (
+    "And by a replay: the tensors of such jobs as traced, activations larger by our fitted share, as many buffers late "
+    "as fitted, on a device of what is usable, through our model of the allocator, which takes back all that waits "
+    "when the device is full. None of this was fitted to the jobs of 32 GPUs. All labelled jobs of the sweep with one "
+    "replica, no pipeline, 8 tensor ranks or more, a micro-batch of 16 or more and a model that fits at all:"
+)
+
+LUCK_TEXT = (
+    "With 32 tensor ranks, on four hosts, the replay is right for every job; on one and two hosts jobs died that it "
+    "lets live on a full or nearly full device. So the judged jobs do as the allocator promises, and it is the "
+    "calibrating ones that fail to. That a full device is a matter of luck is known elsewhere: NCCL asks the device, "
+    "not the allocator, which returns nothing for it (github.com/pytorch/torchtitan pull request 660), and one and the "
+    "same step runs out now and then while buffers wait for events (github.com/pytorch/pytorch issue 71616). Whether "
+    "that is what happened here, no file tells."
+)
 
 Row = dict[str, str]
 
@@ -77,7 +108,7 @@ def main() -> None:
     if not all((folder / split.file).is_file() for split in (SWEEP, LABELS)):
         text = "No measured runs here: set PIPETTE_OPT_SHARED. Nothing measured.\n"
     else:
-        text = report([read_split(split, folder) for split in (SWEEP, LABELS)], arguments.max_oom_risk)
+        text = report([read_split(split, folder) for split in (SWEEP, LABELS)], folder, arguments.max_oom_risk)
     if arguments.out is None:
         sys.stdout.write(text)
     else:
@@ -97,7 +128,7 @@ def read_split(split: Split, folder: Path) -> Judged:
     )
 
 
-def report(splits: Sequence[Judged], max_oom_risk: float) -> str:
+def report(splits: Sequence[Judged], folder: Path, max_oom_risk: float) -> str:
     """Every table, with what it shows and what it does not."""
     sweep = splits[0]
     found = twins(sweep.known, sweep.judged, sweep.ours)
@@ -120,6 +151,11 @@ def report(splits: Sequence[Judged], max_oom_risk: float) -> str:
         "all repetitions would be off by the twin's error over the square root of two.",
         f"## Jobs that lived although jobs with no more to hold died\n\n{_reversal_text(sweep)}",
         _table(_reversal_rows(sweep)),
+        RUN_AHEAD_TEXT,
+        _table(_run_ahead_rows(sweep)),
+        REPLAY_TEXT,
+        _table(_replay_rows(sweep, folder)),
+        LUCK_TEXT,
         "## Hindsight\n\nOur physics with its constants fitted to the judged rows themselves, against the constants "
         "from small jobs. The last search is for the very number that is reported, in sample; it ends in a local "
         f"optimum. What the {WORST} rows furthest off add to the mean is beside it. Verdicts at even "
@@ -182,6 +218,52 @@ def _reversal_rows(sweep: Judged) -> list[Row]:
         }
         for one in reversals(sweep.known, sweep.judged)
     ]
+
+
+def _run_ahead_rows(sweep: Judged) -> list[Row]:
+    rows = []
+    for name, pairs in (("calibrating", sweep.known), ("judged", sweep.judged)):
+        found = hanging_on(sweep.ours, pairs, RUN_AHEAD)
+        died = sum(bool(memory.ran_out) for _, memory in found)
+        rows.append(
+            {
+                "jobs": name,
+                "tensor ranks": ", ".join(sorted({str(run.tp) for run, _ in found}, key=int)),
+                "died": str(died),
+                "lived": str(len(found) - died),
+                "the next one dies": f"{(died + 1) / (len(found) + 2):.0%}",
+            }
+        )
+    return rows
+
+
+def _replay_rows(sweep: Judged, folder: Path) -> list[Row]:
+    runs = [run for run in read_runs(folder / sweep.split.file) if _is_replayed(run)]
+    found = sorted(endings(runs, read_stack(), sweep.ours), key=lambda one: (one.run.tp, one.run.model, one.run.mbs))
+    return [
+        {
+            "tensor ranks": str(tp),
+            "model": model,
+            "lived with micro-batches of": _batches(one for one in group if not one.ran_out),
+            "died with": _batches(one for one in group if one.ran_out),
+            "the replay lives with": _batches(one for one in group if not one.replay_ran_out),
+            "of these on a full device": _batches(one for one in group if one.num_waits),
+        }
+        for (tp, model), group in _grouped(found)
+    ]
+
+
+def _is_replayed(run: MeasuredRun) -> bool:
+    return (run.tp or 1) >= 8 and (run.mbs or 1) >= 16 and not run.model.endswith(TOO_LARGE)
+
+
+def _grouped(found: Sequence[Ending]) -> list[tuple[tuple[int | None, str], list[Ending]]]:
+    groups = groupby(found, key=lambda one: (one.run.tp, one.run.model))
+    return [(key, list(members)) for key, members in groups]
+
+
+def _batches(found: Iterable[Ending]) -> str:
+    return ", ".join(str(one.run.mbs) for one in found)
 
 
 def _hindsight_rows(split: Judged) -> list[Row]:

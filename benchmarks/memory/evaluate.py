@@ -104,7 +104,8 @@ def report(
         f"alone. {HINDSIGHT}\n\n"
         f"Missed: jobs that ran out of memory and were called safe at a risk of {max_oom_risk:.0%}; false: jobs that "
         "fitted and were refused; accuracy: of both together, and at even odds. Intervals are 95 % (Wilson). Kept: "
-        "model and number of GPUs whose fastest measured run is not refused.\n"
+        "model and number of GPUs whose fastest measured run is not refused. How much better anyone could be: "
+        "[memory-ceiling.md](memory-ceiling.md).\n"
     )
     sections = (
         ("", method_rows(evaluation)),

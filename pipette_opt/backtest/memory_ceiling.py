@@ -2,9 +2,9 @@
 How good anyone could be on judged runs: what like runs differ by, what hindsight attains, what a risk must refuse.
 
 *Twins*: jobs whose ranks do the same work with fewer replicas, as they were measured. *Reversals*: jobs that fitted
-although others with no more to hold did not. *Hindsight*: the constants of our physics fitted to the judged runs
-themselves. *Refusals*: a prediction with some error must refuse, at a stated risk, jobs that fit with less room than
-that error.
+although others with no more to hold did not, and jobs whose verdict hangs on one constant. *Hindsight*: the constants
+of our physics fitted to the judged runs themselves. *Refusals*: a prediction with some error must refuse, at a stated
+risk, jobs that fit with less room than that error.
 """
 
 from collections import defaultdict
@@ -175,6 +175,18 @@ def _no_more(one: MeasuredRun, other: MeasuredRun) -> bool:
     """Whether the first has no more activations than the second."""
     batch, others = one.mbs or 1, other.mbs or 1
     return _model(one) == _model(other) and batch <= others and batch * (other.tp or 1) <= others * (one.tp or 1)
+
+
+def hanging_on(framework: Framework, pairs: Sequence[Pair], name: str) -> list[Pair]:
+    """Rows with a label whose need is beyond the device with that constant and is not without it."""
+    without = replace(framework, **{name: 0.0})  # type: ignore[arg-type]
+    found = []
+    for run, memory in pairs:
+        needs = [predict_memory(one, memory) for one in (framework, without)]
+        beyond = [one.needed_gib > one.usable_gib for one in needs]
+        if memory.ran_out is not None and beyond == [True, False]:
+            found.append((run, memory))
+    return found
 
 
 def hindsight(judged: Sequence[MemoryRun], base: Framework) -> dict[str, Framework]:

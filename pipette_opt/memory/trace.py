@@ -213,7 +213,16 @@ def replay_iterations(
     passes
         What the passes of one iteration allocate and free.
     """
-    allocator, keys = CachingAllocator(capacity_bytes), count()
+    allocator = CachingAllocator(capacity_bytes)
+    iterate_twice(allocator, statics, workspace_bytes, passes)
+    return allocator.peaks
+
+
+def iterate_twice(
+    allocator: CachingAllocator, statics: StaticSizes, workspace_bytes: int, passes: Sequence[Event]
+) -> None:
+    """The same on any allocator; see :func:`replay_iterations`."""
+    keys = count()
     for size in (*statics.weights, *statics.copies, *statics.gradients, *statics.master, workspace_bytes):
         allocator.allocate(next(keys), size)
     for iteration in range(2):
@@ -232,7 +241,6 @@ def replay_iterations(
             allocator.allocate(key, size)
         for key, _ in temporary:
             allocator.release(key)
-    return allocator.peaks
 
 
 class StageRun:

@@ -12,6 +12,7 @@ from pipette_opt.backtest.memory_ceiling import (
     OUR_FIT,
     STATIC_COLUMN,
     Pair,
+    hanging_on,
     hindsight,
     labelled_room,
     least_refusals,
@@ -95,6 +96,17 @@ def test_a_pipeline_or_replicas_make_no_reversal() -> None:
     dead = pair(mbs=2, tp=2, ran_out=True)
     assert reversals([dead], [pair(mbs=4, tp=4, pp=2, ran_out=False)]) == []
     assert reversals([dead], [pair(mbs=4, tp=4, dp=2, ran_out=False)]) == []
+
+
+@pytest.mark.parametrize(
+    ("counted", "label", "found"), [(70.0, True, 1), (70.0, None, 0), (50.0, False, 0), (90.0, True, 0)]
+)
+def test_a_verdict_hangs_on_what_it_would_lose(counted: float, label: bool | None, found: int) -> None:
+    """Twenty buffers of one GiB decide on 80 GiB whether 70 fit, and neither whether 50 do nor whether 90."""
+    run, memory = pair(mbs=1, counted=counted, ran_out=label)
+    memory.columns[0, COLUMNS.index("run_ahead_buffers")] = 1.0
+    framework = replace(BARE, run_ahead_buffers=20.0)
+    assert len(hanging_on(framework, [(run, memory)], "run_ahead_buffers")) == found
 
 
 def test_hindsight_is_no_worse_than_the_fit_it_starts_from() -> None:

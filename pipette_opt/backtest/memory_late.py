@@ -1,0 +1,61 @@
+"""Measured jobs whose hosts run ahead of GPUs, replayed through the model of the allocator: which should live."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipette_opt.backtest.cases import Case, make_cases
+from pipette_opt.memory.allocator import DeviceFullError
+from pipette_opt.memory.framework import Framework
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import StackSpec
+from pipette_opt.units import GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """
+    How a job ended, and how its replay does.
+
+    Parameters
+    ----------
+    ran_out, replay_ran_out
+        Whether the device was too small.
+    num_waits
+        How often the replay took back all that waited on a full device.
+    """
+
+    run: MeasuredRun
+    ran_out: bool
+    replay_ran_out: bool
+    num_waits: int
+
+
+def endings(runs: Sequence[MeasuredRun], stack: StackSpec, framework: Framework) -> list[Ending]:
+    """
+    Of every run with a label, one replica and no pipeline.
+
+    Tensors are those of the trace, activations larger by the framework's share; as many gathered micro-batches as its
+    constant says are late; the device has what is usable, less NCCL's buffers of one group.
+    """
+    chosen = [run for run in runs if run.oom is not None and run.dp == run.pp == 1]
+    return [_ending(case, framework) for case in make_cases(chosen, stack) if isinstance(case, Case)]
+
+
+def _ending(case: Case, framework: Framework) -> Ending:
+    from pipette_opt.memory.late import replay_late
+
+    run = case.run
+    assert run.gpu is not None
+    outside_gib = framework.unusable_gib + framework.group_gib
+    try:
+        replayed = replay_late(
+            case.instance.model,
+            case.instance.training,
+            case.config,
+            behind=round(framework.run_ahead_buffers),
+            growth=1 + framework.activations,
+            capacity_bytes=run.gpu.gpu.memory_bytes - int(outside_gib * GIB),
+        )
+    except DeviceFullError:
+        return Ending(run=run, ran_out=bool(run.oom), replay_ran_out=True, num_waits=0)
+    return Ending(run=run, ran_out=bool(run.oom), replay_ran_out=False, num_waits=replayed.num_waits)
