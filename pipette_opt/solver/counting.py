@@ -8,8 +8,12 @@ from pipette_opt.types import IntArray
 LARGE_CELLS, SMALL_CELLS = 20, 9
 """Cells above which a model that names the hosts is seldom closed, and below which it needs no other bound."""
 
-ROWS_SHARE, ROWS_SHARE_LARGE = 0.25, 0.6
-"""Parts of the time left that bounds by rows may take, where CP-SAT may close the candidate and where it will not."""
+ROWS_SHARE, ROWS_SHARE_LARGE, ROWS_SHARE_ALL = 0.25, 0.6, 0.95
+"""Parts of the time left that bounds by rows may take: where CP-SAT may close the candidate, where it will not, and
+where nothing else applies."""
+
+MANY_HOSTS = 256
+"""Hosts above which nothing else applies."""
 
 PROMISING = (0.5, 0.3, 0.15)
 """Between bound and incumbent, where counts are looked for in turn when the search of a large grid is stuck."""
@@ -42,6 +46,8 @@ class Counting:
         known, candidate = self.known, self.known.data.candidates[index]
         large = candidate.num_cells > LARGE_CELLS and alone
         share = ROWS_SHARE_LARGE if large else ROWS_SHARE
+        if large and known.data.num_nodes > MANY_HOSTS:
+            share = ROWS_SHARE_ALL
         promising: list[IntArray] = []
         found = row_bound(
             known.data,

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
 from pipette_opt.solver.rows.costs import RowCosts, row_costs
+from pipette_opt.solver.rows.levels import Levels, range_level, window_levels
 from pipette_opt.solver.rows.model import Window, build_rows
 from pipette_opt.solver.rows.placements import placement
+from pipette_opt.solver.rows.ranges import bound_by_ranges
 from pipette_opt.solver.stoppable import solve_until
 from pipette_opt.types import IntArray
 
@@ -84,6 +86,7 @@ def row_bound(
         on_placement=on_placement,
     )
     best, tried = floor, 0
+    runs = _has_runs(data, candidate)
     for most in most_classes:
         classes = host_classes(data, candidate, most)
         if classes is None or classes.number <= tried:
@@ -91,10 +94,10 @@ def row_bound(
         tried = classes.number
         for merged, share in ((MERGED, MERGED_SHARE), (0.0, 1.0)):
             started = time.perf_counter()
-            probe.ends = started + share * (ends - started)
+            probe.ends = started + (1.0 if runs else share) * (ends - started)
             if best > ceiling or probe.is_over:
                 return best
-            counts = _Counts(candidate, classes, row_costs(data, candidate, classes, merged), data.p2p == "async")
+            counts = _counts(data, candidate, classes, merged)
             best = probe.raise_bound(counts, best, ceiling, hopeless)
             logger.info(
                 "rows with %d classes of hosts (links within %g %%, costs within %g %%): bound %d in %.2f s",
@@ -130,19 +133,28 @@ def probe_rows(
         on_bound=lambda bound: None,
         on_placement=on_placement,
     )
-    counts = _Counts(candidate, classes, row_costs(data, candidate, classes, MERGED), data.p2p == "async")
+    counts = _counts(data, candidate, classes, MERGED)
     return probe.refutes(counts, ceiling, seconds)
 
 
 @dataclass(slots=True, eq=False)
 class _Counts:
-    """What is counted, and which classes must be joined, as learned so far."""
+    """What is counted, whether runs of rows are looked at, and which classes must be joined, as learned so far."""
 
     candidate: CandidateData
     classes: HostClasses
     costs: RowCosts
-    mean_counts: bool
+    runs: bool
     joined: set[frozenset[int]] = field(default_factory=set)
+
+
+def _counts(data: ProblemData, candidate: CandidateData, classes: HostClasses, merged: float) -> _Counts:
+    return _Counts(candidate, classes, row_costs(data, candidate, classes, merged), _has_runs(data, candidate))
+
+
+def _has_runs(data: ProblemData, candidate: CandidateData) -> bool:
+    """Whether a run of rows may have a longer period than any of its windows."""
+    return data.p2p == "async" and candidate.num_microbatches > 1
 
 
 class _Probes:
@@ -168,7 +180,19 @@ class _Probes:
         return self.stop.is_set() or time.perf_counter() >= self.ends
 
     def raise_bound(self, counts: _Counts, floor: int, ceiling: int, hopeless: bool) -> int:
-        """Bisect for the least ceiling that has a solution."""
+        """Look for the least ceiling that has a solution."""
+        if counts.runs:
+            return bound_by_ranges(
+                counts.candidate,
+                counts.costs,
+                floor,
+                ceiling,
+                refutes=lambda levels, seconds: self.refutes_levels(counts, levels, seconds),
+                hopeless=hopeless,
+                seconds=max(0.0, self.ends - time.perf_counter()),
+                is_over=lambda: self.is_over,
+                on_bound=self.on_bound,
+            )
         low, high = floor, ceiling + 1  # nothing is below low; high or more was not refuted
         least_step = max(1, int((high - low) * STEP))
         probe = ceiling if hopeless else (low + high) // 2
@@ -186,16 +210,22 @@ class _Probes:
 
     def refutes(self, counts: _Counts, ceiling: int, seconds: float) -> bool:
         """Whether no counts cost at most the ceiling; learns which classes must be joined."""
-        built = build_rows(
-            counts.candidate, counts.classes, counts.costs, ceiling, counts.joined, mean_counts=counts.mean_counts
-        )
-        if built is None:
-            return True
+        if counts.runs:
+            levels = range_level(
+                counts.candidate, counts.costs, ceiling, int(counts.costs.window.min()), UNUSABLE_TICKS
+            )
+        else:
+            levels = window_levels(counts.candidate, counts.costs, ceiling)
+        return levels is None or self.refutes_levels(counts, levels, seconds) is True
+
+    def refutes_levels(self, counts: _Counts, levels: Levels, seconds: float) -> bool | None:
+        """Whether no counts have a slowest period of these levels; ``None`` if that took too long."""
         ends = time.perf_counter() + seconds
+        built = build_rows(counts.candidate, counts.classes, counts.costs, levels, counts.joined, runs=counts.runs)
         while not self.stop.is_set():
             left = ends - time.perf_counter()
             if left <= 0:
-                return False
+                return None
             solver = cp_model.CpSolver()
             solver.parameters.num_workers = self.workers
             solver.parameters.random_seed = self.seed
@@ -205,12 +235,12 @@ class _Probes:
             if status == cp_model.INFEASIBLE:
                 return True
             if status != cp_model.OPTIMAL:
-                return False
+                return None
             if not built.separate(solver):
                 self._suggest(counts, {window: solver.value(number) for window, number in built.windows.items()})
                 return False
             counts.joined |= built.joined
-        return False
+        return None
 
     def _suggest(self, counts: _Counts, windows: dict[Window, int]) -> None:
         if self.on_placement is not None:

@@ -32,9 +32,12 @@ class RowCosts:
         without the ``m - 1`` periods, if its path has a given window; shape ``(watched, *window.shape)``.
     mean_end
         The same with ``m - 1`` times the mean over its stages for the periods, times ``pp``.
-    mean_node, mean_arc
-        How a column's ``mean_end`` is made up: of its hosts, shape ``(watched, P, C)``, and of its transfers, shape
-        ``(watched, P - 1, C, C)``.
+    end_node, end_arc
+        What a column takes to the stage's last backward without the ``m - 1`` periods: of its hosts, shape
+        ``(watched, P, C)``, and of its transfers, shape ``(watched, P - 1, C, C)``; ``UNUSABLE_TICKS`` where there is
+        no link.
+    period_node, period_arc
+        What the stages of a host, shape ``(P, C)``, and a transfer, shape ``(P - 1, C, C)``, take in a period.
     hop
         For each watched stage, its reduction if a ring hop of its row goes from one class to another, the reduction
         inside hosts at least, shape ``(watched, C, C)``; ``UNUSABLE_TICKS`` where there is no link.
@@ -47,8 +50,10 @@ class RowCosts:
     watched: IntArray
     least_end: IntArray
     mean_end: IntArray
-    mean_node: IntArray
-    mean_arc: IntArray
+    end_node: IntArray
+    end_arc: IntArray
+    period_node: IntArray
+    period_arc: IntArray
     hop: IntArray
     after: IntArray
 
@@ -69,15 +74,16 @@ def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses,
     kinds = np.array([data.kind_of_node[classes.of_host == one][0] for one in range(classes.number)])
     both, period_pair, back = (merge_levels(one, merged) for one in _transfers(data, candidate, classes))
     window = _windows(data, candidate, kinds, period_pair)
+    period_node, period_arc = mean_parts(data, candidate, kinds, period_pair)
+    pp, rounds = candidate.num_stages, candidate.num_microbatches - 1
     ends, means, nodes, arcs = [], [], [], []
     for stage in watched.tolist():
         node, arc = end_parts(candidate, kinds, both, back, stage)
         ends.append(_through(node, arc, window.shape))
-        mean_node, mean_arc = mean_parts(data, candidate, kinds, period_pair)
-        pp, rounds = candidate.num_stages, candidate.num_microbatches - 1
-        nodes.append(pp * node + rounds * mean_node)
-        arcs.append(np.where(arc < NEVER, pp * np.minimum(arc, NEVER) + rounds * mean_arc, NEVER))
-        means.append(_through(nodes[-1], arcs[-1], window.shape))
+        mean_arc = np.where(arc < NEVER, pp * np.minimum(arc, NEVER) + rounds * period_arc, NEVER)
+        means.append(_through(pp * node + rounds * period_node, mean_arc, window.shape))
+        nodes.append(node)
+        arcs.append(np.minimum(arc, NEVER))
     after = np.full(len(watched), candidate.optimizer_ticks, dtype=np.int64)
     after[(watched == 0) | (watched == candidate.num_stages - 1)] += least_embedding(candidate)
     return RowCosts(
@@ -86,8 +92,10 @@ def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses,
         watched=watched,
         least_end=np.stack(ends),
         mean_end=np.stack(means),
-        mean_node=np.stack(nodes),
-        mean_arc=np.stack(arcs),
+        end_node=np.stack(nodes),
+        end_arc=np.stack(arcs),
+        period_node=period_node,
+        period_arc=period_arc,
         hop=np.stack([merge_levels(_hops(candidate, classes, stage), merged) for stage in watched.tolist()]),
         after=after,
     )

@@ -23,13 +23,13 @@ from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar, LinearExpr
 
 from pipette_opt.problem import CandidateData
 from pipette_opt.solver.rows.classes import HostClasses
-from pipette_opt.solver.rows.costs import NEVER, RowCosts
+from pipette_opt.solver.rows.costs import RowCosts
+from pipette_opt.solver.rows.levels import Levels
+from pipette_opt.solver.rows.means import Term, add_means, summed_periods
+from pipette_opt.solver.rows.runs import add_slow_runs
 from pipette_opt.types import IntArray
 
 Window = tuple[int, int, int, int]
-
-MOST_LEVELS = 128
-"""Periods that are told apart; costs are rounded down to them."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -93,13 +93,13 @@ def build_rows(
     candidate: CandidateData,
     classes: HostClasses,
     costs: RowCosts,
-    ceiling: int,
+    levels: Levels,
     joined: Iterable[frozenset[int]] = (),
     *,
-    mean_counts: bool = True,
-) -> RowModel | None:
+    runs: bool = True,
+) -> RowModel:
     """
-    The model of placements that cost at most the ceiling; ``None`` if there are none.
+    The model of placements that cost at most the ceiling of these levels, and whose slowest column has one of them.
 
     Nothing is minimised: that a model has no solution is shown much sooner than what its least cost is.
 
@@ -107,13 +107,11 @@ def build_rows(
     ----------
     joined
         Sets of classes that are joined from the start.
-    mean_counts
-        Whether the mean over the columns is looked at; with blocking sends it rarely says more than the slowest.
+    runs
+        Whether the mean over the columns, and over runs of rows, is looked at: with blocking sends it rarely says more
+        than the slowest.
     """
     P, D, _ = candidate.grid
-    levels = _Levels.of(candidate, costs, ceiling)
-    if levels is None:
-        return None
     model = CpModel()
     sizes = classes.sizes.tolist()
     hosts = [
@@ -130,91 +128,26 @@ def build_rows(
         model.add_implication(above, below)
     arcs, windows = _add_columns(model, candidate, hosts, levels, reached)
     hops = _add_hops(model, candidate, costs, hosts, levels)
+    left: list[Term] = []
     for watched, stage in enumerate(costs.watched.tolist()):
         row = stage // candidate.block.stages
         _exclude_slow_hops(model, costs.hop[watched], hops[row], levels.ring_limit(costs, watched), reached)
-        if mean_counts:
-            slowest = _slowest_hop(model, costs.hop[watched], hops[row], D)
-            _add_mean(model, candidate, costs, hosts, arcs, ceiling - slowest, watched)
+        if runs:
+            left.append(levels.ceiling - _slowest_hop(model, costs.hop[watched], hops[row], D))
+    if runs:
+        periods = summed_periods(model, candidate, costs, hosts, arcs, windows, int(levels.tops[-1]))
+        tops = np.diff(levels.tops).tolist()
+        model.add(periods <= D * (int(levels.tops[0]) + LinearExpr.weighted_sum(reached, tops)))
+        add_means(model, candidate, costs, hosts, arcs, periods, left)
+        add_slow_runs(model, candidate, costs, hosts, levels, reached)
     built = RowModel(model=model, hosts=hosts, hops=hops, windows=windows, num_columns=D)
     for members in (*(frozenset((one,)) for one in range(len(sizes))), *sorted(joined, key=sorted)):
         built.join(members)
     return built
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Levels:
-    """
-    Periods that are told apart.
-
-    Parameters
-    ----------
-    of_window
-        Level of each window, -1 if it cannot be used, shape of ``RowCosts.window``.
-    periods
-        Least period of each level, ascending.
-    ends
-        For each watched stage, the least end in a column with a window of each level or above, with ``m - 1`` periods,
-        shape ``(watched, levels)``.
-    ceiling
-        What nothing may exceed.
-    """
-
-    of_window: IntArray
-    periods: IntArray
-    ends: IntArray
-    ceiling: int
-
-    def ring_limit(self, costs: RowCosts, watched: int) -> IntArray:
-        """The slowest reduction of a watched stage that each level leaves, shape ``(levels,)``."""
-        limit: IntArray = self.ceiling - self.ends[watched] - int(costs.after[watched])
-        return limit
-
-    @classmethod
-    def of(cls, candidate: CandidateData, costs: RowCosts, ceiling: int) -> "_Levels | None":
-        """Levels up to the ceiling; ``None`` if every period is above it."""
-        rounds, pp = candidate.num_microbatches - 1, candidate.num_stages
-        window = costs.window.ravel()
-        usable = window < NEVER
-        periods = np.unique(window[usable])
-        if not len(periods):
-            return None
-        position = np.searchsorted(periods, window)
-        ends = []
-        for least_end, mean_end in zip(costs.least_end, costs.mean_end, strict=True):
-            slowest = _least_from(position[usable], least_end.ravel()[usable], len(periods)) + rounds * periods
-            mean = -(-_least_from(position[usable], mean_end.ravel()[usable], len(periods)) // pp)
-            ends.append(np.maximum(slowest, mean))
-        all_ends = np.stack(ends)
-        best = all_ends + (costs.hop.min(axis=(1, 2)) + costs.after)[:, None]
-        possible = int((best.max(axis=0) <= ceiling).sum())  # ends never fall with the level
-        if not possible:
-            return None
-        least = best[:, :possible].max(axis=0)
-        bins = (least - least[0]) // max(1, (ceiling - int(least[0])) // MOST_LEVELS)
-        first = np.flatnonzero(np.diff(bins, prepend=-1))
-        merged = np.searchsorted(first, np.arange(possible), side="right") - 1
-        of_window = np.full(len(window), -1, dtype=np.int64)
-        low = usable & (position < possible)
-        of_window[low] = merged[position[low]]
-        return cls(
-            of_window=of_window.reshape(costs.window.shape),
-            periods=periods[first],
-            ends=all_ends[:, first],
-            ceiling=ceiling,
-        )
-
-
-def _least_from(position: IntArray, values: IntArray, number: int) -> IntArray:
-    """Of each position, the least value at it or above, shape ``(number,)``."""
-    least = np.full(number, NEVER, dtype=np.int64)
-    np.minimum.at(least, position, values)
-    running: IntArray = np.minimum.accumulate(least[::-1])[::-1]
-    return running
-
-
 def _add_columns(
-    model: CpModel, candidate: CandidateData, hosts: list[list[IntVar]], levels: _Levels, reached: list[IntVar]
+    model: CpModel, candidate: CandidateData, hosts: list[list[IntVar]], levels: Levels, reached: list[IntVar]
 ) -> tuple[list[dict[tuple[int, int], IntVar]], dict[Window, IntVar]]:
     """Columns through each pair of classes at each boundary, and through each window if its level is reached."""
     P, D, _ = candidate.grid
@@ -272,7 +205,7 @@ def _add_triples(
 
 
 def _add_hops(
-    model: CpModel, candidate: CandidateData, costs: RowCosts, hosts: list[list[IntVar]], levels: _Levels
+    model: CpModel, candidate: CandidateData, costs: RowCosts, hosts: list[list[IntVar]], levels: Levels
 ) -> list[dict[tuple[int, int], IntVar]]:
     """Ring hops of each row by pair of classes, in either direction where both cost the same."""
     P, D, _ = candidate.grid
@@ -336,26 +269,6 @@ def _slowest_hop(
         total.append((high - low) * reached)
         before = reached
     return LinearExpr.sum(total)
-
-
-def _add_mean(
-    model: CpModel,
-    candidate: CandidateData,
-    costs: RowCosts,
-    hosts: list[list[IntVar]],
-    arcs: list[dict[tuple[int, int], IntVar]],
-    left: LinearExpr | IntVar | int,
-    watched: int,
-) -> None:
-    """The slowest column ends no earlier than all do on average; ``left``: the ceiling without the reduction."""
-    D, pp = candidate.grid[1], candidate.num_stages
-    terms: list[LinearExpr | IntVar | int] = []
-    for row, counts in enumerate(hosts):
-        terms.append(LinearExpr.weighted_sum(counts, costs.mean_node[watched, row].tolist()))
-    for boundary, crossing in enumerate(arcs):
-        cost = costs.mean_arc[watched, boundary]
-        terms += [int(cost[pair]) * arc for pair, arc in crossing.items()]
-    model.add(D * pp * (left - int(costs.after[watched])) >= LinearExpr.sum(terms))
 
 
 def _sum(variables: Iterable[IntVar]) -> LinearExpr | int:

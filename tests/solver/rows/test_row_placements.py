@@ -75,7 +75,7 @@ def test_merged_costs_bound_the_exact_ones() -> None:
     classes = host_classes(data, candidate, 7)
     assert classes is not None
     merged, exact = (row_costs(data, candidate, classes, tolerance) for tolerance in (0.3, 0.0))
-    for name in ("window", "least_end", "mean_end", "mean_arc", "hop"):
+    for name in ("window", "least_end", "mean_end", "end_arc", "period_arc", "hop"):
         assert (getattr(merged, name) <= getattr(exact, name)).all()
     assert (merged.window < exact.window).any()
 

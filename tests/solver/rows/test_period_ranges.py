@@ -1,0 +1,133 @@
+"""Bounds from ranges of the slowest column's period, and how many slow hosts a run of rows may have."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
+
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.rows.bound import row_bound
+from pipette_opt.solver.rows.classes import host_classes
+from pipette_opt.solver.rows.costs import row_costs
+from pipette_opt.solver.rows.levels import Levels
+from pipette_opt.solver.rows.ranges import bound_by_ranges
+from pipette_opt.solver.rows.runs import slow_classes
+from pipette_opt.types import IntArray
+
+
+def with_rounds(data: ProblemData, num_microbatches: int) -> ProblemData:
+    """Another number of micro-batches, and no tied embeddings, of which only the least is counted."""
+    none = np.zeros((0, 0))
+    candidate = replace(data.candidates[0], num_microbatches=num_microbatches, embedding_ticks=none)
+    return replace(data, candidates=(candidate,))
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 1), (5, 1, 1), (3, 2, 1)], ids=str)
+def test_a_single_column_of_hosts_is_exact(shape: tuple[int, int, int]) -> None:
+    """Enumeration; classes are hosts and periods weigh: no bound is above the optimum, that of one column is it."""
+    rng = np.random.default_rng(shape)
+    for rounds in (2, 25):
+        variant = Variant(p2p="async", directed=bool(rounds % 2))
+        data = with_rounds(random_problem(rng, [shape], shape[0] * shape[1], variant, max_block=1), rounds)
+        candidate = data.candidates[0]
+        optimum = best_by_enumeration(data, candidate)
+        floor = int(0.9 * optimum)
+        bound = row_bound(data, candidate, floor, optimum - 1, seconds=60.0, most_classes=(6,))
+        assert bound == optimum if shape[1] == 1 else bound <= optimum
+        assert row_bound(data, candidate, floor, optimum, seconds=60.0, most_classes=(6,)) <= optimum
+
+
+def slow_hosts(shape: tuple[int, int], slow: int) -> ProblemData:
+    """Equal links but for the first hosts, whose transfers take three times as long, nine times among each other."""
+    factor = np.where(np.arange(shape[0] * shape[1]) < slow, 3, 1)
+    data = one_candidate_cluster(
+        np.random.default_rng(0), "unif", (*shape, 1), p2p="async", num_microbatches=20, compute=500
+    )
+    ticks = 400 * factor[:, None] * factor[None, :]
+    ring = 3_000 * np.maximum(factor[:, None], factor[None, :])
+    for one in (ticks, ring):
+        np.fill_diagonal(one, UNUSABLE_TICKS)
+    candidate = replace(data.candidates[0], p2p_ticks=ticks, ring_ticks=ring[None])
+    return replace(data, candidates=(candidate,))
+
+
+def best_of_patterns(data: ProblemData, candidate: CandidateData, slow: int) -> int:
+    """The optimum, by every choice of the slow hosts' cells."""
+    cells = candidate.num_cells
+    best = UNUSABLE_TICKS
+    for chosen in itertools.combinations(range(cells), slow):
+        nodes = np.empty(cells, dtype=np.int64)
+        nodes[list(chosen)] = np.arange(slow)
+        nodes[[cell for cell in range(cells) if cell not in chosen]] = np.arange(slow, cells)
+        best = min(best, objective_ticks(data, candidate, nodes.reshape(candidate.grid)))
+    return best
+
+
+@pytest.mark.parametrize(("shape", "slow"), [((7, 1), 2), ((9, 1), 3), ((6, 2), 3), ((5, 2), 2)])
+def test_slow_hosts_that_share_columns(shape: tuple[int, int], slow: int) -> None:
+    """Two classes, enumerated; runs longer than three rows decide, and which column has more slow hosts than others."""
+    data = slow_hosts(shape, slow)
+    candidate = data.candidates[0]
+    optimum = best_of_patterns(data, candidate, slow)
+    floor = candidate_bound(data, candidate)
+    bound = row_bound(data, candidate, floor, optimum + optimum // 20, seconds=60.0, most_classes=(2,))
+    assert bound <= optimum
+    if shape[1] == 1:
+        assert row_bound(data, candidate, floor, optimum - 1, seconds=60.0, most_classes=(2,)) == optimum
+
+
+def test_slow_classes_by_hand() -> None:
+    """A transfer of a slow host takes 3 above the least; two of them share 10, or only 4."""
+    assert list(slow_classes(np.array([[2, 5], [5, 12]]), 2)) == [([1], 3)]
+    assert list(slow_classes(np.array([[2, 5], [5, 6]]), 2)) == [([1], 2)]
+    assert list(slow_classes(np.array([[2, 9, 5], [9, 9, 9], [5, 9, 9]]), 2)) == [([1, 2], 3), ([1], 3)]
+
+
+def test_slow_classes_count_no_more_than_a_run_takes() -> None:
+    """Random costs and columns: so many transfers of slow hosts at so much each are never more than what is there."""
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        number = int(rng.integers(1, 5))
+        transfer: IntArray = rng.integers(1, 20, (number, number))
+        least = int(transfer.min())
+        column = rng.integers(number, size=int(rng.integers(2, 9)))
+        above = int((transfer[column[:-1], column[1:]] - least).sum())
+        for slow, extra in slow_classes(transfer, least):
+            ends = np.isin(column, slow).astype(int)
+            assert extra * (2 * ends[1:-1].sum() + ends[0] + ends[-1]) <= above
+
+
+@pytest.mark.parametrize("hopeless", [False, True])
+def test_ranges_that_are_refuted_from_some_cost_on(hopeless: bool) -> None:
+    """Counts that exist from some cost on, which rises away from a best period: the bound ends just below."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), p2p="async", compute=2_000)
+    candidate = data.candidates[0]
+    classes = host_classes(data, candidate, 8)
+    assert classes is not None
+    costs = row_costs(data, candidate, classes)
+    floor = int(costs.least_end.min()) + 15 * int(costs.window.min()) + int(costs.hop.min())
+    least, middle = int(1.2 * floor), int(1.1 * costs.window.min())
+    told: list[int] = []
+
+    def refutes(levels: Levels, seconds: float) -> bool:
+        low, high = int(levels.periods[0]), int(levels.tops[0])
+        away = max(0, low - middle, middle - high)
+        return levels.ceiling < least + 5 * away
+
+    bound = bound_by_ranges(
+        candidate,
+        costs,
+        floor,
+        2 * floor,
+        refutes=refutes,
+        hopeless=hopeless,
+        seconds=1.0,
+        is_over=lambda: False,
+        on_bound=told.append,
+    )
+    assert least - floor // 100 <= bound <= least
+    assert told == sorted(set(told))
+    assert all(one <= bound for one in told)
