@@ -31,8 +31,8 @@ from pipette_opt.backtest.memory_ceiling import (
     reversals,
     twins,
 )
+from pipette_opt.backtest.memory_endings import Ending, endings
 from pipette_opt.backtest.memory_evaluation import SPLITS, Split, measured_folder, split_cases
-from pipette_opt.backtest.memory_late import Ending, endings
 from pipette_opt.files import write_atomically
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.spread import fit_framework

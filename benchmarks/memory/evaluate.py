@@ -37,7 +37,10 @@ HINDSIGHT = (
     "trains without dropout was taken from the peaks of its plans. A row whose notes say that the job logged some "
     "iterations and then ran out of memory has no label here, only its peak; the source's column calls it feasible. "
     "The least factor by which bounds reach further beyond the calibrated sizes, 1.25, is the mean over the splits "
-    'under "More than the size is new", which are no test of it. In which order operators of Aceso are recomputed, '
+    'under "More than the size is new", which are no test of it. How many bytes of a logit may be needed that no peak '
+    "shows, one copy in 16 bits give or take, was chosen on jobs of 8 and 16 GPUs, groups, models and the larger ones "
+    "left out; the verdicts on 32 were seen before, for a half of it and none. In which order operators of Aceso are "
+    "recomputed, "
     "and that 2 bytes of a parameter's state are gone while passes run, was chosen on the L4 rows alone, each model "
     "predicted from the others; that first and last stages have tables and operators of their own, by their "
     "parameters. That NCCL's buffers go with the links inside a host was written with the peaks of L4 "

@@ -30,7 +30,7 @@ SPREADS = {
     "fused_score_bytes": 2.0,
     "flash1_bytes": 8.0,
     "logit_bytes": 12.0,
-    "loss_spare_bytes": 4.0,
+    "loss_spare_bytes": 2.0,
     "whole_logit_bytes": 12.0,
     "table_bytes": 5.0,
     "gathered_buffers": 8.0,
@@ -40,7 +40,7 @@ SPREADS = {
     "group_gib": 0.25,
     "unusable_gib": 0.5,
 }
-"""Standard deviations of the priors: by how much stacks differ."""
+"""Standard deviations of the priors: by how much stacks differ; of logits unseen, by one copy in 16 bits."""
 
 HOPS: Sequence[Mapping[str, float]] = (
     {"run_ahead_buffers": 40.0, "pile_up_buffers": 40.0},

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from measured_runs import measured_run
 
-from pipette_opt.backtest.memory_late import endings
+from pipette_opt.backtest.memory_endings import endings
 from pipette_opt.memory.framework import Framework
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun
