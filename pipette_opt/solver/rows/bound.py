@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
 from pipette_opt.solver.rows.costs import RowCosts, row_costs
-from pipette_opt.solver.rows.levels import Levels, range_level, window_levels
+from pipette_opt.solver.rows.levels import Levels, window_levels
 from pipette_opt.solver.rows.model import Window, build_rows
 from pipette_opt.solver.rows.placements import placement
 from pipette_opt.solver.rows.ranges import bound_by_ranges
@@ -29,6 +29,9 @@ STEP = 1 / 512
 
 PROBE_SHARE = 0.3
 """Of the time left that one model may take."""
+
+MOST_BISECTED, BISECTED_SHARE = 64, 0.25
+"""Cells above which long periods are looked at range by range, and the part of the time before that."""
 
 MERGED, MERGED_SHARE = 0.002, 0.7
 """Relative difference of costs that is not told apart at first, and the part of the time that this may take."""
@@ -86,7 +89,7 @@ def row_bound(
         on_placement=on_placement,
     )
     best, tried = floor, 0
-    runs = _has_runs(data, candidate)
+    by_ranges = _has_runs(data, candidate) and candidate.num_cells > MOST_BISECTED
     for most in most_classes:
         classes = host_classes(data, candidate, most)
         if classes is None or classes.number <= tried:
@@ -94,7 +97,7 @@ def row_bound(
         tried = classes.number
         for merged, share in ((MERGED, MERGED_SHARE), (0.0, 1.0)):
             started = time.perf_counter()
-            probe.ends = started + (1.0 if runs else share) * (ends - started)
+            probe.ends = started + (1.0 if by_ranges else share) * (ends - started)
             if best > ceiling or probe.is_over:
                 return best
             counts = _counts(data, candidate, classes, merged)
@@ -180,24 +183,31 @@ class _Probes:
         return self.stop.is_set() or time.perf_counter() >= self.ends
 
     def raise_bound(self, counts: _Counts, floor: int, ceiling: int, hopeless: bool) -> int:
-        """Look for the least ceiling that has a solution."""
-        if counts.runs:
-            return bound_by_ranges(
-                counts.candidate,
-                counts.costs,
-                floor,
-                ceiling,
-                refutes=lambda levels, seconds: self.refutes_levels(counts, levels, seconds),
-                hopeless=hopeless,
-                seconds=max(0.0, self.ends - time.perf_counter()),
-                is_over=lambda: self.is_over,
-                on_bound=self.on_bound,
-            )
+        """Look for the least ceiling that has counts; on many hosts then by ranges of periods if these may be long."""
+        if not counts.runs or counts.candidate.num_cells <= MOST_BISECTED:
+            return self._bisect(counts, floor, ceiling, hopeless, self.ends)
+        now = time.perf_counter()
+        bound = self._bisect(counts, floor, ceiling, hopeless, now + BISECTED_SHARE * (self.ends - now))
+        if bound > ceiling or self.is_over:
+            return bound
+        return bound_by_ranges(
+            counts.candidate,
+            counts.costs,
+            bound,
+            ceiling,
+            refutes=lambda levels, seconds: self.refutes_levels(counts, levels, seconds),
+            seconds=max(0.0, self.ends - time.perf_counter()),
+            is_over=lambda: self.is_over,
+            on_bound=self.on_bound,
+        )
+
+    def _bisect(self, counts: _Counts, floor: int, ceiling: int, hopeless: bool, ends: float) -> int:
+        """Ceilings between the floor and what is of interest."""
         low, high = floor, ceiling + 1  # nothing is below low; high or more was not refuted
         least_step = max(1, int((high - low) * STEP))
         probe = ceiling if hopeless else (low + high) // 2
-        while low < high and not self.is_over:
-            if self.refutes(counts, probe, PROBE_SHARE * max(0.0, self.ends - time.perf_counter())):
+        while low < high and not self.is_over and time.perf_counter() < ends:
+            if self.refutes(counts, probe, PROBE_SHARE * max(0.0, ends - time.perf_counter())):
                 low = probe + 1
                 self.on_bound(low)
             else:
@@ -210,12 +220,7 @@ class _Probes:
 
     def refutes(self, counts: _Counts, ceiling: int, seconds: float) -> bool:
         """Whether no counts cost at most the ceiling; learns which classes must be joined."""
-        if counts.runs:
-            levels = range_level(
-                counts.candidate, counts.costs, ceiling, int(counts.costs.window.min()), UNUSABLE_TICKS
-            )
-        else:
-            levels = window_levels(counts.candidate, counts.costs, ceiling)
+        levels = window_levels(counts.candidate, counts.costs, ceiling)
         return levels is None or self.refutes_levels(counts, levels, seconds) is True
 
     def refutes_levels(self, counts: _Counts, levels: Levels, seconds: float) -> bool | None:

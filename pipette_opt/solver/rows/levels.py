@@ -21,8 +21,10 @@ class Levels:
     ----------
     of_window
         Level of each window, -1 if it cannot be used, shape of ``RowCosts.window``.
-    periods, tops
-        Least and largest period of each level, ascending.
+    periods
+        Least period of each level, ascending.
+    longest
+        The longest period of the last level; ``None`` if columns may have longer ones than their windows tell.
     ends
         For each watched stage, the least end in a column with a period of each level or above, with ``m - 1`` periods,
         shape ``(watched, levels)``.
@@ -32,7 +34,7 @@ class Levels:
 
     of_window: IntArray
     periods: IntArray
-    tops: IntArray
+    longest: int | None
     ends: IntArray
     ceiling: int
 
@@ -49,9 +51,9 @@ class Levels:
 
 def window_levels(candidate: CandidateData, costs: RowCosts, ceiling: int) -> Levels | None:
     """
-    Levels up to the ceiling if each period is that of a window; ``None`` if every one is above it.
+    Levels up to the ceiling, as windows tell them; ``None`` if every one is above it.
 
-    That is so if sends are blocking; else there are longer periods, and a column that has a window ends no earlier.
+    If sends are blocking a period is that of a window; else a column's may be longer, and it ends no earlier for that.
     """
     usable = costs.window < NEVER
     if not usable.any():
@@ -79,7 +81,7 @@ def window_levels(candidate: CandidateData, costs: RowCosts, ceiling: int) -> Le
     return Levels(
         of_window=of_window,
         periods=periods[first],
-        tops=periods[np.append(first[1:], possible) - 1],
+        longest=None,
         ends=all_ends[:, first],
         ceiling=ceiling,
     )
@@ -106,7 +108,7 @@ def range_level(candidate: CandidateData, costs: RowCosts, ceiling: int, shortes
     return Levels(
         of_window=np.where(allowed & (costs.window <= top), 0, -1),
         periods=np.array([shortest]),
-        tops=np.array([top]),
+        longest=top,
         ends=ends[:, None],
         ceiling=ceiling,
     )

@@ -135,11 +135,11 @@ def build_rows(
         if runs:
             left.append(levels.ceiling - _slowest_hop(model, costs.hop[watched], hops[row], D))
     if runs:
-        periods = summed_periods(model, candidate, costs, hosts, arcs, windows, int(levels.tops[-1]))
-        tops = np.diff(levels.tops).tolist()
-        model.add(periods <= D * (int(levels.tops[0]) + LinearExpr.weighted_sum(reached, tops)))
+        longest = levels.ceiling // max(1, candidate.num_microbatches - 1) if levels.longest is None else levels.longest
+        periods = summed_periods(model, candidate, costs, hosts, arcs, windows, longest)
         add_means(model, candidate, costs, hosts, arcs, periods, left)
-        add_slow_runs(model, candidate, costs, hosts, levels, reached)
+        if levels.longest is not None:
+            add_slow_runs(model, candidate, costs, hosts, levels.longest)
     built = RowModel(model=model, hosts=hosts, hops=hops, windows=windows, num_columns=D)
     for members in (*(frozenset((one,)) for one in range(len(sizes))), *sorted(joined, key=sorted)):
         built.join(members)

@@ -43,7 +43,6 @@ def bound_by_ranges(
     ceiling: int,
     *,
     refutes: Refutes,
-    hopeless: bool,
     seconds: float,
     is_over: Callable[[], bool],
     on_bound: Callable[[int], None],
@@ -59,8 +58,6 @@ def bound_by_ranges(
         A known bound.
     ceiling
         The largest objective of interest.
-    hopeless
-        Whether the whole ceiling is likely to be refuted, and therefore tried first.
     seconds
         Wall time, which ``is_over`` tells the end of.
     """
@@ -70,8 +67,8 @@ def bound_by_ranges(
     step = max(1, int((ceiling - floor) * STEP))
     narrow = max(1, int((ceiling - floor) * NARROW) // (candidate.num_microbatches - 1))
     slice_s = SLICE_SHARE * seconds
-    reach = max(step, int((ceiling - floor) * (1.0 if hopeless else FIRST_REACH)))
-    waiting = [_Range(floor, int(whole.periods[0]), int(whole.tops[0]))]
+    reach = max(step, int((ceiling - floor) * FIRST_REACH))
+    waiting = [_Range(floor, int(whole.periods[0]), int(NEVER))]
     told, probe = floor, min(ceiling, floor + reach)
     while waiting and not is_over():
         least = waiting[0].bound
@@ -83,12 +80,16 @@ def bound_by_ranges(
             probe = min(ceiling, least + reach)
         one = heapq.heappop(waiting)
         level = range_level(candidate, costs, probe, one.shortest, one.longest)
-        refuted = True if level is None else refutes(level, slice_s)
+        refuted: bool | None = True
+        top = one.shortest
+        if level is not None:
+            assert level.longest is not None
+            refuted, top = refutes(level, slice_s), min(one.longest, level.longest)
         if refuted:
             if probe < ceiling:
                 heapq.heappush(waiting, replace(one, bound=probe + 1))
-        elif level is not None and min(one.longest, int(level.tops[0])) - one.shortest >= narrow:
-            middle = (one.shortest + min(one.longest, int(level.tops[0]))) // 2
+        elif top - one.shortest >= narrow:
+            middle = (one.shortest + top) // 2
             heapq.heappush(waiting, replace(one, longest=middle))
             heapq.heappush(waiting, replace(one, shortest=middle + 1))
         else:

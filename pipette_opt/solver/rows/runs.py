@@ -14,7 +14,6 @@ from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 from pipette_opt.problem import CandidateData
 from pipette_opt.solver.rows.costs import RowCosts
-from pipette_opt.solver.rows.levels import Levels
 from pipette_opt.types import IntArray
 
 
@@ -23,10 +22,9 @@ def add_slow_runs(
     candidate: CandidateData,
     costs: RowCosts,
     hosts: Sequence[Sequence[IntVar]],
-    levels: Levels,
-    reached: Sequence[IntVar],
+    longest: int,
 ) -> None:
-    """In each run of three rows or more, no more hosts of slow classes than the period of the slowest column allows."""
+    """In each run of three rows or more, no more hosts of slow classes than the longest period allows."""
     P, D, _ = candidate.grid
     if P < 3:
         return
@@ -38,12 +36,10 @@ def add_slow_runs(
             for last in range(first + 2, P):
                 number = last + 1 - first
                 spent = int(work[last + 1] - work[first]) + (number - 1) * least
-                most = (number * candidate.block.stages * levels.tops - spent) // extra  # of transfers, in one column
-                transfers = 2 * LinearExpr.sum(counts[first + 1 : last]) + counts[first] + counts[last]
-                if most[-1] < 2 * (number - 1):
-                    model.add(
-                        transfers <= D * (int(most[0]) + LinearExpr.weighted_sum(reached, np.diff(most).tolist()))
-                    )
+                most = (number * candidate.block.stages * longest - spent) // extra  # of transfers, in one column
+                if most < 2 * (number - 1):
+                    transfers = 2 * LinearExpr.sum(counts[first + 1 : last]) + counts[first] + counts[last]
+                    model.add(transfers <= D * most)
 
 
 def slow_classes(transfer: IntArray, least: int) -> Iterator[tuple[list[int], int]]:

@@ -9,6 +9,7 @@ from instances import Variant, best_by_enumeration, one_candidate_cluster, rando
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.rows import bound as bound_module
 from pipette_opt.solver.rows.bound import row_bound
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.solver.rows.costs import row_costs
@@ -20,9 +21,17 @@ from pipette_opt.types import IntArray
 
 def with_rounds(data: ProblemData, num_microbatches: int) -> ProblemData:
     """Another number of micro-batches, and no tied embeddings, of which only the least is counted."""
-    none = np.zeros((0, 0))
+    none = np.zeros((0, 0), dtype=np.int64)
     candidate = replace(data.candidates[0], num_microbatches=num_microbatches, embedding_ticks=none)
     return replace(data, candidates=(candidate,))
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["levels", "ranges"])
+def by_ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few cells are looked at both ways."""
+    if request.param:
+        monkeypatch.setattr(bound_module, "MOST_BISECTED", 0)
+        monkeypatch.setattr(bound_module, "BISECTED_SHARE", 0.0)
 
 
 @pytest.mark.parametrize("shape", [(4, 1, 1), (5, 1, 1), (3, 2, 1)], ids=str)
@@ -100,8 +109,7 @@ def test_slow_classes_count_no_more_than_a_run_takes() -> None:
             assert extra * (2 * ends[1:-1].sum() + ends[0] + ends[-1]) <= above
 
 
-@pytest.mark.parametrize("hopeless", [False, True])
-def test_ranges_that_are_refuted_from_some_cost_on(hopeless: bool) -> None:
+def test_ranges_that_are_refuted_from_some_cost_on() -> None:
     """Counts that exist from some cost on, which rises away from a best period: the bound ends just below."""
     data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), p2p="async", compute=2_000)
     candidate = data.candidates[0]
@@ -113,7 +121,8 @@ def test_ranges_that_are_refuted_from_some_cost_on(hopeless: bool) -> None:
     told: list[int] = []
 
     def refutes(levels: Levels, seconds: float) -> bool:
-        low, high = int(levels.periods[0]), int(levels.tops[0])
+        low, high = int(levels.periods[0]), levels.longest
+        assert high is not None
         away = max(0, low - middle, middle - high)
         return levels.ceiling < least + 5 * away
 
@@ -123,7 +132,6 @@ def test_ranges_that_are_refuted_from_some_cost_on(hopeless: bool) -> None:
         floor,
         2 * floor,
         refutes=refutes,
-        hopeless=hopeless,
         seconds=1.0,
         is_over=lambda: False,
         on_bound=told.append,
