@@ -239,8 +239,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-backtest.md")
     parser.add_argument("--jobs", type=int, default=-1, help="experiments at once; all cores by default")
     parser.add_argument("--only", default="", help="experiments whose name has this in it")
-    folder = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
-    options = parser.parse_args()
+    options, folder = parser.parse_args(), measured_folder()
     base = read_stack()
     parts = [_head(today)]
     rows = []
@@ -260,6 +259,11 @@ def main() -> None:
         parts.append(detail)
     parts.insert(1, _summary(rows))
     write_atomically(options.out, "\n".join(parts))
+
+
+def measured_folder() -> Path:
+    """Where measurements are read in place."""
+    return Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
 
 
 def _head(today: str) -> str:
@@ -298,13 +302,9 @@ def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]
     stack, seconds = base, 0.0
     if seen:
         start = time.process_time()
-        framework = calibrate_memory(seen, base)
-        started = replace(base, memory=numbers_of(framework)) if framework.largest_job else base
-        stack = calibrate_runs(seen, started, validate=False).stack
+        stack = fitted_stack(seen, base)
         seconds = time.process_time() - start
-    with_memory = stack.memory is not None
-    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=RISK) if with_memory else None
-    predictions = predict_runs(judged, stack, memory=memory)
+    predictions = predicted(judged, stack)
     errors = measure_predictions(predictions)
     assert errors is not None
     groups = group_rows(predictions, RISK)
@@ -313,7 +313,7 @@ def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]
     timed = sum(run.iter_time_s is not None and not run.oom for run in seen)
     summary = (
         f"| {experiment.name} | {timed} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
-        f"{errors.spearman:.3f} | {regret} | {_picks(groups)} | {experiment.target} |"
+        f"{errors.spearman:.3f} | {regret} | {picks(groups)} | {experiment.target} |"
     )
     detail = [f"## {experiment.name}\n", f"{experiment.why_bad}. Fitting took {seconds:.0f} s of one core.\n"]
     detail += _forms(predictions)
@@ -337,6 +337,20 @@ def _run(experiment: Experiment, path: Path, base: StackSpec) -> tuple[str, str]
         )
         detail.append(f"\nConstants: {constants}. {_layers(stack)}")
     return summary, "\n".join(detail) + "\n"
+
+
+def fitted_stack(seen: Runs, base: StackSpec) -> StackSpec:
+    """What the runs teach of memory first, then of times."""
+    framework = calibrate_memory(seen, base)
+    started = replace(base, memory=numbers_of(framework)) if framework.largest_job else base
+    return calibrate_runs(seen, started, validate=False).stack
+
+
+def predicted(judged: Runs, stack: StackSpec) -> list[Prediction]:
+    """Times, and memory where the stack knows it."""
+    with_memory = stack.memory is not None
+    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=RISK) if with_memory else None
+    return predict_runs(judged, stack, memory=memory)
 
 
 def _layers(stack: StackSpec) -> str:
@@ -366,7 +380,7 @@ def _unequal(path: Path, layers: Path) -> tuple[str, str]:
     )
 
 
-def _picks(groups: Sequence[Mapping[str, object]]) -> str:
+def picks(groups: Sequence[Mapping[str, object]]) -> str:
     """In how many groups the pick ran and was within 2 % of the best, and the worst of them."""
     picked = [row for row in groups if "pick_ran" in row]
     if not picked:

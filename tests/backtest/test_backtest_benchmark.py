@@ -54,6 +54,18 @@ def test_without_measurements(tmp_path: Path) -> None:
     assert out.read_text().count("| not there |") == 8
 
 
+def test_ceiling_without_measurements(tmp_path: Path) -> None:
+    """It says so, and writes no page."""
+    if not FOLDER.is_dir():
+        pytest.skip("benchmarks are not beside the installed package")
+    page = tmp_path / "page.md"
+    environment = {**os.environ, "PIPETTE_OPT_SHARED": str(tmp_path), "PYTHONPATH": str(FOLDER.parents[1])}
+    command = [sys.executable, str(FOLDER / "ceiling.py"), "--page", str(page)]
+    found = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
+    assert "not there" in found.stdout
+    assert not page.exists()
+
+
 def test_rows_of_experts_say_what_the_source_leaves_out(het_model: ModuleType) -> None:
     """Only GPT-OSS in 16 bits; the degree comes out of the notes, a fabric over many hosts is one host."""
     run = loaded("run.py", "backtest_run")
