@@ -157,8 +157,8 @@ def report(splits: Sequence[Judged], folder: Path, max_oom_risk: float) -> str:
         _table(_replay_rows(sweep, folder)),
         LUCK_TEXT,
         "## Hindsight\n\nOur physics with its constants fitted to the judged rows themselves, against the constants "
-        "from small jobs. The last search is for the very number that is reported, in sample; it ends in a local "
-        f"optimum. What the {WORST} rows furthest off add to the mean is beside it. Verdicts at even "
+        "from small jobs. The last are searches for the very number that is reported, in sample, the best of "
+        f"three local optima. What the {WORST} rows furthest off add to the mean is beside it. Verdicts at even "
         "odds: need against what is usable.",
         _table([row for one in splits for row in _hindsight_rows(one)]),
         f"## Refusals\n\nWhoever knows every need up to a normal error, and accepts a risk of {max_oom_risk:.0%}, must "
@@ -167,6 +167,7 @@ def report(splits: Sequence[Judged], folder: Path, max_oom_risk: float) -> str:
         "fits of hindsight have them, and the accuracy that is left; jobs that hindsight has on the wrong side count "
         "as judged rightly, so that these are the fewest.",
         _table(_refusal_rows(splits, max_oom_risk)),
+        _scale_text(found, splits[1]),
     )
     return "\n\n".join(sections) + "\n"
 
@@ -285,6 +286,16 @@ def _hindsight_rows(split: Judged) -> list[Row]:
             }
         )
     return rows
+
+
+def _scale_text(found: Sequence[Twin], labels: Judged) -> str:
+    median = float(np.median([abs(np.log(one.twin_gib / one.peak_gib)) for one in found]))
+    deviation = median / NormalDist().inv_cdf(0.75) / np.sqrt(2)
+    return (
+        f"For scale: the twins' median difference is that of single runs with a standard deviation of {deviation:.1%}, "
+        f"were they normal and alike; our fit to the labels of WANT's 64 GPUs finds errors of {labels.ours.spread:.1%} "
+        "likeliest."
+    )
 
 
 def _refusal_rows(splits: Sequence[Judged], max_oom_risk: float) -> list[Row]:
