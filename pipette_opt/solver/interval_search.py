@@ -55,7 +55,7 @@ class IntervalSearch(ABC):
         self.heap: list[Interval] = []
         self.at_work: list[Interval] = []
         self.tried = 0
-        self._ends, self._stop = 0.0, threading.Event()
+        self._ends, self._stop, self._workers = 0.0, threading.Event(), 1
         self._on_bound: OnBound = lambda bound: None
         self._on_placement: OnPlacement | None = None
         self._lock = threading.Condition()
@@ -83,7 +83,7 @@ class IntervalSearch(ABC):
             Takes placements that may cost at most the ceiling; without it they only end the search of an interval.
         """
         started, before = time.perf_counter(), self.tried
-        self._ends, self._stop = started + seconds, stop or threading.Event()
+        self._ends, self._stop, self._workers = started + seconds, stop or threading.Event(), workers
         self._on_bound, self._on_placement = on_bound, on_placement
         with ThreadPoolExecutor(workers) as pool:
             for done in [pool.submit(self._work) for _ in range(workers)]:
@@ -138,6 +138,12 @@ class IntervalSearch(ABC):
                 if bound > self._reported:
                     self._reported = bound
                     self._on_bound(bound)
+
+    def _has_idle(self) -> bool:
+        """Whether there are fewer intervals of interest than workers."""
+        with self._lock:
+            waiting = sum(one.bound <= self.ceiling for one in self.heap[: self._workers])
+            return waiting + len(self.at_work) < self._workers
 
     @property
     def _is_over(self) -> bool:

@@ -10,8 +10,8 @@ from pipette_opt.solver.known import Known
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.types import IntArray
 
-ALONE_VISITS = 4
-"""Slices that the search of a chain has before models get their turns, too."""
+ALONE_VISITS, FEW_CELLS_VISITS = 4, 2
+"""Slices that the search of a chain has before models get their turns, too, and that of a few cells."""
 
 MOST_CLASSES, MOST_CHOSEN_HOSTS = 8, 64
 """Classes that hosts with racks and slow ones fall into; hosts up to which choices are counted on large grids."""
@@ -47,7 +47,12 @@ class Searching:
 
     def is_alone(self, index: int) -> bool:
         """Whether no model is tried yet beside the search."""
-        return self.is_chain(index) and self.visits.get(index, 0) < ALONE_VISITS
+        visits = ALONE_VISITS if self.is_chain(index) else FEW_CELLS_VISITS
+        return not is_large(self.known.data.candidates[index]) and self.visits.get(index, 0) < visits
+
+    def is_quick(self, index: int) -> bool:
+        """Whether a first slice may already end a large grid."""
+        return self.suits(index) and index not in self.visits and self._has_few_choices(index)
 
     def _has_few_choices(self, index: int) -> bool:
         """Whether the cells with the fewest choices tell more than those of the next row."""

@@ -181,7 +181,9 @@ def _small_turn(index: int, number: int, known: Known, engines: _Engines) -> Non
 
 
 def _large_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
-    """Patterns of classes as long as they raise the bound; else the search, and what counts promise."""
+    """At first a look by search; patterns of classes as long as they raise the bound; else the search, and counts."""
+    if _is_due(index, known) and engines.searching.is_quick(index):
+        engines.searching.search(index, number)
     if _is_due(index, known) and engines.merging.suits(index) and engines.merging.search(index, number):
         return
     if not (_is_due(index, known) and engines.searching.suits(index)):

@@ -33,6 +33,8 @@ class State(NamedTuple):
         What is being tried: a cell and -1, or a host with its latest cell; cells are counted row by row.
     left
         Hosts (or cells) still to be tried, as bits, shape ``(depths, words)``.
+    ways
+        How many there were, shape ``(depths,)``.
     cells
         Hosts that each cell may have, as bits, shape ``(depths, P * D, words)``.
     turned
@@ -49,6 +51,7 @@ class State(NamedTuple):
     cell: IntArray
     host: IntArray
     left: BitArray
+    ways: IntArray
     cells: BitArray
     turned: BoolArray
     latest: IntArray
@@ -99,6 +102,22 @@ def explore(g, limits, work, state, budget):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def share_done(state):  # type: ignore[no-untyped-def]
+    """Which share of the search is behind, if all that can be tried at a depth takes equally long."""
+    share, each = 0.0, 1.0
+    for depth in range(state.depth[0] + 1):
+        if state.ways[depth] == 0:
+            break
+        left = 0
+        for k in range(state.left.shape[1]):
+            left += number_of(state.left[depth, k])
+        tried = state.ways[depth] - left
+        each /= state.ways[depth]
+        share += each * (tried if depth == state.depth[0] else tried - 1)
+    return share
+
+
+@njit(cache=True, nogil=True)
 def _choose(g, state, depth):  # type: ignore[no-untyped-def]
     """What has the fewest choices is next; of hosts with equally few, the slowest."""
     cells = state.cells[depth]
@@ -132,6 +151,9 @@ def _choose(g, state, depth):  # type: ignore[no-untyped-def]
             there = cells[cell, host // WORD] & bit(host)
             if there and state.nodes[cell] < 0 and _is_first(g, state, depth, cell):
                 state.left[depth, cell // WORD] |= bit(cell)
+    state.ways[depth] = 0
+    for k in range(state.left.shape[1]):
+        state.ways[depth] += number_of(state.left[depth, k])
 
 
 @njit(cache=True, nogil=True)

@@ -1,5 +1,6 @@
 """What an interval of ends of the latest column leaves of a grid before anything is tried."""
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,28 @@ def part_of(g: Grid, room: BoolArray, ceiling: int, low: int, high: int) -> Part
     if (latest > ends).any() or matching_size(np.repeat(room, D, axis=0)) < cells:
         return None
     return Part(limits, work, _state(g, room, latest))
+
+
+def give_away(part: Part) -> Part | None:
+    """
+    A part with every second thing still to be tried where the search has the most before it, which it leaves out.
+
+    ``None`` if there is nothing but what is being tried.
+    """
+    state = part.state
+    last = int(state.depth[0])
+    depth = next((depth for depth in range(last + 1) if state.left[depth].any()), None)
+    if depth is None:
+        return None
+    bits = np.unpackbits(state.left[depth].view(np.uint8), bitorder="little")
+    given = np.zeros_like(bits)
+    given[np.flatnonzero(bits)[::2]] = 1
+    other = copy.deepcopy(state)
+    other.left[depth] = np.packbits(given, bitorder="little").view(np.uint64)
+    state.left[depth] &= ~other.left[depth]
+    other.depth[:] = depth, 0
+    other.nodes[state.cell[depth:last]] = -1
+    return Part(part.limits._replace(values=part.limits.values.copy()), copy.deepcopy(part.work), other)
 
 
 def least_path(g: Grid, room: BoolArray) -> IntArray:
@@ -192,6 +215,7 @@ def _state(g: Grid, room: BoolArray, latest: IntArray) -> State:
         cell=np.full(cells + 1, -1, dtype=np.int64),
         host=np.full(cells + 1, -1, dtype=np.int64),
         left=np.zeros((cells + 1, max(words, -(-cells // WORD))), dtype=np.uint64),
+        ways=np.zeros(cells + 1, dtype=np.int64),
         cells=np.zeros((cells + 1, cells, words), dtype=np.uint64),
         turned=np.zeros(cells + 1, dtype=np.bool_),
         latest=np.zeros((cells + 1, W), dtype=np.int64),

@@ -14,23 +14,24 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.problem import CandidateData, ProblemData, objective_ticks
 from pipette_opt.solver.cells.data import grid_of
-from pipette_opt.solver.cells.kernel import explore
-from pipette_opt.solver.cells.limits import Part, least_path, part_of
+from pipette_opt.solver.cells.kernel import explore, share_done
+from pipette_opt.solver.cells.limits import Part, give_away, least_path, part_of
 from pipette_opt.solver.interval_search import Interval, IntervalSearch
+from pipette_opt.types import IntArray
 
 FIRST_PARTS = 8
 """Intervals of ends at first."""
 
-FIRST_BUDGET, MORE_BUDGET = 20_000, 3
-"""Hosts that are tried in an interval of 16 cells and hosts before it is split, and how many times more at its next."""
+FIRST_BUDGET, MORE_BUDGET = 60_000, 3
+"""Hosts that are tried for a ceiling in an interval of 16 cells and hosts at first, and how many times more next."""
 
-FIRST_HALVINGS = 2
-"""How often what lacks to the ceiling is halved for the first step."""
+LEAST_SHARE = 0.1
+"""Of what is left of a search, how much a budget must end, or the interval is split."""
 
 WIDTH = 0.5
-"""Of the next step of the bound, what the ends of an interval may differ by before it is split."""
+"""Of what lacks to the ceiling, what the ends of an interval must differ by to be split."""
 
 CHUNK = 4000
 """Hosts that are tried, of 16 cells and hosts, before the clock is looked at."""
@@ -38,11 +39,22 @@ CHUNK = 4000
 
 @dataclass(slots=True)
 class _Begun:
-    """A part of the search that time may interrupt, and how many hosts may still be tried."""
+    """
+    The search for placements that cost at most a ceiling, which goes on where it was.
+
+    Parameters
+    ----------
+    budget, left
+        Hosts that may be tried before other things are, and how many still.
+    done
+        Share of the search that was behind when the last budget was used up.
+    """
 
     part: Part
     ceiling: int
+    budget: int
     left: int
+    done: float = 0.0
 
 
 @dataclass(order=True, slots=True)
@@ -52,14 +64,11 @@ class _Interval(Interval):
 
     Parameters
     ----------
-    halvings
-        How often what lacks to the ceiling is halved for the next step of the bound.
     begun
-        The step that time has interrupted.
+        Searches that have not ended, each for a lower ceiling than the one before.
     """
 
-    halvings: int = field(compare=False)
-    begun: _Begun | None = field(compare=False, default=None)
+    begun: list[_Begun] = field(compare=False, default_factory=list)
 
 
 class CellSearch(IntervalSearch):
@@ -71,6 +80,7 @@ class CellSearch(IntervalSearch):
 
     def __init__(self, data: ProblemData, candidate: CandidateData, floor: int, ceiling: int) -> None:
         super().__init__(candidate, floor, ceiling)
+        self.data = data
         self.grid, self.room = grid_of(data, candidate), data.allowed(candidate)
         self._size = max(1, candidate.num_cells * data.num_nodes // 256)
         self._divide()
@@ -79,45 +89,71 @@ class CellSearch(IntervalSearch):
         """The first intervals, from the least end there can be to the latest that the ceiling leaves."""
         g = self.grid
         ends = least_path(g, self.room) + int(g.scalars[3]) * int(g.work.min(axis=1).max())
-        left = self.ceiling - g.least_hop - g.after
-        if (left < ends).any():
+        if (self.ceiling - g.least_hop - g.after < ends).any():
             return  # nothing is that good
-        budget = max(1, FIRST_BUDGET // self._size)
-        edges = np.unique(np.linspace(ends[0], left[0] + 1, FIRST_PARTS + 1).astype(np.int64)).tolist()
+        budget = max(1, FIRST_BUDGET // self._size**2)
+        parts = FIRST_PARTS if self._splits else 1
+        edges = np.unique(np.linspace(ends[0], self._latest + 1, parts + 1).astype(np.int64)).tolist()
         for low, high in itertools.pairwise(edges):
-            heapq.heappush(self.heap, _Interval(self._least(low), low, high - 1, budget, FIRST_HALVINGS))
+            heapq.heappush(self.heap, _Interval(self._least(low), low, high - 1, budget))
+
+    @property
+    def _splits(self) -> bool:
+        """Whether intervals are worth splitting; of a single column the end is the objective already."""
+        return self.candidate.grid[1] > 1
+
+    @property
+    def _latest(self) -> int:
+        """The latest end that the ceiling leaves."""
+        return self.ceiling - int(self.grid.least_hop[0] + self.grid.after[0])
 
     def _least(self, end: int) -> int:
         """Least objective with such an end."""
         return max(self.floor, end + int(self.grid.least_hop[0] + self.grid.after[0]))
 
     def _raise(self, interval: Interval) -> list[Interval]:
-        """Refute the next step, or split: what takes the interval's place."""
+        """Refute the lowest ceiling begun with; if that takes too long, try a lower one next, or split the interval."""
         assert isinstance(interval, _Interval)
-        lacks = self.ceiling + 1 - interval.bound
-        if lacks <= 0:
+        if interval.bound > self.ceiling:
             return []  # a placement has been found that is as good
-        step = -(-lacks // 2**interval.halvings)
-        begun = interval.begun or self._begin(interval, interval.bound + step - 1)
-        if begun is None or self._refutes(begun):
-            bound = interval.bound + step if begun is None else begun.ceiling + 1
-            return [replace(interval, bound=bound, halvings=max(0, interval.halvings - 1), begun=None)]
+        if not interval.begun and not self._begin(interval, self.ceiling):
+            return []
+        begun = interval.begun[-1]
+        if self._refutes(begun):
+            interval.begun.pop()
+            return [replace(interval, bound=begun.ceiling + 1)]
+        if self._has_idle() and len(interval.begun) == 1 and (given := give_away(begun.part)) is not None:
+            begun.left = begun.budget
+            other = replace(interval, begun=[_Begun(given, begun.ceiling, begun.budget, begun.budget)])
+            return [interval, other]
         if begun.left > 0:
-            return [replace(interval, begun=begun)]
-        wide = interval.high - interval.low > WIDTH * step
-        if not wide or interval.high == interval.low:
-            budget = MORE_BUDGET * interval.budget
-            return [replace(interval, halvings=interval.halvings + 1, budget=budget, begun=None)]
-        middle = (interval.low + interval.high) // 2
-        return [
-            replace(interval, bound=max(interval.bound, self._least(low)), low=low, high=high, begun=None)
-            for low, high in ((interval.low, middle), (middle + 1, interval.high))
-        ]
+            return [interval]
+        before, begun.done = begun.done, share_done(begun.part.state)
+        is_slow = begun.done - before < LEAST_SHARE * (1 - before)
+        lacks = min(begun.ceiling, self.ceiling) + 1 - interval.bound
+        if is_slow and self._splits and min(interval.high, self._latest) - interval.low > WIDTH * lacks:
+            return self._halves(interval)
+        begun.budget = begun.left = MORE_BUDGET * begun.budget
+        between = interval.bound + lacks // 2 - 1
+        if lacks > 1 and not self._begin(interval, between):
+            return [replace(interval, bound=between + 1)]
+        return [interval]
 
-    def _begin(self, interval: _Interval, ceiling: int) -> _Begun | None:
-        """The search of an interval; ``None`` if it is refuted without."""
+    def _begin(self, interval: _Interval, ceiling: int) -> bool:
+        """Begin with a ceiling; False if it is refuted at once."""
         part = part_of(self.grid, self.room, ceiling, interval.low, interval.high)
-        return None if part is None else _Begun(part, ceiling, interval.budget)
+        if part is not None:
+            interval.begun.append(_Begun(part, ceiling, interval.budget, interval.budget))
+        return part is not None
+
+    def _halves(self, interval: _Interval) -> list[Interval]:
+        """Split an interval in the middle; the ends for which the ceiling leaves nothing are left out."""
+        high = min(interval.high, self._latest)
+        middle = (interval.low + high) // 2
+        return [
+            _Interval(max(interval.bound, self._least(low)), low, high, interval.budget)
+            for low, high in ((interval.low, middle), (middle + 1, high))
+        ]
 
     def _refutes(self, begun: _Begun) -> bool:
         """Whether no placement costs at most the ceiling; if time is not over, nothing of the budget is left else."""
@@ -132,11 +168,16 @@ class CellSearch(IntervalSearch):
                 self.tried += tried
             if code == 0:
                 return True
-            if code == 1 and self._on_placement is None:
-                begun.left = 0
-            elif code == 1 and self._on_placement is not None:
-                with self._lock:
-                    nodes = state.nodes.reshape(self.candidate.grid[:2]).copy()
-                    self.ceiling = min(self.ceiling, self._on_placement(nodes))
-                    limits.values[0] = min(limits.values[0], self.ceiling)
+            if code == 1:
+                self._offer(state.nodes.reshape(self.candidate.grid[:2]).copy())
+                limits.values[0] = min(limits.values[0], self.ceiling)
+            if self._has_idle():
+                break
         return False
+
+    def _offer(self, nodes: IntArray) -> None:
+        """Hand over a placement; only better ones are of interest from now on."""
+        with self._lock:
+            self.ceiling = min(self.ceiling, objective_ticks(self.data, self.candidate, nodes[:, :, None]) - 1)
+            if self._on_placement is not None:
+                self.ceiling = min(self.ceiling, self._on_placement(nodes))
