@@ -36,9 +36,10 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
   tensor groups over several hosts and for paths;
 - the search of a grid for closed forms with tensor groups inside hosts: the end of the latest column is split into
   intervals; within one, columns and ring hops have limits, and a depth-first search finds what keeps them or ends. On a
-  few cells (:mod:`~pipette_opt.solver.cells.search`) what has the fewest choices left, a cell or a host, is next, and
-  each host that is put somewhere takes hosts out of other cells; on many (:mod:`~pipette_opt.solver.grid_search`) the
-  rows are filled in turn, with the longest period in place of the end. What is found is valued by the objective again;
+  few cells (:mod:`~pipette_opt.solver.cells`) what has the fewest choices left, a cell or a host, is next, and each
+  host that is put somewhere takes hosts out of other cells; the ceiling is tried first, and lower ones while that takes
+  long. On many (:mod:`~pipette_opt.solver.grid_search`) the rows are filled in turn, with the longest period in place
+  of the end. What is found is valued by the objective again;
 - the search of a chain (:mod:`~pipette_opt.solver.chains.search`) for a single column out of a few hosts, closed form
   or paths: for each sum whose maximum the objective is, dynamic programming over sets of hosts finds the best chain
   through each link; links through which even that is too long fall away, until nothing is left or a position is split.
@@ -49,9 +50,10 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 - as many different senders and receivers as there are hops, by matching (:mod:`~pipette_opt.solver.bounds`);
 - rows of classes (:mod:`~pipette_opt.solver.rows`): hosts that are near twins are merged, a link costs the least of its
   two classes; how many hosts of each class are in each row, how many columns run through each three of them, which hops
-  each ring has. Which host is meant, and that all rows have their columns in the same order, is left out. An infeasible
-  model with a ceiling proves the ceiling; the model has counts and no objective, so its proofs are of integers. Costs
-  of classes that differ by little are first taken for the least of them, so that equal racks are seen to be equal. What
+  each ring has. Which host is meant, and that all rows have their columns in the same order, is left out. With
+  asynchronous sends the mean over every run of rows and the slow hosts a run can have count, too, and on large grids
+  ranges of the slowest period are refuted one by one. An infeasible model with a ceiling proves the ceiling; the model
+  has counts and no objective, so its proofs are of integers. Costs of classes that differ by little are first taken for the least of them, so that equal racks are seen to be equal. What
   counts are found is made a placement and annealed: on many hosts this is where good placements come from;
 - patterns of classes (:mod:`~pipette_opt.solver.merged`): the joint model with classes for hosts, each in as many cells
   as it has members. Columns and the order of the rings are kept, only which host is meant is not, so this tells more
@@ -64,6 +66,6 @@ what any engine proves about one counts for all others. What is chosen by itself
 single columns out of a few hosts are left to the search of a chain; of the others, those with more than a few cells
 get rows of classes, most promising first, then patterns of classes, the search of a grid and the model in turn, with
 slices of time that double, except that grids of more than :data:`~pipette_opt.solver.counting.LARGE_CELLS` cells are
-not left to the model where the search applies, nor to the search while patterns still raise the bound. The log
-(``INFO``) says what each engine proved and in what time.
+not left to the model where the search applies, nor, after a first look, to the search while patterns still raise the
+bound. The log (``INFO``) says what each engine proved and in what time.
 """

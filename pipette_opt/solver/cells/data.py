@@ -71,7 +71,7 @@ def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
     hops = [ring_hops(candidate, stage) for stage in watched.tolist()]
     work = (candidate.forward_ticks + candidate.backward_ticks)[kinds].T
     turns = all((hop == hop.T).all() for hop in hops)
-    return Grid(
+    grid = Grid(
         scalars=as_ints([P, D, a, candidate.num_microbatches - 1, blocking, inside, turns]),
         work=as_ints(work),
         inner=as_ints(_longest_inside(work.reshape(P, a, -1), inside, blocking)),
@@ -84,6 +84,32 @@ def grid_of(data: ProblemData, candidate: CandidateData) -> Grid:
         after=after_reductions(candidate, watched),
         row=as_ints(watched // a),
         slowest=as_ints(np.argsort(-(np.minimum(wait, NEVER // len(wait)).sum(axis=1) + work.sum(axis=0)))),
+    )
+    return _without_early(grid)
+
+
+def _without_early(g: Grid) -> Grid:
+    """Leaves out watched stages that end before the first one does, whatever the hosts and however slow their ring."""
+    N = len(g.wait)
+    if N == 1:
+        return g
+    apart = ~np.eye(N, dtype=np.bool_)
+    usable = g.transfer.max(axis=0) < NEVER
+    sooner = (g.node[:1] - g.node[:-1]).min(axis=2).sum(axis=1)  # than the first stage, in any column
+    for row in range(len(g.arc)):
+        less = g.transfer[g.arc[row, 0]] - g.transfer[g.arc[row, :-1]]
+        sooner += less[:, usable].min(axis=1, initial=NEVER)
+    slowest = g.hop[:, apart].max(axis=1) + g.after
+    late = (slowest > g.least_hop[0] + g.after[0] + sooner) | (np.arange(len(g.row)) == 0)
+    late |= (g.hop[:, apart] >= NEVER).any(axis=1)
+    sums = np.append(late, True)
+    return g._replace(
+        node=as_ints(g.node[sums]),
+        arc=as_ints(g.arc[:, sums]),
+        hop=as_ints(g.hop[late]),
+        least_hop=as_ints(g.least_hop[late]),
+        after=as_ints(g.after[late]),
+        row=as_ints(g.row[late]),
     )
 
 
