@@ -53,8 +53,9 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
   each ring has. Which host is meant, and that all rows have their columns in the same order, is left out. With
   asynchronous sends the mean over every run of rows and the slow hosts a run can have count, too, and on large grids
   ranges of the slowest period are refuted one by one. An infeasible model with a ceiling proves the ceiling; the model
-  has counts and no objective, so its proofs are of integers. Costs of classes that differ by little are first taken for the least of them, so that equal racks are seen to be equal. What
-  counts are found is made a placement and annealed: on many hosts this is where good placements come from;
+  has counts and no objective, so its proofs are of integers. Costs of classes that differ by little are first taken
+  for the least of them, so that equal racks are seen to be equal. What counts are found is made a placement and
+  annealed: on many hosts this is where good placements come from;
 - patterns of classes (:mod:`~pipette_opt.solver.merged`): the joint model with classes for hosts, each in as many cells
   as it has members. Columns and the order of the rings are kept, only which host is meant is not, so this tells more
   than counts, of any candidate, but takes longer. Below the incumbent nothing is minimised where grids are large:
