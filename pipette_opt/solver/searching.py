@@ -20,6 +20,10 @@ MOST_SEARCHED_HOSTS = 256
 """Hosts listed, above which a search of the grid costs more than it says."""
 
 
+MOST_QUICK_CELLS = 40
+"""Cells above which a first slice of the search seldom ends a grid."""
+
+
 class Searching:
     """
     The searches begun so far.
@@ -52,7 +56,8 @@ class Searching:
 
     def is_quick(self, index: int) -> bool:
         """Whether a first slice may already end a large grid."""
-        return self.suits(index) and index not in self.visits and self._has_few_choices(index)
+        few = self.known.data.candidates[index].num_cells <= MOST_QUICK_CELLS
+        return few and self.suits(index) and index not in self.visits and self._has_few_choices(index)
 
     def _has_few_choices(self, index: int) -> bool:
         """Whether the cells with the fewest choices tell more than those of the next row."""
