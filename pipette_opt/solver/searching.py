@@ -13,6 +13,9 @@ from pipette_opt.types import IntArray
 ALONE_VISITS, FEW_CELLS_VISITS = 4, 2
 """Slices that the search of a chain has before models get their turns, too, and that of a few cells."""
 
+FEW_CELLS_SHARE = 0.6
+"""Of the time left, what a slice for few cells takes at most: patterns of classes end what it may not."""
+
 MOST_CLASSES, MOST_CHOSEN_HOSTS = 8, 64
 """Classes that hosts with racks and slow ones fall into; hosts up to which choices are counted on large grids."""
 
@@ -84,8 +87,9 @@ class Searching:
         visit = self.visits.get(index, 0)
         self.visits[index] = visit + 1
         known.searched.add(index)
+        left_s = (1.0 if chain or is_large(candidate) else FEW_CELLS_SHARE) * known.seconds_left
         found = one.run(
-            min(known.params.first_slice_s * 2**visit / number, known.seconds_left),
+            min(known.params.first_slice_s * 2**visit / number, left_s),
             workers=known.workers,
             stop=known.stop,
             on_bound=lambda bound: known.prove(index, bound),
