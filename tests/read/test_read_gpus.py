@@ -9,7 +9,7 @@ from pipette_opt.read.gpus import read_gpu, read_gpu_catalogue, recognise_gpu
 from pipette_opt.units import GIB
 
 REQUIRED = (
-    "v100-16gb v100-32gb a100-40gb a100-80gb a10g l4 t4 h100-80gb h200-141gb gh200-96gb b200 gb200".split()  # noqa: SIM905
+    "v100-16gb v100-32gb a100-40gb a100-80gb a10g l4 t4 h100-80gb h200-141gb gh200-96gb b200 gb200 b300 gb300".split()  # noqa: SIM905
 )
 
 
@@ -28,7 +28,13 @@ def test_the_catalogue_is_complete_and_sourced() -> None:
 
 @pytest.mark.parametrize(
     ("name", "nominal_gb", "bf16_tflops"),
-    [("a100-80gb", 80, 312), ("H100-80GB", 80, 989.4), ("h200-141gb", 141, 989.4)],
+    [
+        ("a100-80gb", 80, 312),
+        ("H100-80GB", 80, 989.4),
+        ("h200-141gb", 141, 989.4),
+        ("b300", 270, 36000 / 2 / 8),
+        ("gb300", 278, 360e3 / 2 / 72),
+    ],
 )
 def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> None:
     """Dense peaks, not those with sparsity; memory is what the driver reports, near the nominal size."""
@@ -58,6 +64,8 @@ def test_unknown_gpu_names_near_matches() -> None:
         ("NVIDIA GH200 480GB", "gh200-96gb"),
         ("NVIDIA B200", "b200"),
         ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA GB300", "gb300"),
     ],
 )
 def test_device_names(device: str, expected: str) -> None:
