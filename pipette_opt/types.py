@@ -1,6 +1,7 @@
 """Array types and the words that several parts share."""
 
-from typing import Literal
+import math
+from typing import Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,3 +42,13 @@ def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.nda
     copy = np.array(array, dtype=dtype, order="C", copy=True)
     copy.setflags(write=False)
     return copy
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether ``value`` is a finite number that a float can hold; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

@@ -98,8 +98,9 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
     from pipette_opt.read.megatron_args import parse_megatron_args
 
     where = "the current arguments"
-    if not arguments.lstrip().startswith("-") and Path(arguments).is_file():
-        where, arguments = arguments, read_text(arguments)
+    one_word = not arguments.lstrip().startswith("-") and len(arguments.split()) == 1
+    if one_word or (not arguments.lstrip().startswith("-") and Path(arguments).is_file()):
+        where, arguments = arguments.strip(), read_text(arguments.strip())
     if not arguments.strip():
         raise InputError(where, "are empty; give Megatron's options, e.g. --tensor-model-parallel-size 8.")
     given = parse_megatron_args(arguments, where)

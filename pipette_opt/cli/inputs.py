@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pipette_opt.errors import InputError
 
@@ -17,6 +17,11 @@ def cluster_record(path: Path) -> dict[str, Any]:
 
     matrices = {name: sha256_of(path.parent / name) for name in matrix_files(path)}
     return {"path": str(path), "sha256": sha256_of(path), "matrices": matrices}
+
+
+def is_file_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether an entry of a plan's inputs names a file by path and hash."""
+    return isinstance(recorded, Mapping) and all(isinstance(recorded.get(key), str) for key in ("path", "sha256"))
 
 
 def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[str]:
@@ -43,8 +48,10 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
     missing = []
     for name in ("cluster", "profile"):
         recorded = plan.inputs.get(name)
-        if not isinstance(recorded, Mapping) or not {"path", "sha256"} <= set(recorded):
+        if recorded is None:
             continue
+        if not is_file_record(recorded):
+            raise InputError(str(path), f"inputs.{name} must name a file by path and sha256, or be null.")
         given = cluster if name == "cluster" else None
         found = given or find_input(Path(recorded["path"]), path, plan.inputs.get("example"))
         if found is None:
@@ -58,7 +65,10 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
 def check_matrices(cluster: Path, recorded: Mapping[str, Any], plan: Path) -> list[str]:
     """The same for the link matrices that a plan records with its cluster file, which lie beside that file."""
     missing = []
-    for name, sha256 in dict(recorded.get("matrices") or {}).items():
+    matrices = recorded.get("matrices") or {}
+    if not isinstance(matrices, Mapping):
+        raise InputError(str(plan), "inputs.cluster.matrices must be a mapping of file names to hashes.")
+    for name, sha256 in matrices.items():
         matrix = cluster.parent / name
         if matrix.is_file():
             check_file(matrix, sha256, plan, "cluster")

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipette_opt.cli.inputs import is_file_record
 from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
@@ -103,35 +104,37 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
     )
 
 
-def _recorded(plan: "Plan", path: Path) -> dict[str, str]:
+def _recorded(plan: "Plan", path: Path) -> dict[str, Any]:
     """Path and hash of the cluster file that a plan was made from."""
     recorded = plan.inputs.get("cluster")
-    if not isinstance(recorded, dict) or not all(isinstance(recorded.get(key), str) for key in ("path", "sha256")):
-        raise InputError(f"{path}, inputs", "does not name the cluster file by path and sha256.")
-    return recorded
+    if not is_file_record(recorded):
+        raise InputError(str(path), "inputs.cluster must name the cluster file by path and sha256.")
+    return dict(recorded)
 
 
 def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
     from pipette_opt.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
+    from pipette_opt.specs.recorded import recorded_spec
 
+    where = f"{path}, inputs"
     try:
         instance = Instance(
-            model=ModelSpec(**plan.inputs["model"]),
+            model=recorded_spec(ModelSpec, plan.inputs.get("model"), f"{where}.model"),
             cluster=cluster,
-            training=TrainingSpec(**plan.inputs["training"]),
+            training=recorded_spec(TrainingSpec, plan.inputs.get("training"), f"{where}.training"),
             p2p=plan.p2p,
             allreduce=_allreduce(plan),
             launcher=plan.launcher,
-            profile=_profile(plan),
-            stack=StackSpec(**plan.inputs.get("stack", {})),
+            profile=_profile(plan, path),
+            stack=recorded_spec(StackSpec, plan.inputs.get("stack", {}), f"{where}.stack"),
         )
         return with_edge_loss(instance)
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}, inputs", f"cannot be read back: {error}.") from None
+        raise InputError(where, str(error)) from None
 
 
 def _found(recorded: Path, plan: Path, example: object) -> Path:
@@ -150,10 +153,12 @@ def _allreduce(plan: "Plan") -> "Collective":
     return found if found in ("hierarchical", "tree") else "ring"  # type: ignore[return-value]
 
 
-def _profile(plan: "Plan") -> "ComputeProfile | None":
+def _profile(plan: "Plan", path: Path) -> "ComputeProfile | None":
     recorded = plan.inputs.get("profile")
-    if not recorded:
+    if recorded is None:
         return None
+    if not is_file_record(recorded):
+        raise InputError(str(path), "inputs.profile must name a file by path and sha256, or be null.")
     from pipette_opt.read.profile import read_profile
 
     return read_profile(Path(recorded["path"]))

@@ -2,23 +2,24 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from pipette_opt.errors import InputError
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.recorded import recorded_spec
+
+T = TypeVar("T")
 
 
 def recorded_model(plan: Plan) -> ModelSpec:
     """The model, from the plan's inputs; ``InputError`` if it is not there."""
-    model: ModelSpec = _recorded(plan, "model", ModelSpec)
-    return model
+    return _recorded(plan, "model", ModelSpec)
 
 
 def recorded_training(plan: Plan) -> TrainingSpec:
     """The training, from the plan's inputs; ``InputError`` if it is not there."""
-    training: TrainingSpec = _recorded(plan, "training", TrainingSpec)
-    return training
+    return _recorded(plan, "training", TrainingSpec)
 
 
 ASSUMED = ("expert_imbalance",)
@@ -64,11 +65,7 @@ def refuse_second_order(target: str, plan: Plan) -> None:
         )
 
 
-def _recorded(plan: Plan, name: str, spec: Any) -> Any:
-    entries = plan.inputs.get(name)
-    if not isinstance(entries, Mapping):
+def _recorded(plan: Plan, name: str, spec: type[T]) -> T:
+    if not isinstance(plan.inputs.get(name), Mapping):
         raise InputError(f"inputs.{name}", "is not in the plan; its fields are needed to write this export.")
-    try:
-        return spec(**entries)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"inputs.{name}", f"cannot be read: {error}") from None
+    return recorded_spec(spec, plan.inputs[name], f"inputs.{name}")

@@ -20,6 +20,9 @@ from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.types import FloatArray
 from pipette_opt.units import GB, MIB, TFLOP, US
 
+MAX_GPUS_PER_NODE = 1024
+"""More than an NVLink domain may ever have (576 in the fifth generation)."""
+
 _TOP = ("name", "nodes", "intra_node", "inter_node")
 _NODE = ("hosts", "gpu", "gpus_per_node")
 _INTRA = ("bandwidth_gb_per_s", "latency_us")
@@ -116,7 +119,7 @@ def _read_nodes(where: str, data: object) -> tuple[NodeSpec, ...]:
         place = f"{where}[{index}]"
         fields = Fields(place, entry, _NODE)
         gpu = _read_node_gpu(place, fields.any("gpu"))
-        count = fields.whole("gpus_per_node")
+        count = fields.whole("gpus_per_node", most=MAX_GPUS_PER_NODE)
         nodes += [NodeSpec(host=host, gpu=gpu, num_gpus=count) for host in expand_hosts(fields.any("hosts"), place)]
     hosts = [node.host for node in nodes]
     for host in hosts:

@@ -48,7 +48,7 @@ def read_example(name: str) -> Example:
     """Read a shipped example, e.g. ``lab-16x8``."""
     if name.strip().lower() not in list_examples():
         hint = did_you_mean(name, list_examples())
-        raise InputError("example", f"unknown example {name!r}.{hint} Examples: {', '.join(list_examples())}.")
+        raise InputError("--example", f"unknown example {name!r}.{hint} Examples: {', '.join(list_examples())}.")
     path = shipped_path("data", "examples", f"{name.strip().lower()}.yaml")
     fields = Fields(str(path), read_yaml(path), _FIELDS)
     cluster_path = shipped_path("data", "clusters", f"{fields.text('cluster')}.yaml")

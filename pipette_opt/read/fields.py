@@ -1,11 +1,14 @@
 """The fields of a mapping that a user wrote, each checked once, with errors that name the place."""
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 from pipette_opt.errors import InputError
+from pipette_opt.types import is_number
+
+LARGEST_WHOLE = 2**31 - 1
+"""No count of layers, hosts, bytes of a MiB or tokens that anyone means is larger."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -73,16 +76,18 @@ class Fields:
         return str(value)
 
     @overload
-    def whole(self, name: str) -> int: ...
+    def whole(self, name: str, *, most: int = LARGEST_WHOLE) -> int: ...
     @overload
-    def whole(self, name: str, default: int) -> int: ...
-    def whole(self, name: str, default: int | None = None) -> int:
-        """A whole number >= 1."""
+    def whole(self, name: str, default: int, *, most: int = LARGEST_WHOLE) -> int: ...
+    def whole(self, name: str, default: int | None = None, *, most: int = LARGEST_WHOLE) -> int:
+        """A whole number >= 1, and at most ``most``."""
         if default is not None and not self.has(name):
             return default
         value = self.any(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(self.where, f"{name} must be a whole number >= 1, got {shown(value)}.")
+        if value > most:
+            raise InputError(self.where, f"{name} must be at most {most}, got {shown(value)}.")
         return value
 
     def positive(self, name: str, default: float | None = None) -> float:
@@ -109,8 +114,7 @@ class Fields:
     def _number(self, name: str, *, above_zero: bool) -> float:
         value = self.any(name)
         wanted = "> 0" if above_zero else ">= 0"
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not good or value < 0 or (above_zero and value == 0):
+        if not is_number(value) or value < 0 or (above_zero and value == 0):
             raise InputError(self.where, f"{name} must be a number {wanted}, got {shown(value)}.")
         return float(value)
 
@@ -119,5 +123,8 @@ def shown(value: object) -> str:
     """A value for an error message, short; empty fields are called so."""
     if value is None:
         return "nothing"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,6 +9,8 @@ import yaml
 
 from pipette_opt.errors import InputError
 
+TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
+
 
 def read_text(path: str | Path) -> str:
     """Text of a UTF-8 file; an :class:`InputError` says why it cannot be read."""
@@ -20,6 +22,8 @@ def read_text(path: str | Path) -> str:
         raise InputError(str(path), f"must be a UTF-8 text file ({error.reason} at byte {error.start}).") from None
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
+    except ValueError:  # no file has a name with a zero byte
+        raise InputError(repr(str(path)), "is no name of a file.") from None
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -32,6 +36,12 @@ def read_yaml(path: str | Path) -> Any:
         raise InputError(f"{path}{line}", f"is not valid YAML: {error.problem or error.context}.") from None
     except yaml.YAMLError as error:
         raise InputError(str(path), f"is not valid YAML: {str(error).splitlines()[0]}.") from None
+    except RecursionError:
+        raise InputError(str(path), TOO_DEEP) from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(str(path), f"has a value that cannot be read: {_first_part(error)}.") from None
 
 
 def read_json(path: str | Path) -> Any:
@@ -45,8 +55,10 @@ def parse_json(text: str, where: str) -> Any:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}, line {error.lineno}", f"is not valid JSON: {error.msg}.") from None
+    except RecursionError:
+        raise InputError(where, TOO_DEEP) from None
     except ValueError as error:
-        raise InputError(where, f"is not valid JSON: {error}.") from None
+        raise InputError(where, f"is not valid JSON: {_first_part(error)}.") from None
 
 
 def sha256_of(path: str | Path) -> str:
@@ -56,6 +68,11 @@ def sha256_of(path: str | Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
+
+
+def _first_part(error: ValueError) -> str:
+    """Without Python's advice to Python's programmers, which follows a semicolon."""
+    return str(error).split(";")[0].rstrip(".")
 
 
 def _refuse_constant(name: str) -> float:

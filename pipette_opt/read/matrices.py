@@ -12,11 +12,14 @@ import numpy as np
 from pipette_opt.errors import InputError
 from pipette_opt.read.fields import shown
 from pipette_opt.read.files import read_json, read_text
-from pipette_opt.types import FloatArray, read_only
+from pipette_opt.types import FloatArray, is_number, read_only
 from pipette_opt.units import GB
 
 MPIGRAPH_MB = 2**20
 """mpiGraph prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``): its MB is 2^20 bytes."""
+
+LEAST_GB_PER_S, MOST_GB_PER_S = 1e-6, 1e6
+"""1 kB/s, the last digit that is written, and a thousand times NVLink: beyond them a figure has another unit."""
 
 _GPU = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
 
@@ -66,7 +69,10 @@ def read_matrix_csv(path: str | Path) -> HostMatrix:
 
     Names of the form ``host:gpu`` make it a matrix of GPUs, see :func:`reduce_to_hosts`.
     """
-    rows = [row for row in csv.reader(io.StringIO(read_text(path))) if any(cell.strip() for cell in row)]
+    try:
+        rows = [row for row in csv.reader(io.StringIO(read_text(path))) if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise InputError(str(path), f"is not valid CSV: {error}.") from None
     if not rows:
         raise InputError(str(path), "is empty; the first row must hold the host names.")
     names = [cell.strip() for cell in rows[0][1:]]
@@ -153,7 +159,7 @@ def gb_text(bytes_per_s: float) -> str:
 
 def _check_names(where: str, place: str, names: list[str]) -> None:
     if not names:
-        raise InputError(where, f"{place} must hold the host names after an empty (or any) first cell.")
+        raise InputError(where, f"{place} must hold the host names after a first cell of any content, commas between.")
     for name in names:
         if not name:
             raise InputError(where, f"{place} has an empty name between the hosts.")
@@ -181,9 +187,12 @@ def _cell(where: str, text: str, *, diagonal: bool) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(where, f"must be a bandwidth in GB/s or empty, got {text!r}.") from None
-    if not (value > 0 and np.isfinite(value)):
-        raise InputError(where, f"must be > 0 and finite (GB/s), or empty if not measured, got {text!r}.")
+        raise InputError(where, f"must be a bandwidth in GB/s or empty, got {shown(text)}.") from None
+    if not LEAST_GB_PER_S <= value <= MOST_GB_PER_S:
+        problem = f"must be > 0 and finite (GB/s), or empty if not measured, got {shown(text)}."
+        if 0 < value < float("inf"):
+            problem = f"must be in GB/s, from {LEAST_GB_PER_S:g} to {MOST_GB_PER_S:g}, got {shown(text)}."
+        raise InputError(where, problem)
     return value
 
 
@@ -203,9 +212,11 @@ def _pipette_table(where: str, data: object) -> tuple[list[str], FloatArray]:
         for j, value in enumerate(row):
             if i == j or value is None:
                 continue
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not np.isfinite(value) or value <= 0:
-                place = f"bandwidth from {names[i]} to {names[j]}"
-                raise InputError(where, f"{place} must be a number > 0 (MB/s), or null if not measured, got {value!r}.")
+            place = f"bandwidth from {names[i]} to {names[j]}"
+            if not is_number(value) or value <= 0:
+                problem = f"{place} must be a number > 0 (MB/s), or null if not measured, got {shown(value)}."
+                raise InputError(where, problem)
+            if not LEAST_GB_PER_S <= value * MPIGRAPH_MB / GB <= MOST_GB_PER_S:
+                raise InputError(where, f"{place} must be in MB/s, got {shown(value)}.")
             values[i, j] = value * MPIGRAPH_MB
     return names, values

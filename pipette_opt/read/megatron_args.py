@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.fields import shown
 from pipette_opt.specs import ModelSpec
 from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 
@@ -279,6 +280,8 @@ def _dispatcher(given: Mapping[str, Any], where: str) -> Dispatcher:
 def _collect(text: str, where: str) -> dict[str, Any]:
     """Values of the known options."""
     tokens = _tokens(text)
+    if not any(token.startswith("--") for token in tokens):
+        raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text.strip())}.")
     given: dict[str, Any] = {}
     for index, token in enumerate(tokens):
         if not token.startswith("--") or token == "--":
@@ -317,7 +320,7 @@ def _value(field: str, option: str, text: str, where: str) -> Any:
     try:
         value = int(text) if field in _WHOLE else float(text)
     except ValueError:
-        raise InputError(where, f"{option} must be {wanted}, got {text!r}.") from None
+        raise InputError(where, f"{option} must be {wanted}, got {shown(text)}.") from None
     if field in _WHOLE and value < 1:
         raise InputError(where, f"{option} must be {wanted}, got {text}.")
     return value

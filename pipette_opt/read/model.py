@@ -59,6 +59,10 @@ def read_model(name_or_path: str | Path) -> ModelSpec:
     path = Path(text)
     if path.is_dir() and (path / "config.json").is_file():
         path = path / "config.json"
+    if path.is_dir():
+        raise InputError(f"model {text!r}", "is a folder without a config.json.")
+    if not path.is_file() and (path.suffix in (".json", ".yaml", ".yml", ".txt", ".sh") or "/" in text):
+        raise InputError(f"model {text!r}", "there is no such file.")
     if not path.is_file():
         hint = did_you_mean(text, list_models())
         problem = f"is neither a preset nor a file.{hint} Presets: {', '.join(list_models())}."
@@ -77,6 +81,9 @@ def read_architecture(path: str | Path) -> ModelSpec:
     values["make_vocab_size_divisible_by"] = fields.whole("make_vocab_size_divisible_by", 128)
     values |= {name: fields.whole(name) for name in _EXPERTS if fields.has(name)}
     values |= {name: fields.whole(name) for name in _EXPERT_COUNTS if fields.data.get(name)}
+    for name in ("moe_router_topk", "moe_ffn_hidden_size"):
+        if name in values and "num_experts" not in values:
+            raise InputError(str(path), f"{name} has no effect without num_experts.")
     return _checked(str(path), {"name": fields.text("name", path.stem), **values})
 
 

@@ -26,9 +26,8 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
         shipped = sorted(one.stem for one in shipped_path("data", "stacks").glob("*.yaml"))
         if str(source) not in shipped:
             hint = did_you_mean(str(source), shipped)
-            raise InputError(
-                "calibration", f"unknown stack {str(source)!r}.{hint} Give a .yaml file or one of {', '.join(shipped)}."
-            )
+            problem = f"is neither a .yaml file nor shipped.{hint} Shipped: {', '.join(shipped)}."
+            raise InputError(f"stack {str(source)!r}", problem)
         path = shipped_path("data", "stacks", f"{source}.yaml")
     data = Fields(str(path), read_yaml(path), (*CONSTANTS, *OTHERS))
     whole = {field.name for field in fields(StackSpec) if field.type in (int, "int")}

@@ -1,10 +1,13 @@
 """The entries of a plan file, read one by one, with errors that name the file and the field."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pipette_opt.errors import InputError
+from pipette_opt.types import is_number
+
+LARGEST_WHOLE = 2**53
+"""Whole numbers up to here are the same in every reader of JSON (RFC 8259, section 6)."""
 
 T = TypeVar("T")
 
@@ -110,10 +113,12 @@ class Entries:
     def _whole(self, name: str, value: object, minimum: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self._wrong(name, f"a whole number >= {minimum}", value)
+        if value > LARGEST_WHOLE:
+            raise self._wrong(name, "a whole number <= 2^53", value)
         return value
 
     def _number(self, name: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             raise self._wrong(name, "a finite number", value)
         return float(value)
 

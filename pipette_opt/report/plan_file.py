@@ -79,8 +79,8 @@ def read_plan(path: str | Path) -> Plan:
         raise InputError(str(path), f"must be a UTF-8 text file ({error.reason} at byte {error.start}).") from None
     try:
         content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(str(path), f"is not JSON: {error}.") from None
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        raise InputError(str(path), f"is not JSON: {str(error).split(';')[0].rstrip('.')}.") from None
     return plan_from_dict(content, str(path))
 
 

@@ -5,6 +5,9 @@ from typing import Literal
 
 from pipette_opt.units import ceil_div
 
+LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
+"""Sizes beyond them are no model's; what counts layers or bytes need not expect them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
@@ -77,6 +80,8 @@ class ModelSpec:
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
+            if value > (MOST_LAYERS if field == "num_layers" else LARGEST):
+                raise ValueError(f"{field} must be a size that a model can have, got {value:g}.")
         if self.num_attention_heads % self.num_query_groups:
             raise ValueError(
                 f"num_query_groups must divide num_attention_heads={self.num_attention_heads}, "
@@ -103,7 +108,7 @@ class ModelSpec:
             value = getattr(self, field)
             if value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
         if self.moe_router_topk > self.num_experts:
             raise ValueError(f"moe_router_topk must be <= num_experts={self.num_experts}, got {self.moe_router_topk}.")

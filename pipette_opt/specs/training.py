@@ -27,6 +27,9 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "moe_token_dispatcher_type": ("alltoall", "allgather"),
 }
 
+LARGEST = 10**9
+"""No iteration has more sequences, and no sequence more tokens."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
@@ -82,6 +85,8 @@ class TrainingSpec:
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
+            if value > LARGEST:
+                raise ValueError(f"{field} must be at most {LARGEST:,}, got {value:g}.")
         for field, allowed in _CHOICES.items():
             value = getattr(self, field)
             if isinstance(value, bool) != isinstance(allowed[0], bool) or value not in allowed:

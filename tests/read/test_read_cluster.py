@@ -11,6 +11,7 @@ from pipette_opt.errors import InputError
 from pipette_opt.read.cluster import exclude_hosts, read_cluster, subset_cluster, write_cluster
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.matrices import read_matrix
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 
 GOOD = """\
@@ -131,6 +132,11 @@ WRONG_YAML = [
     ("concurrent_flows: 1}", "concurrent_flows: 1}\n    - {file: links.csv, concurrent_flows: 1}", r"2 entries with"),
     ("  node_bandwidth_gb_per_s: 90", "  bandwidth_gb_per_s: 90", r"not both"),
     ("node_bandwidth_gb_per_s: 90", "node_bandwidth_gb_per_s: fast", r"must be a number > 0, got 'fast'"),
+    ("node_bandwidth_gb_per_s: 90", f"node_bandwidth_gb_per_s: 1{'0' * 400}", r"must be a number > 0, got 10000"),
+    ("node_bandwidth_gb_per_s: 90", f"node_bandwidth_gb_per_s: 1{'0' * 5000}", r"has a value that cannot be read"),
+    ("gpus_per_node: 8", f"gpus_per_node: 1{'0' * 12}", r"nodes\[0\]: gpus_per_node must be at most 1024, got 1000"),
+    ("file: links.csv", 'file: "a\\0b"', r"is no name of a file"),
+    ("name: three", f"name: {'[' * 5000}", r"too deep to be read"),
 ]
 
 
@@ -156,6 +162,10 @@ WRONG_CSV = [
     (",gpu01,gpu02,big", ",gpu01,gpu01,big", r"names host 'gpu01' 2 times"),
     ("big", "huge", r"host 'huge' is not among the nodes"),
     (LINKS, "", r"is empty"),
+    ("20,10.5", "1e300,10.5", r"must be in GB/s, from 1e-06 to 1e\+06, got '1e300'"),
+    ("20,10.5", "1e-300,10.5", r"must be in GB/s"),
+    ("20,10.5", f"{'1' * 200_000},10.5", r"links.csv: is not valid CSV"),
+    (LINKS, LINKS.replace(",", ";"), r"host names after a first cell of any content, commas between"),
 ]
 
 
@@ -166,6 +176,23 @@ def test_wrong_matrices(folder: Path, old: str, new: str, message: str) -> None:
     (folder / "links.csv").write_text(LINKS.replace(old, new))
     with pytest.raises(InputError, match=message):
         read_cluster(folder / "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 200_000, "too deep to be read"),
+        ('{"gpus": ["a", "b"], "bandwidth": [[0, 1' + "0" * 400 + "], [1, 0]]}", "from a to b must be a number > 0"),
+        ('{"gpus": ["a", "b"], "bandwidth": [[0, 1' + "0" * 5000 + "], [1, 0]]}", "is not valid JSON: Exceeds"),
+        ('{"gpus": ["a", "b"], "bandwidth": [[0, 1e30], [1, 0]]}', "from a to b must be in MB/s, got 1e"),
+    ],
+    ids=["deep", "huge", "thousands of digits", "no rate"],
+)
+def test_wrong_json_matrices(tmp_path: Path, text: str, message: str) -> None:
+    """What Python's own readers do not survive is an error of the file, too."""
+    (tmp_path / "links.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_matrix(tmp_path / "links.json")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""Specs out of what a plan records of them."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.layers import LayerFactor, LearnedLayers
+from pipette_opt.specs.recorded import recorded_spec
+
+MODEL = ModelSpec(
+    name="small",
+    num_layers=4,
+    hidden_size=64,
+    ffn_hidden_size=256,
+    num_attention_heads=4,
+    num_query_groups=4,
+    kv_channels=16,
+    vocab_size=1000,
+    max_position_embeddings=128,
+)
+TRAINING = TrainingSpec(global_batch_size=8, seq_length=128)
+LAYER = LayerFactor(
+    gpu="a100-80gb",
+    kernels="bf16 flash fused",
+    tensor_model_parallel_size=2,
+    sequence_parallel=True,
+    seq_length=128,
+    hidden_size=64,
+    ffn_hidden_size=256,
+    micro_batch_size=1,
+    factor=1.1,
+)
+STACK = StackSpec(
+    fitted={"runs": 3, "errors": [0.1]},
+    memory={"group_gib": 0.1},
+    layers=LearnedLayers(shapes=(LAYER,)),
+    versions={"1.0": 1.1},
+)
+
+
+def as_read(spec: Any) -> dict[str, Any]:
+    """What a plan file has of a spec."""
+    content: dict[str, Any] = json.loads(json.dumps(asdict(spec)))
+    return content
+
+
+@pytest.mark.parametrize("spec", [MODEL, TRAINING, StackSpec()])
+def test_specs_come_back(spec: Any) -> None:
+    """Through JSON and back nothing changes."""
+    assert recorded_spec(type(spec), as_read(spec), "here") == spec
+
+
+def test_a_stack_with_tables_comes_back() -> None:
+    """Classes inside the stack are made again."""
+    found = recorded_spec(StackSpec, as_read(STACK), "here")
+    assert found.layers is not None
+    assert found.layers.shapes == (LAYER,)
+    assert (found.fitted, found.memory, found.versions) == (STACK.fitted, STACK.memory, STACK.versions)
+
+
+def test_fields_with_defaults_may_be_absent() -> None:
+    """Plans of the same version may lack what came later."""
+    content = as_read(TRAINING)
+    del content["expert_imbalance"]
+    assert recorded_spec(TrainingSpec, content, "here") == TRAINING
+
+
+WRONG: list[tuple[Any, str, object, str]] = [
+    (MODEL, "num_layers", [4], r"here: num_layers must be a whole number, got \[4\]"),
+    (MODEL, "num_layers", True, "num_layers must be a whole number, got True"),
+    (MODEL, "num_layers", 10**20, "num_layers must be a whole number, got 1000"),
+    (MODEL, "num_layers", 10**9, "num_layers must be a size that a model can have, got 1e\\+09"),
+    (MODEL, "num_experts", "8", "num_experts must be a whole number or null, got '8'"),
+    (MODEL, "gated_linear_unit", 1, "gated_linear_unit must be true or false, got 1"),
+    (MODEL, "normalization", "x", "normalization must be one of LayerNorm, RMSNorm, got 'x'"),
+    (MODEL, "hidden_dropout", None, "hidden_dropout must be a finite number, got None"),
+    (MODEL, "hidden_dropout", 1, r"hidden_dropout must be in \[0, 1\), got 1"),
+    (TRAINING, "global_batch_size", 10**12, "global_batch_size must be at most 1,000,000,000, got 1e\\+12"),
+    (TRAINING, "flash_version", 2.0, "flash_version must be one of 1, 2, got 2.0"),
+    (STACK, "memory", 3, "memory must be a mapping, each a finite number or null, got 3"),
+    (STACK, "memory", {"group_gib": "much"}, "memory must be a mapping, each a finite number"),
+    (STACK, "layers", [], r"layers must be a mapping or null, got \[\]"),
+    (STACK, "layers", {}, "here.layers: the field shapes is missing"),
+    (STACK, "layers", {"shapes": [3]}, r"here.layers: shapes\[0\] must be a mapping, got 3"),
+    (STACK, "layers", {"shapes": [{"gpu": 3}]}, "here.layers.*: gpu must be text, got 3"),
+    (STACK, "best_matmul", float("nan"), "best_matmul must be a finite number, got nan"),
+    (STACK, "best_matmul", 2, r"best_matmul must be in \(0, 1\], got 2"),
+    (STACK, "colour", 2, "unknown field 'colour'"),
+]
+
+
+@pytest.mark.parametrize(("spec", "name", "value", "message"), WRONG)
+def test_what_does_not_fit_is_named(spec: Any, name: str, value: object, message: str) -> None:
+    """Place, field, value and what would be right; no word of Python's."""
+    with pytest.raises(InputError, match=message) as caught:
+        recorded_spec(type(spec), {**as_read(spec), name: value}, "here")
+    assert "not supported between" not in str(caught.value)
+
+
+def test_what_is_no_spec_at_all() -> None:
+    """A list, nothing, and a mapping without what is needed."""
+    for data in (None, [], "model"):
+        with pytest.raises(InputError, match="must be a mapping of fields"):
+            recorded_spec(ModelSpec, data, "here")
+    with pytest.raises(InputError, match="the field name is missing"):
+        recorded_spec(ModelSpec, {}, "here")
