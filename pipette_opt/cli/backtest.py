@@ -36,12 +36,13 @@ def backtest(
     from pipette_opt.backtest.memory import framework_of_stack, memory_columns
     from pipette_opt.backtest.predict import predict_runs
     from pipette_opt.backtest.tables import form_rows, form_table, group_rows, group_table
-    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.cli.output import check_place, say, show, show_json
     from pipette_opt.files import write_atomically
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_runs
     from pipette_opt.read.stack import read_stack
 
+    check_place(out, plot)
     stack = read_stack(calibration) if calibration else read_stack()
     measured = read_runs(runs)
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)

@@ -48,12 +48,13 @@ def solve(
     """
     from dataclasses import asdict
 
-    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
     from pipette_opt.compare import compare_methods
     from pipette_opt.optimize import OptimizeParams, Watcher
     from pipette_opt.prepare import prepare
     from pipette_opt.report.lists import benchmark_table
 
+    check_place(csv)
     job = opt.read_job(
         cluster=cluster,
         model=model,
@@ -77,7 +78,7 @@ def solve(
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
-        workers=opt.cores() if workers is None else workers,
+        workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
     )
@@ -133,7 +134,7 @@ def placement(
         str,
         typer.Option(
             "--set",
-            help="quick (two minutes), full (75 minutes on two cores), reach (days).",
+            help="quick (a minute), full (75 minutes on two cores), reach (days).",
             rich_help_panel=INSTANCES,
         ),
     ] = "quick",
@@ -169,7 +170,7 @@ def placement(
     from dataclasses import asdict
     from typing import cast
 
-    from pipette_opt.cli.output import say, show_json
+    from pipette_opt.cli.output import check_place, say, show_json
     from pipette_opt.files import write_atomically
     from pipette_opt.placement_bench.clusters import CLUSTERS
     from pipette_opt.placement_bench.instances import SHAPES, WEIGHTS, SetName
@@ -178,6 +179,7 @@ def placement(
     from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows
     from pipette_opt.types import P2PMode
 
+    check_place(csv, out)
     opt.one_of("--set", set_, ("quick", "full", "reach"))
     if p2p is not None:
         opt.one_of("--p2p", p2p, ("blocking", "async"))
@@ -198,7 +200,7 @@ def placement(
     )
     if not chosen:
         raise InputError("--instances", f"the set {set_!r} has none with this size, these weights and sends.")
-    threads = workers or opt.cores()
+    threads = opt.threads(workers)
     known = read_rows(csv) if resume and csv is not None and csv.exists() else []
     warm_up_s = warm_up(threads)
     say(f"{len(chosen)} instances, at most {2 * sum(one.limit_s for one in chosen) / 60:.0f} minutes")

@@ -34,13 +34,14 @@ def calibrate(
     from pipette_opt.backtest.calibrate import calibrate_runs
     from pipette_opt.backtest.memory import calibrate_memory, memory_notes
     from pipette_opt.backtest.tables import errors_entry, fit_table
-    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.cli.output import check_place, say, show, show_json
     from pipette_opt.errors import InputError
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_runs
     from pipette_opt.read.stack import read_stack, write_stack
 
+    check_place(out)
     measured, start = read_runs(runs), read_stack(base)
     memory = calibrate_memory(measured, start)
     try:

@@ -42,10 +42,12 @@ def collect(
     import os
 
     from pipette_opt.cli.options import one_of
+    from pipette_opt.cli.output import check_place
     from pipette_opt.memory.collect import collect as collect_points
     from pipette_opt.memory.collect import collect_measured
 
     one_of("--device", device, ("none", "cuda"))
+    check_place(out)
     if device == "cuda":
         from pipette_opt.memory.measure import CudaDevice
 
@@ -86,6 +88,7 @@ def train(
 
     Example: pipette-opt memory train --data traces.csv -o memory.npz
     """
+    from pipette_opt.cli.output import check_place
     from pipette_opt.files import write_atomically
     from pipette_opt.memory.card import markdown_table, model_card
     from pipette_opt.memory.collect import read_rows
@@ -93,6 +96,8 @@ def train(
     from pipette_opt.memory.weights import write_weights
     from pipette_opt.shipped import shipped_path
 
+    out.parent.mkdir(parents=True, exist_ok=True)
+    check_place(out)
     here = Path("traces.csv")
     chosen = data or (here if here.is_file() else shipped_path("data", "memory", "traces.csv.gz"))
     if runs is not None:
@@ -105,7 +110,6 @@ def train(
         result = fit(dataset, params, report)
     shift = fit_small_predict_large(dataset, params)
     seeds = ", ".join(sorted({row["seed"] for row in read_rows(chosen)}))
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_weights(out, result.network)
     write_atomically(out.with_suffix(".md"), model_card(result, shift, slack_table(dataset), seed=seeds))
     typer.echo(markdown_table(result.errors))
@@ -134,7 +138,6 @@ def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) ->
         tuning = tune_memory(measured, stack, start, traces, progress=report)
     table = _markdown(tuning_rows(tuning))
     source = f"memory fitted to {runs.name}, with the network {out.name}"
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_weights(out, tuning.predictor.network)
     found = replace(stack, name=out.stem, source=source, memory=numbers_of(tuning.framework))
     write_stack(found, out.with_suffix(".yaml"))

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MOST_WORKERS = 1024
+"""Threads of one machine; more cores than any has."""
+
 JOB, SEARCH, RUN = "The job", "The search space", "The run"
 
 Cluster = Annotated[
@@ -167,6 +170,7 @@ def read_job(
     from pipette_opt.read.model import read_model
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance, TrainingSpec
+    from pipette_opt.specs.training import LARGEST
 
     if precision is not None:
         one_of("--precision", precision, ("bf16", "fp16", "fp32"))
@@ -190,8 +194,8 @@ def read_job(
     for option, value in (("--global-batch-size", global_batch_size), ("--seq-length", seq_length)):
         if value is None and shown is None:
             raise InputError(option, "is needed.")
-        if value is not None and value < 1:
-            raise InputError(option, f"must be >= 1, got {value}.")
+        if value is not None and not 1 <= value <= LARGEST:
+            raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
     spec = read_cluster(cluster_path)
     if exclude_hosts:
         spec = without(spec, expand_hosts(exclude_hosts, "--exclude-hosts"))
@@ -338,6 +342,13 @@ def cores() -> int:
     import os
 
     return os.cpu_count() or 1
+
+
+def threads(workers: int | None) -> int:
+    """As many as ``--workers`` says, or all cores."""
+    if workers is not None and workers > MOST_WORKERS:
+        raise InputError("--workers", f"must be at most {MOST_WORKERS}, got {workers}.")
+    return cores() if workers is None else workers
 
 
 def checked(make: Callable[..., T], **fields: Any) -> T:

@@ -2,9 +2,13 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -40,6 +44,20 @@ def show_json(data: Any) -> None:
 def say(text: str) -> None:
     """Print a message for people."""
     console(stderr=True).print(text, soft_wrap=True, markup=False)
+
+
+def check_place(*paths: Path | None) -> None:
+    """Raise ``InputError`` for a file that could not be written, before the work that it is for begins."""
+    for path in paths:
+        if path is None:
+            continue
+        target = path.resolve()
+        if target.is_dir():
+            raise InputError(str(path), "is a folder; give the name of a file.")
+        if not target.parent.is_dir():
+            raise InputError(str(path), f"there is no folder {path.parent}.")
+        if not os.access(target if target.exists() and not target.is_file() else target.parent, os.W_OK):
+            raise InputError(str(path), "cannot be written: no permission.")
 
 
 def set_up_logging(verbose: bool) -> None:

@@ -111,12 +111,13 @@ def compute(
 
     Example: [bold]pipette-opt profile compute --model llama-3-70b --seq-length 4096 -o layers.csv[/]
     """
-    from pipette_opt.cli.output import say
+    from pipette_opt.cli.output import check_place, say
     from pipette_opt.profile.compute import ComputeParams, profile_compute
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import TrainingSpec
 
     opt.one_of("--precision", precision, ("bf16", "fp16", "fp32"))
+    check_place(out)
     params = opt.checked(
         ComputeParams,
         tensor_parallel=opt.sizes("--tensor-parallel", tensor_parallel),

@@ -43,7 +43,7 @@ def replan(
 
     Example: [bold]pipette-opt replan plan.json --lost gpu07 --joined gpu21 -o new.json[/]
     """
-    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
     from pipette_opt.cli.plans import plan_on_changed_hosts
     from pipette_opt.files import write_atomically
     from pipette_opt.optimize import OptimizeParams, Watcher
@@ -51,11 +51,12 @@ def replan(
     from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
     from pipette_opt.report.plan_file import write_plan
 
+    check_place(out, moves_out)
     old, instance, inputs = plan_on_changed_hosts(plan, cluster, lost, joined)
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
-        workers=opt.cores() if workers is None else workers,
+        workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
     )

@@ -73,11 +73,12 @@ def solve(
     plan, 4: stopped early.
     """
     from pipette_opt.backends import BackendName, backend_of
-    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
     from pipette_opt.optimize import OptimizeParams, Watcher, optimize
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
 
+    check_place(out, trace)
     job = opt.read_job(
         cluster=cluster,
         model=model,
@@ -116,7 +117,7 @@ def solve(
         OptimizeParams,
         time_limit_s=time_limit,
         gap_limit=gap_limit,
-        workers=opt.cores() if workers is None else workers,
+        workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
     )

@@ -260,15 +260,27 @@ BAD = [
     (("solve", *JOB, "--compare-current", "--tensor-model-parallel-size x"), "--tensor-model-parallel-size"),
     (("solve", *JOB, "--compare-current", ARGUMENTS, "--current-hosts", "gpu01,gpu09"), "gpu09"),
     (("solve", *JOB, "-o", "no/such/folder/plan.json"), "no/such/folder"),
+    (("solve", *JOB, "-o", "."), "error: .: is a folder; give the name of a file."),
+    (("solve", *JOB, "--trace", "no/such/folder/t.json"), "there is no folder no/such/folder"),
+    (("solve", *JOB, "--global-batch-size", "9" * 30), "--global-batch-size: must be from 1 to 1,000,000,000"),
+    (("solve", *JOB, "--workers", "100000"), "--workers: must be at most 1024"),
+    (("solve", *JOB, "--calibration", "megatron"), "Shipped: megatron-core."),
+    (("calibrate", "nowhere.csv", "-o", "no/such/folder/s.yaml"), "no/such/folder/s.yaml"),
+    (("backtest", "nowhere.csv", "-o", "no/such/folder/p.csv"), "no/such/folder/p.csv"),
+    (("memory", "collect", "-o", "no/such/folder/t.csv"), "no/such/folder/t.csv"),
     (("estimate",), "--args"),
     (("estimate", *JOB, "--args", " "), "empty"),
+    (("estimate", *JOB, "--args", "nowhere.sh"), "nowhere.sh: there is no such file"),
+    (("estimate", *JOB, "--args", "."), "cannot be read"),
+    (("estimate", *JOB, "--args", "tensor 8 pipeline 2"), "must hold options such as --tensor-model-parallel-size 8"),
     (("estimate", *JOB, "--args", "--tensor-model-parallel-size 8 --fp16"), "fp16"),
     (("estimate", *JOB, "--args", "--tensor-model-parallel-size 3"), "3"),
     (("verify", "nowhere.json"), "nowhere.json"),
     (("export", "nowhere.json"), "nowhere.json"),
     (("import", "links", "nowhere"), "nowhere"),
     (("import", "links", ".", "--fill", "zero"), "--fill"),
-    (("import", "model", "nowhere.json"), "nowhere.json"),
+    (("import", "model", "nowhere.json"), "'nowhere.json': there is no such file"),
+    (("import", "model", "."), "is a folder without a config.json"),
     (("import", "model", "llama-3-8b", "-o", "no/such/folder/m.yaml"), "there is no folder no/such/folder"),
     (("benchmark", "solve", *SMALL, "--csv", "no/such/folder/b.csv"), "no/such/folder/b.csv"),
 ]
@@ -281,6 +293,13 @@ def test_bad_input_is_one_clear_message(run: Run, arguments: tuple[str, ...], na
     assert code == 2
     assert named in err
     assert "Traceback" not in err
+    assert not err.endswith("..")
+
+
+def test_places_are_checked_before_the_work(run: Run) -> None:
+    """A search of minutes does not end with a plan that cannot be written."""
+    _, _, err = run("solve", *JOB, "-o", "no/such/folder/plan.json")
+    assert "enumerating" not in err
 
 
 def test_export_over_a_file_is_refused(run: Run, solved: Path) -> None:
