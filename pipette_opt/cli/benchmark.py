@@ -158,7 +158,10 @@ def placement(
         Path | None, typer.Option("-o", "--out", help="Write the table here.", rich_help_panel=opt.RUN)
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the runs that --csv has.", rich_help_panel=opt.RUN)
+        bool,
+        typer.Option(
+            "--resume", help="Keep the runs that --csv has, others of the set as well.", rich_help_panel=opt.RUN
+        ),
     ] = False,
     json: opt.Json = False,
 ) -> None:
@@ -175,7 +178,7 @@ def placement(
     from pipette_opt.placement_bench.clusters import CLUSTERS
     from pipette_opt.placement_bench.instances import SHAPES, WEIGHTS, SetName
     from pipette_opt.placement_bench.instances import instances as instances_of
-    from pipette_opt.placement_bench.run import run_all, warm_up
+    from pipette_opt.placement_bench.run import key_of, run_all, warm_up
     from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows
     from pipette_opt.types import P2PMode
 
@@ -204,7 +207,8 @@ def placement(
     known = read_rows(csv) if resume and csv is not None and csv.exists() else []
     warm_up_s = warm_up(threads)
     say(f"{len(chosen)} instances, at most {2 * sum(one.limit_s for one in chosen) / 60:.0f} minutes")
-    rows = []
+    now = {key_of(one) for one in chosen}
+    rows = [row for row in known if row.key() not in now]
     for row in run_all(chosen, workers=threads, known=known, say=say):
         rows.append(row)
         if csv is not None:

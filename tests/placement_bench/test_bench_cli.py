@@ -44,6 +44,18 @@ def test_table_and_files(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "rows.csv").read_text() == before
 
 
+def test_other_runs_are_kept(run: Run, tmp_path: Path) -> None:
+    """Resumed with another cluster, the table and the CSV have both."""
+    assert run(*SMALL, "--csv", "rows.csv")[0] == 0
+    other = ("benchmark", "placement", "--instances", "unif", *SMALL[4:])
+    code, out, err = run(*other, "--csv", "rows.csv", "--resume")
+    assert code == 0
+    assert "1/1 unif" in err
+    for name in ("tree", "unif"):
+        assert f"| {name} |" in out
+        assert f"\n{name}," in (tmp_path / "rows.csv").read_text()
+
+
 def test_json(run: Run) -> None:
     """One object for each run."""
     code, out, _ = run(*SMALL, "--json")
