@@ -47,11 +47,11 @@ def test_table_and_files(run: Run, tmp_path: Path) -> None:
 def test_other_runs_are_kept(run: Run, tmp_path: Path) -> None:
     """Resumed with another cluster, the table and the CSV have both."""
     assert run(*SMALL, "--csv", "rows.csv")[0] == 0
-    other = ("benchmark", "placement", "--instances", "unif", *SMALL[4:])
+    other = ("benchmark", "placement", "--instances", "rail", "--sizes", "16", *SMALL[6:])
     code, out, err = run(*other, "--csv", "rows.csv", "--resume")
     assert code == 0
-    assert "1/1 unif" in err
-    for name in ("tree", "unif"):
+    assert "1/1 rail" in err
+    for name in ("tree", "rail"):
         assert f"| {name} |" in out
         assert f"\n{name}," in (tmp_path / "rows.csv").read_text()
 
