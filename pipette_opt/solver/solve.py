@@ -19,6 +19,9 @@ from pipette_opt.solver.searching import Searching, is_large
 BOUNDING_SHARE = 0.3
 """Part of the time limit that bounds without a model may take."""
 
+NEXT_TO_NOTHING = 0.05
+"""Of what lacked to the ceiling before."""
+
 Improve = Callable[[Callable[[Solution], None], threading.Event], None]
 """Looks for solutions in a thread of its own, hands each to the first argument, and ends when the event is set."""
 
@@ -173,11 +176,17 @@ def _search(batch: Sequence[int], known: Known, engines: _Engines) -> list[int]:
 
 
 def _small_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
-    """A slice of one candidate of so many for its search, then, if that does not end it, for patterns of classes."""
+    """
+    A slice of one candidate of so many for its search, then, if that does not end it, for patterns of classes.
+
+    These go on where they leave next to nothing.
+    """
     if _is_due(index, known) and engines.searching.suits(index):
         engines.searching.search(index, number)
-    if _is_due(index, known) and engines.merging.suits(index):
-        engines.merging.search(index, number)
+    lacked = known.ceiling_of(index) - known.bounds[index]
+    while _is_due(index, known) and engines.merging.suits(index) and engines.merging.search(index, number):
+        if known.ceiling_of(index) - known.bounds[index] > NEXT_TO_NOTHING * lacked:
+            break
 
 
 def _large_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
