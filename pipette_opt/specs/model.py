@@ -80,8 +80,9 @@ class ModelSpec:
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
-            if value > (MOST_LAYERS if field == "num_layers" else LARGEST):
-                raise ValueError(f"{field} must be a size that a model can have, got {value:g}.")
+            most = MOST_LAYERS if field == "num_layers" else LARGEST
+            if value > most:
+                raise ValueError(f"{field} must be at most {most:,}, got {value:,}.")
         if self.num_attention_heads % self.num_query_groups:
             raise ValueError(
                 f"num_query_groups must divide num_attention_heads={self.num_attention_heads}, "

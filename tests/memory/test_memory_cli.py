@@ -120,9 +120,10 @@ LLAMA = {
         ({"vocab_size": -5}, "vocab_size must be a whole number"),
         ({"hidden_size": "big"}, "hidden_size must be a whole number"),
         ({"num_attention_heads": 7}, "7 heads must divide"),
-        ({"hidden_size": 10**11}, "parameters, more than 1e+14; check num_layers"),
-        ({"num_hidden_layers": 10**9}, "parameters, more than 1e+14"),
-        ({"intermediate_size": 10**18}, "parameters, more than 1e+14"),
+        ({"hidden_size": 10**11}, "hidden_size must be at most 2147483647, got 100000000000"),
+        ({"num_hidden_layers": 10**9}, "num_layers must be at most"),
+        ({"intermediate_size": 10**18}, "intermediate_size must be at most 2147483647"),
+        ({"hidden_size": 10**6, "num_hidden_layers": 1000}, "parameters, more than 1e+14; check num_layers"),
     ],
 )
 def test_absurd_models_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -138,7 +139,7 @@ def test_absurd_sequences_are_refused() -> None:
     """A hundred billion tokens."""
     found = RUNNER.invoke(app, [*JOB[:-1], str(10**11)])
     assert isinstance(found.exception, InputError)
-    assert "must be at most 1e+09 tokens" in str(found.exception)
+    assert "seq_length must be at most 1,000,000,000" in str(found.exception)
 
 
 def test_profiles_change_the_answer() -> None:

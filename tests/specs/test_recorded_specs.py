@@ -73,7 +73,7 @@ WRONG: list[tuple[Any, str, object, str]] = [
     (MODEL, "num_layers", [4], r"here: num_layers must be a whole number, got \[4\]"),
     (MODEL, "num_layers", True, "num_layers must be a whole number, got True"),
     (MODEL, "num_layers", 10**20, "num_layers must be a whole number, got 1000"),
-    (MODEL, "num_layers", 10**9, "num_layers must be a size that a model can have, got 1e\\+09"),
+    (MODEL, "num_layers", 10**9, "num_layers must be at most 1[0,]+, got 1,000,000,000"),
     (MODEL, "num_experts", "8", "num_experts must be a whole number or null, got '8'"),
     (MODEL, "gated_linear_unit", 1, "gated_linear_unit must be true or false, got 1"),
     (MODEL, "normalization", "x", "normalization must be one of LayerNorm, RMSNorm, got 'x'"),
