@@ -44,6 +44,10 @@ def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.nda
     return copy
 
 
+LARGEST_EXACT = 2**53
+"""Whole numbers up to here are the same in every reader of JSON (RFC 8259, section 6)."""
+
+
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether ``value`` is a finite number that a float can hold; true and false are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):

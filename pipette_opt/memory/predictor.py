@@ -27,15 +27,14 @@ _ROWS_AT_ONCE = 1 << 16
 _SPREAD_POINTS = 64
 
 MOST_PARAMETERS = 1e14
-MOST_TOKENS = 1e9
-"""Of one sequence; beyond either nobody has trained anything, and whole numbers may overflow."""
+"""Beyond this nobody has trained anything, and whole numbers may overflow."""
 
 SMALLEST_FITTED_RISK = 1e-4
 """Of a normal spread nobody knows more."""
 
 
-def check_size(model: ModelSpec, training: TrainingSpec) -> None:
-    """Raise ``InputError`` for a model or a sequence that is larger than anything, most likely a slip of units."""
+def check_size(model: ModelSpec) -> None:
+    """Raise ``InputError`` for a model that is larger than any, most likely a slip of units."""
     if model.num_parameters > MOST_PARAMETERS:
         raise InputError(
             f"model {model.name}",
@@ -43,8 +42,6 @@ def check_size(model: ModelSpec, training: TrainingSpec) -> None:
             f"{model.num_layers}, hidden_size={model.hidden_size}, ffn_hidden_size={model.ffn_hidden_size}, vocab_size="
             f"{model.vocab_size}.",
         )
-    if training.seq_length > MOST_TOKENS:
-        raise InputError("seq_length", f"must be at most {MOST_TOKENS:.0e} tokens, got {training.seq_length}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,7 +139,7 @@ class MemoryPredictor:
         """
         if not configs:
             return []
-        check_size(model, training)
+        check_size(model)
         margin = self.risk_margin(max_oom_risk)
         table = stage_table(model, training, configs)
         predicted, outside = self._predict(table)

@@ -4,10 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pipette_opt.errors import InputError
-from pipette_opt.types import is_number
-
-LARGEST_WHOLE = 2**53
-"""Whole numbers up to here are the same in every reader of JSON (RFC 8259, section 6)."""
+from pipette_opt.types import LARGEST_EXACT, is_number
 
 T = TypeVar("T")
 
@@ -113,7 +110,7 @@ class Entries:
     def _whole(self, name: str, value: object, minimum: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self._wrong(name, f"a whole number >= {minimum}", value)
-        if value > LARGEST_WHOLE:
+        if value > LARGEST_EXACT:
             raise self._wrong(name, "a whole number <= 2^53", value)
         return value
 

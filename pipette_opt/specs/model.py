@@ -109,8 +109,10 @@ class ModelSpec:
             value = getattr(self, field)
             if value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
+            if value > LARGEST:
+                raise ValueError(f"{field} must be at most {LARGEST:,}, got {value:,}.")
         if self.moe_router_topk > self.num_experts:
             raise ValueError(f"moe_router_topk must be <= num_experts={self.num_experts}, got {self.moe_router_topk}.")
         if self.num_dense_layers >= self.num_layers:

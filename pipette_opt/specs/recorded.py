@@ -6,12 +6,9 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pipette_opt.errors import InputError
-from pipette_opt.types import is_number
+from pipette_opt.types import LARGEST_EXACT, is_number
 
 T = TypeVar("T")
-
-LARGEST_WHOLE = 2**53
-"""Whole numbers up to here are the same in every reader of JSON (RFC 8259, section 6)."""
 
 
 def recorded_spec(spec: type[T], data: object, where: str) -> T:
@@ -76,7 +73,7 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is Any:
         return True
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_WHOLE
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_EXACT
     if hint is float:
         return is_number(value)
     return hint in (bool, str, types.NoneType) and isinstance(value, hint)
