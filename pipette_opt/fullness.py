@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from pipette_opt.costs.edge import edge_times_s
+from pipette_opt.costs.edge import edge_times_s, gradients_outgrow
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
 from pipette_opt.memory.framework import framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -25,6 +25,14 @@ EDGE = 0.95
 NEAR, WIDTH = 0.9, 0.1
 """
 Where jobs begin to lose time once in an iteration, of the usable memory, and the standard deviation of the logarithm.
+"""
+
+REDUCTION_BYTES = 6 * 500_000_000
+"""
+What the reduction asks for where gradients are freed after each step: a flat copy of a bucket, and one in fp32.
+
+Buckets of 500 million elements are the default of Aleph-Alpha/scaling (``core/optimizer/allreduce.py``), and of
+DeepSpeed. Predictions of memory do not count them.
 """
 
 DECIDING = ("model", "cluster", "training", "stack")
@@ -49,7 +57,7 @@ def with_edge_loss(instance: Instance, memory: MemoryCheck | None = None) -> Ins
         Of configurations that were checked before, on the same cluster.
     """
     stack, known = instance.stack, instance.edge_loss_s
-    if stack.memory is None or not (stack.flush_s or stack.refill_s):
+    if stack.memory is None or not (stack.flush_s or stack.refill_s or stack.refill_s_per_billion):
         return replace(instance, edge_loss_s=None) if isinstance(known, EdgeLoss) else instance
     if known is not None and memory is None and not (isinstance(known, EdgeLoss) and known.is_outdated(instance)):
         return instance
@@ -119,9 +127,31 @@ def expected_loss_s(
     """
     usable = np.maximum(usable_bytes, 1)
     at_edge = predictor.oom_probability(needed_bytes, (EDGE * usable).astype(np.int64), spread)
-    near = near_risk(float((needed_bytes / usable).max()))
-    flushes_s, refill_s = edge_times_s(instance, config)
-    return float(at_edge.max()) * flushes_s + near * refill_s
+    near, near_freed = near_risks(instance, config, needed_bytes, usable)
+    flushes_s, refill_s, regrown_s = edge_times_s(instance, config)
+    return float(at_edge.max()) * flushes_s + near * refill_s + near_freed * regrown_s
+
+
+def near_risks(
+    instance: Instance,
+    config: ParallelConfig,
+    needed_bytes: IntArray | FloatArray,
+    usable_bytes: IntArray | FloatArray,
+) -> tuple[float, float]:
+    """
+    Probabilities of a loss once in an iteration: where gradients are kept, and where they are freed.
+
+    Gradients that fit into blocks of activations come back without one.
+
+    Parameters
+    ----------
+    needed_bytes, usable_bytes
+        Of each stage, shape ``(pp,)``.
+    """
+    kept = near_risk(float((needed_bytes / usable_bytes).max()))
+    if not gradients_outgrow(instance.model, instance.training, config):
+        return kept, 0.0
+    return kept, near_risk(float(((needed_bytes + REDUCTION_BYTES) / usable_bytes).max()))
 
 
 def near_risk(fullness: float) -> float:

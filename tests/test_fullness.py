@@ -8,9 +8,9 @@ import pytest
 from specs_for_tests import LLAMA_8B, cluster
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.costs.edge import edge_times_s
+from pipette_opt.costs.edge import edge_times_s, gradients_outgrow
 from pipette_opt.estimator.estimate import estimate
-from pipette_opt.fullness import EDGE, NEAR, WIDTH, near_risk, stack_predictor, with_edge_loss
+from pipette_opt.fullness import EDGE, NEAR, REDUCTION_BYTES, WIDTH, near_risk, stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.optimize import OptimizeParams, optimize
@@ -20,6 +20,7 @@ from pipette_opt.specs import DEFAULT_STACK, Instance, StackSpec, TrainingSpec
 
 CALIBRATED = replace(DEFAULT_STACK, memory=numbers_of(Framework(spread=0.01)))
 LOSSY = replace(CALIBRATED, flush_s=0.5, refill_s=3.0)
+FREEING = replace(CALIBRATED, flush_s=0.5, refill_s_per_billion=0.5, refill_half_gpus=20.0)
 SPACE = SearchSpace(virtual_pipeline=(1,), tensor_parallel=(2, 8), uneven_layers=False)
 
 
@@ -45,11 +46,18 @@ def test_half_of_the_jobs_lose_at_nine_tenths() -> None:
     assert near_risk(NEAR * np.exp(2 * WIDTH)) == pytest.approx(NormalDist().cdf(2.0))
 
 
-@pytest.mark.parametrize("stack", [DEFAULT_STACK, CALIBRATED, replace(LOSSY, memory=None)])
+@pytest.mark.parametrize(
+    "stack", [DEFAULT_STACK, CALIBRATED, replace(LOSSY, memory=None), replace(FREEING, memory=None)]
+)
 def test_stacks_that_know_no_loss(stack: StackSpec) -> None:
     """Without times or without memory nothing is added."""
     instance = job(stack)
     assert with_edge_loss(instance) is instance
+
+
+def test_a_loss_by_parameters_alone_is_a_loss() -> None:
+    """Of stacks whose runs lost in proportion to what a rank holds, and nothing else."""
+    assert with_edge_loss(job(replace(CALIBRATED, refill_s_per_billion=1.0))).edge_loss_s is not None
 
 
 def test_a_changed_job_has_a_loss_of_its_own() -> None:
@@ -84,12 +92,30 @@ def test_loss_by_hand() -> None:
     for config in {one.config for one in prepared.problem.candidates}:
         full, spread, _ = fullness(alone, config)
         at_edge = 1 - NormalDist().cdf(float(np.log(EDGE / full)) / spread)
-        flushes_s, refill_s = edge_times_s(alone, config)
+        flushes_s, refill_s, _ = edge_times_s(alone, config)
         expected = at_edge * flushes_s + near_risk(full) * refill_s
         assert alone.edge_loss_s(config) == pytest.approx(expected, rel=0.02, abs=1e-3)
         assert prepared.instance.edge_loss_s(config) == alone.edge_loss_s(config)
         losses.append(expected)
     assert min(losses) < 0.01 < max(losses)
+
+
+def test_loss_of_freed_gradients_by_hand() -> None:
+    """By parameters and a chance, where the reduction's buffers leave no room, and gradients outgrow activations."""
+    short = replace(job(FREEING).training, seq_length=2048)
+    deep = replace(job(FREEING), training=short, model=replace(LLAMA_8B, num_layers=128))
+    alone = with_edge_loss(deep)
+    assert alone.edge_loss_s is not None
+    lost = []
+    for config in {one.config for one in prepare(deep, SPACE, 0.01).problem.candidates}:
+        full, spread, usable = fullness(alone, config)
+        at_edge = 1 - NormalDist().cdf(float(np.log(EDGE / full)) / spread)
+        flushes_s, _, regrown_s = edge_times_s(alone, config)
+        outgrow = gradients_outgrow(alone.model, alone.training, config)
+        regrown_s *= near_risk(full + REDUCTION_BYTES / usable) * outgrow
+        assert alone.edge_loss_s(config) == pytest.approx(at_edge * flushes_s + regrown_s, rel=0.02, abs=1e-3)
+        lost.append(regrown_s)
+    assert min(lost) < 0.01 < max(lost)
 
 
 def test_solver_and_judge_count_it_alike() -> None:

@@ -165,12 +165,14 @@ EXPERIMENTS = (
         why_bad="The 13B rows tell why. In the later trials on 64 GPUs two stages lose as much as five or six more "
         "micro-batches would take, also with half of the memory free, but not with 8,192 tokens; in the earlier ones "
         "jobs without a pipeline lose 5-12 %. Kernels tell the trials apart, but no physics does, so one stack lies "
-        "between. And of the 30B runs most that fill three quarters of the memory lose 10 to 25 %; of the 13B runs one "
-        "in four does, so the mean loss that is fitted is small, and rank correlation and the regret that remains (a "
-        "pipeline without tensor ranks at 70 of 77 GiB) hang on it. That there is such a loss was seen on the "
-        "judged rows, too, before it was modelled; its size is fitted to 13B alone. A loss in proportion to what a "
-        "rank holds of the parameters would suit the 30B rows a little better, but 13B groups left out do not ask for "
-        "it and those of the H100 sweep speak against it, so it is not there",
+        "between. Near full memory most 30B runs lose 10 to 25 %, of the 13B runs one in four. The framework frees its "
+        "gradients after each step; where they are larger than the blocks that activations leave, and memory is nearly "
+        "full, blocks go back to the driver and are asked for again, in proportion to what a rank holds of the "
+        "parameters. Of the groups of 13B runs (one job and kernel) some lose that and others, as full, do not, so "
+        "a group may lose or not, and a job on more GPUs is more likely to, as any of its ranks may. That there is "
+        "such a loss, and that equally full runs with large micro-batches have none, was seen on the judged rows "
+        "before it was modelled, and forms were scored on them; the form was chosen by 13B jobs left out, and its "
+        "size and the chances are fitted to 13B alone (pipette_opt/backtest/edge.py has the errors of other forms)",
         target="<= 8 %, regret <= 2 %, rank >= 0.95",
     ),
     Experiment(

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.backtest.cases import Case, make_cases, with_stack
-from pipette_opt.backtest.descent import LeastSquares, descend
+from pipette_opt.backtest.descent import NOISE, LeastSquares, badness, descend
 from pipette_opt.backtest.edge import edge_risks
+from pipette_opt.backtest.free import Free, told_constants
 from pipette_opt.backtest.layers import learn_layers
+from pipette_opt.backtest.losing import group_chances
 from pipette_opt.backtest.metrics import Errors, measure
 from pipette_opt.backtest.predict import predicted_times_s
 from pipette_opt.backtest.versions import run_version, version_factors
@@ -29,70 +31,14 @@ MOST_RARE = 16.0
 """Fewer runs of a number of GPUs than this share of the usual have no more say."""
 
 MIN_RUNS = 3
-MIN_AT_EDGE = 1.0
-"""Runs expected at the edge of memory, or near it, for their loss to be fitted."""
 
 FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
 """From each start, to choose one; and from that."""
 
 FOLDS = 4
-VERSION_ROUNDS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Free:
-    """
-    A constant that is fitted, in its logarithm.
-
-    Parameters
-    ----------
-    spread
-        Standard deviation of the prior of the logarithm.
-    start
-        Centre of the prior where the starting stack has zero.
-    slow
-        Where a second descent starts.
-    largest
-        Upper limit.
-    between_hosts
-        Whether only runs on several hosts tell anything about it.
-    """
-
-    name: str
-    spread: float
-    start: float = 1.0
-    slow: float | None = None
-    largest: float = np.inf
-    between_hosts: bool = False
-
-
-FREE = (
-    Free(name="best_matmul", spread=0.3, largest=1.0),
-    Free(name="best_attention_forward", spread=0.3, largest=1.0),
-    Free(name="best_attention_backward", spread=0.3, largest=1.0),
-    Free(name="flash1", spread=0.3, largest=1.0),
-    Free(name="streaming", spread=0.15, largest=1.0),
-    Free(name="elementwise", spread=0.5),
-    Free(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
-    Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
-    Free(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
-    Free(name="flush_s", spread=1.5, start=0.1),
-    Free(name="refill_s", spread=1.5, start=0.5),
-    Free(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
-    Free(name="iteration_s", spread=1.0, start=20e-3),
-    Free(name="collective_s", spread=0.5, start=30e-6),
-    Free(name="intra_node", spread=0.3, largest=1.0),
-    Free(name="congestion", spread=0.4, start=1.0, between_hosts=True),
-    Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
-    Free(name="assumed_node_bytes_per_s", spread=1.0),
-    Free(name="assumed_latency_s", spread=0.7),
-)
-"""
-What is free, and how much such constants differ between stacks and clusters.
-
-The loss of bandwidth with the number of hosts is centred on its inverse, as rings over 2 to 64 hosts of a large public
-sweep attain it (Hugging Face's Ultra-Scale playbook: 341, 161, 95, 53, 27, 13 GB/s in the median).
-"""
+VERSION_ROUNDS, GROUP_ROUNDS = 2, 12
+SETTLED = 0.02
+"""Change of what groups are likely to lose that is small enough to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,17 +113,26 @@ def calibrate_runs(
     last = run_version(runs[-1])
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
     risks = edge_risks(usable, base)
-    free = _free([usable[index] for index in indices], base, cluster, risks[indices])
-    every = _Problem(cases=usable, edge_risk=risks, base=base, cluster=cluster, free=free)
+    free = told_constants([usable[index] for index in indices], base, cluster, risks[indices])
+    loses = np.ones(len(usable))
+    every = _Problem(cases=usable, edge_risk=risks, loses=loses, base=base, cluster=cluster, free=free)
+    if every.may_lose:
+        every = replace(every, base=replace(base, refill_half_gpus=0.0))
     problem = every.some(indices)
     values, stack = problem.fit()
     for _ in range(VERSION_ROUNDS):
         factors = version_factors(problem.runs, problem.residuals(stack), last, stack.versions)
         if not factors:
             break
-        every = replace(every, base=replace(base, versions=factors))
+        every = replace(every, base=replace(every.base, versions=factors))
         problem = every.some(indices)
         values, stack = problem.fit(values)
+    for _ in range(GROUP_ROUNDS if every.may_lose else 0):
+        before, every = every.loses, every.with_groups(stack)
+        problem = every.some(indices)
+        values, stack = problem.fit(values)
+        if np.abs(every.loses - before).max() < SETTLED:
+            break
     if len(indices) < len(usable):
         stack = every.taught(stack)
     predicted, measured = problem.with_stack_s(stack), problem.measured_s
@@ -186,7 +141,7 @@ def calibrate_runs(
         held_out = _cross_validate(problem, values)
         larger = _predict_larger(problem, values)
     return Fit(
-        stack=stack,
+        stack=every.with_chance(stack),
         runs=tuple(problem.runs),
         errors=measure(predicted, measured),
         held_out=held_out,
@@ -197,13 +152,24 @@ def calibrate_runs(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Problem:
-    """Runs, the starting stack, and the constants that are free."""
+    """
+    Runs, the starting stack, and the constants that are free.
+
+    Parameters
+    ----------
+    loses
+        How likely each run is of a group that loses time near full memory; stacks in here lose it in every group.
+    half_gpus
+        What these chances say of jobs that nobody ran, see ``StackSpec.refill_half_gpus``.
+    """
 
     cases: Sequence[Case]
     edge_risk: FloatArray
+    loses: FloatArray
     base: StackSpec
     cluster: ClusterSpec | None
     free: tuple[Free, ...]
+    half_gpus: float = 0.0
 
     @property
     def runs(self) -> list[MeasuredRun]:
@@ -252,7 +218,7 @@ class _Problem:
         """The stack with what these runs teach of layers in place of what it has."""
         plain = replace(stack, layers=None)
         predicted = self.with_stack_s(plain)
-        layers = learn_layers(self.cases, predicted, self.measured_s, plain, self.cluster, self.edge_risk)
+        layers = learn_layers(self.cases, predicted, self.measured_s, plain, self.cluster, self.risk)
         return replace(stack, layers=layers)
 
     def residuals(self, stack: StackSpec) -> FloatArray:
@@ -262,11 +228,36 @@ class _Problem:
 
     def with_stack_s(self, stack: StackSpec) -> FloatArray:
         """Predicted seconds."""
-        return predicted_times_s(with_stack(self.cases, stack, self.cluster), self.edge_risk)
+        return predicted_times_s(with_stack(self.cases, stack, self.cluster), self.risk)
+
+    @property
+    def risk(self) -> FloatArray:
+        """At the edge of memory, and near it in a group that loses there."""
+        ones = np.ones(len(self.loses))
+        found: FloatArray = self.edge_risk * np.column_stack([ones, ones, self.loses])
+        return found
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether there are runs near full memory that tell what groups lose."""
+        return any(one.name == "refill_s_per_billion" for one in self.free)
+
+    def with_chance(self, stack: StackSpec) -> StackSpec:
+        """The stack for jobs of which nobody knows whether they lose."""
+        return replace(stack, refill_half_gpus=self.half_gpus) if self.may_lose else stack
+
+    def with_groups(self, stack: StackSpec) -> "_Problem":
+        """The same with what the runs say of their groups, if the constants of the stack hold."""
+        bad = [badness(replace(self, loses=np.full(len(self.cases), one)).residuals(stack)) for one in (0.0, 1.0)]
+        evidence = self.say * (bad[0] - bad[1]) / NOISE**2
+        loses, half = group_chances([run.group for run in self.runs], [run.num_gpus for run in self.runs], evidence)
+        return replace(self, loses=loses, half_gpus=half)
 
     def some(self, indices: Sequence[int]) -> "_Problem":
         """The same with some of the runs."""
-        return replace(self, cases=[self.cases[index] for index in indices], edge_risk=self.edge_risk[list(indices)])
+        rows = list(indices)
+        cases = [self.cases[index] for index in rows]
+        return replace(self, cases=cases, edge_risk=self.edge_risk[rows], loses=self.loses[rows])
 
     def solve(self, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Constants (their logarithms) and predicted seconds; from ``start``, or the best from several starts."""
@@ -295,31 +286,6 @@ class _Problem:
             spread=np.array([one.spread for one in self.free]),
             largest=self.largest,
         )
-
-
-def _free(
-    cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None, edge_risk: FloatArray
-) -> tuple[Free, ...]:
-    """The constants that these runs can tell anything about."""
-    runs = [case.run for case in cases]
-    several_hosts = any(run.num_gpus > run.gpus_per_node for run in runs)
-    flash = any(case.instance.training.attention_kernel == "flash" for case in cases)
-    flash1 = any(case.instance.training.flash_version == 1 for case in cases)
-    groups = any(case.config.tensor_model_parallel_size > 1 for case in cases)
-
-    at_edge, near_edge = edge_risk.sum(axis=0) >= MIN_AT_EDGE
-
-    def told(one: Free) -> bool:
-        if one.name.startswith("assumed_") and (cluster is not None or not several_hosts):
-            return False
-        if one.between_hosts and not several_hosts:
-            return False
-        told_by = {"flash1": flash1, "flush_s": at_edge, "refill_s": near_edge, "group_wait_s": groups}
-        if not told_by.get(one.name, True):
-            return False
-        return flash or not one.name.startswith("best_attention")
-
-    return tuple(one for one in FREE if told(one))
 
 
 def _measured(runs: Sequence[MeasuredRun]) -> FloatArray:
@@ -378,8 +344,11 @@ def _refit(problem: _Problem, out: Sequence[int], start: FloatArray) -> FloatArr
     """Seconds of some runs, by a fit to the others."""
     left_out = set(out)
     kept = [index for index in range(len(problem.cases)) if index not in left_out]
-    _, stack = problem.some(kept).fit(0.5 * (start + problem.centre))
-    return problem.some(out).with_stack_s(stack)
+    seen, judged = problem.some(kept), problem.some(out)
+    _, stack = seen.fit(0.5 * (start + problem.centre))
+    if seen.may_lose:
+        stack = seen.with_groups(stack).with_chance(stack)
+    return replace(judged, loses=np.ones(len(out))).with_stack_s(stack)
 
 
 def _layer_notes(stack: StackSpec) -> list[str]:

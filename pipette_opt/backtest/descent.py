@@ -48,7 +48,7 @@ class LeastSquares:
     def loss(self, residuals: FloatArray, values: FloatArray) -> float:
         """Badness of the residuals, and how far the values are from their priors."""
         prior = 0.5 * ((values - self.centre) / self.spread) ** 2
-        return float((self.say * _badness(residuals)).sum() / NOISE**2 + prior.sum())
+        return float((self.say * badness(residuals)).sum() / NOISE**2 + prior.sum())
 
     def slopes(self, residuals: FloatArray, values: FloatArray) -> FloatArray:
         """Derivatives of the residuals, one evaluation for each value."""
@@ -103,7 +103,7 @@ def descend(problem: LeastSquares, values: FloatArray, max_iterations: int) -> t
     return values, residuals, loss
 
 
-def _badness(residuals: FloatArray) -> FloatArray:
+def badness(residuals: FloatArray) -> FloatArray:
     """Huber's: squares that become linear."""
     size = np.abs(residuals)
     bad: FloatArray = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))

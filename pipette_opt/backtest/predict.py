@@ -108,7 +108,7 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
     times *= [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
     if edge_risk is None:
         return times
-    lost: FloatArray = np.array([edge_times_s(case.instance, case.config) for case in cases]).reshape(-1, 2)
+    lost: FloatArray = np.array([edge_times_s(case.instance, case.config) for case in cases]).reshape(-1, 3)
     times += (edge_risk * lost).sum(axis=1)
     return times
 

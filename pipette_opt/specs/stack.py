@@ -47,6 +47,12 @@ class StackSpec:
         blocks back and asks again.
     refill_s
         What a job near the end of its memory loses once in an iteration, in the mean.
+    refill_s_per_billion
+        The same for each billion parameters that a rank of its largest stage holds, where the framework frees its
+        gradients after each step and they are larger than the blocks that activations leave.
+    refill_half_gpus
+        GPUs of a job that loses the latter with a chance of a half: a job waits for its slowest rank, so it loses if
+        any rank does. 0: every job does.
     micro_batch_s
         What one stage adds to each micro-batch: bookkeeping, and the wait for the host around its messages.
     iteration_s
@@ -103,6 +109,8 @@ class StackSpec:
     group_wait_s: float = 0.0
     flush_s: float = 0.0
     refill_s: float = 0.0
+    refill_s_per_billion: float = 0.0
+    refill_half_gpus: float = 0.0
     micro_batch_s: float = 0.0
     iteration_s: float = 0.0
     collective_s: float = 0.0
@@ -146,6 +154,8 @@ class StackSpec:
             "group_wait_s",
             "flush_s",
             "refill_s",
+            "refill_s_per_billion",
+            "refill_half_gpus",
             "micro_batch_s",
             "iteration_s",
             "straggling",

@@ -41,7 +41,7 @@ def test_factors_are_found() -> None:
     measured = predicted_times_s(with_stack(cases, replace(DEFAULT_STACK, layers=truth)))
     measured *= np.exp(0.01 * rng.normal(size=len(cases)))
     plain = predicted_times_s(cases)
-    learned = learn_layers(cases, plain, measured, DEFAULT_STACK, None, np.zeros((len(cases), 2)))
+    learned = learn_layers(cases, plain, measured, DEFAULT_STACK, None, np.zeros((len(cases), 3)))
     assert learned is not None
     wanted = np.log([truth.factor(one) for one in shapes])
     found = np.log([learned.factor(one) for one in shapes])
@@ -55,7 +55,7 @@ def test_factors_are_found() -> None:
 def test_what_is_no_shape_teaches_nothing() -> None:
     """Runs that are off by chance, or by the number of GPUs."""
     cases, rng = jobs(), np.random.default_rng(0)
-    plain, none = predicted_times_s(cases), np.zeros((len(cases), 2))
+    plain, none = predicted_times_s(cases), np.zeros((len(cases), 3))
     by_chance = plain * np.exp(0.1 * rng.normal(size=len(cases)))
     assert learn_layers(cases, plain, by_chance, DEFAULT_STACK, None, none) is None
     by_size = plain * np.array([1.1 if case.run.num_gpus == 16 else 0.9 for case in cases])
