@@ -39,8 +39,9 @@ HINDSIGHT = (
     "The least factor by which bounds reach further beyond the calibrated sizes, 1.25, is the mean over the splits "
     'under "More than the size is new", which are no test of it. How many bytes of a logit may be needed that no peak '
     "shows, one copy in 16 bits give or take, was chosen on jobs of 8 and 16 GPUs, groups, models and the larger ones "
-    "left out; the verdicts on 32 were seen before, for a half of it and none. In which order operators of Aceso are "
-    "recomputed, "
+    "left out; the verdicts on 32 were seen before, for a half of it and none. That a pipeline's last stage "
+    "does not need them was read from nanotron's sources with a refused job of 32 GPUs in sight; jobs of 8 and 16 have "
+    "no say in it. In which order operators of Aceso are recomputed, "
     "and that 2 bytes of a parameter's state are gone while passes run, was chosen on the L4 rows alone, each model "
     "predicted from the others; that first and last stages have tables and operators of their own, by their "
     "parameters. That NCCL's buffers go with the links inside a host was written with the peaks of L4 "

@@ -122,7 +122,7 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
         "fused_score_bytes": scores * (1 - facts.unfused_softmax),
         "flash1_bytes": facts.flash1 * (table.layers > 0) * table.tokens * table.query,
         "logit_bytes": logits,
-        "loss_spare_bytes": logits,
+        "loss_spare_bytes": logits * (facts.pipeline == 1),
         "whole_logit_bytes": logits * table.tensor * tensor,
         "table_bytes": table.first * table.largest_table,
         "gathered_buffers": gathered,

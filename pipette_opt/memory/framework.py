@@ -69,7 +69,9 @@ class Framework:
     logit_bytes
         Per logit of this rank beyond those counted: copies in other formats, shifted copies.
     loss_spare_bytes
-        The same that must be there at some moment that no measurement shows.
+        The same that must be there at some moment that no measurement shows, without a pipeline: the jobs that died for
+        it had none. With one, hosts wait for their GPUs with each tensor that they send (nanotron reads its shape back
+        from the device, ``P2P._send_meta``), and no late buffer is cut into what the last logits left.
     whole_logit_bytes
         Per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
     table_bytes

@@ -80,6 +80,14 @@ def test_sharded_optimizer_swaps_copies_for_the_step() -> None:
     assert alone["gradient_copy_bytes"].tolist() == [0.0, 0.0]
 
 
+def test_logits_have_spare_room_without_a_pipeline() -> None:
+    """4096 tokens of half a vocabulary of 32768; the last stage of a pipeline needs what shows."""
+    single = columns(replace(CONFIG, pipeline_model_parallel_size=1, layers_per_stage=(8,)))
+    assert single["loss_spare_bytes"].tolist() == single["logit_bytes"].tolist() == [4096 * 32768 / 2 / GIB]
+    assert columns()["logit_bytes"][1] > 0
+    assert columns()["loss_spare_bytes"].tolist() == [0.0, 0.0]
+
+
 def test_unfused_norms_and_recomputation() -> None:
     """Unfused norms weigh two inputs a layer and pass; with recomputed layers none."""
     unfused = replace(TRAINING, fused_norm=False)
