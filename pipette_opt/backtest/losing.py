@@ -10,6 +10,10 @@ many GPUs. A group that loses nothing then does not drown the loss of the others
 A job waits for its slowest rank, so it loses if any rank does (DeepSpeed, ``runtime/zero/stage3.py``, warns of flushed
 caches and advises to flush those of all ranks at once). With the same small chance for each, jobs on ``n`` GPUs lose
 with a chance of ``1 - 0.5 ** (n / half)``; ``half`` is learned from the groups.
+
+Tried and left out: less say for groups that scatter more (a multivariate Student's t). 13B jobs left out are as near as
+without it; of up to 16 H100 groups left out are 4.1 % off instead of 4.3 %, jobs on 16 predicted from 8 18.6 % instead
+of 16.9 %.
 """
 
 from collections.abc import Hashable, Sequence
