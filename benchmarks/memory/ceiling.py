@@ -23,17 +23,18 @@ from pipette_opt.backtest.memory_ceiling import (
     OUR_FIT,
     Pair,
     Twin,
-    hanging_on,
     hindsight,
     labelled_room,
     least_refusals,
+    on_full_device,
     relative_errors,
     reversals,
     twins,
 )
-from pipette_opt.backtest.memory_endings import Ending, endings
+from pipette_opt.backtest.memory_endings import Ending, endings, replayed_peaks
 from pipette_opt.backtest.memory_evaluation import SPLITS, Split, measured_folder, split_cases
 from pipette_opt.files import write_atomically
+from pipette_opt.memory.calibration import predict_memory
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.spread import fit_framework
 from pipette_opt.read.runs import MeasuredRun, read_runs
@@ -47,29 +48,35 @@ SPREADS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
 WORST = 10
 """Rows that a mean hangs on."""
 
-RUN_AHEAD = "run_ahead_buffers"
-
 TOO_LARGE = ("80G", "469G")
 """Models of the sweep of which no job with such micro-batches fits."""
 
-RUN_AHEAD_TEXT = (
-    "The same by our constants: jobs whose verdict hangs on the buffers behind which hosts run ahead of GPUs (tensor "
-    "parallel, no pipeline). PyTorch's allocator waits for such buffers and takes them back before it fails, so that "
-    "by the book all of these should live; of those that calibrate none did. Who has seen only the first line cannot "
-    "accept such a job at a small risk: by Laplace's rule the next one dies with the probability in the last column."
+FULL_TEXT = (
+    "All jobs that fill their device by our constants, and would not without what the allocator can take back: buffers "
+    "that hosts run ahead of, leftovers of the step. PyTorch's allocator waits for such buffers and takes them back "
+    "before it fails, so that by the book all of these should live. Those with fewer than 32 tensor ranks died, at "
+    "once or after they had logged some iterations; those with 32 lived. Who has seen the calibrating ones alone "
+    "cannot accept such a job at a small risk: by Laplace's rule the next one dies with the probability in the last "
+    "column."
 )
 
 REPLAY_TEXT = (
-    "And by a replay: the tensors of such jobs as traced, activations larger by our fitted share, as many buffers late "
-    "as fitted, on a device of what is usable, through our model of the allocator, which takes back all that waits "
-    "when the device is full. None of this was fitted to the jobs of 32 GPUs. All labelled jobs of the sweep with one "
-    "replica, no pipeline, 8 tensor ranks or more, a micro-batch of 16 or more and a model that fits at all:"
+    "A replay of what nanotron allocates and frees, in the order that its sources have, hosts ahead by the 1,024 "
+    "launches of a queue, through our model of the allocator. Nothing of it is fitted. Peaks of the jobs without a "
+    "pipeline that it has room for; the judged mean hangs on four jobs whose hosts were not ahead, which is not known "
+    "beforehand:"
+)
+
+ENDINGS_TEXT = (
+    "On devices of what is usable, where the allocator takes back all that is late before it fails; all labelled jobs "
+    "of the sweep with one replica, no pipeline, 8 tensor ranks or more, a micro-batch of 16 or more and a model that "
+    "fits at all:"
 )
 
 LUCK_TEXT = (
-    "With 32 tensor ranks, on four hosts, the replay is right for every job; on one and two hosts jobs died that it "
-    "lets live on a full or nearly full device. So the judged jobs do as the allocator promises, and it is the "
-    "calibrating ones that fail to. That a full device is a matter of luck is known elsewhere: NCCL asks the device, "
+    "So what is right to a few percent about jobs that have room does not tell which one lives where there is none: "
+    "jobs died that by the book had gigabytes to spare, and one lived that had not. That a full device is a matter of "
+    "luck is known elsewhere: NCCL asks the device, "
     "not the allocator, which returns nothing for it (github.com/pytorch/torchtitan pull request 660), and one and the "
     "same step runs out now and then while buffers wait for events (github.com/pytorch/pytorch issue 71616). Whether "
     "that is what happened here, no file tells."
@@ -151,9 +158,11 @@ def report(splits: Sequence[Judged], folder: Path, max_oom_risk: float) -> str:
         "all repetitions would be off by the twin's error over the square root of two.",
         f"## Jobs that lived although jobs with no more to hold died\n\n{_reversal_text(sweep)}",
         _table(_reversal_rows(sweep)),
-        RUN_AHEAD_TEXT,
-        _table(_run_ahead_rows(sweep)),
+        FULL_TEXT,
+        _table(_full_rows(sweep)),
         REPLAY_TEXT,
+        _table(_peak_rows(sweep)),
+        ENDINGS_TEXT,
         _table(_replay_rows(sweep, folder)),
         LUCK_TEXT,
         "## Hindsight\n\nOur physics with its constants fitted to the judged rows themselves, against the constants "
@@ -221,18 +230,45 @@ def _reversal_rows(sweep: Judged) -> list[Row]:
     ]
 
 
-def _run_ahead_rows(sweep: Judged) -> list[Row]:
+def _full_rows(sweep: Judged) -> list[Row]:
     rows = []
     for name, pairs in (("calibrating", sweep.known), ("judged", sweep.judged)):
-        found = hanging_on(sweep.ours, pairs, RUN_AHEAD)
-        died = sum(bool(memory.ran_out) for _, memory in found)
+        found = on_full_device(sweep.ours, pairs)
+        for kind, members in (
+            ("no pipeline", [one for one in found if one[0].pp == 1]),
+            ("pipeline", [one for one in found if one[0].pp != 1]),
+        ):
+            died, lived = (sum(memory.ran_out is label for _, memory in members) for label in (True, False))
+            rows.append(
+                {
+                    "jobs": f"{name}, {kind}",
+                    "tensor ranks": ", ".join(sorted({str(run.tp) for run, _ in members}, key=int)),
+                    "died": str(died),
+                    "ran and then died": str(len(members) - died - lived),
+                    "lived": str(lived),
+                    "the next one dies": f"{(len(members) - lived + 1) / (len(members) + 2):.0%}",
+                }
+            )
+    return rows
+
+
+def _peak_rows(sweep: Judged) -> list[Row]:
+    said = {id(run): predict_memory(sweep.ours, memory) for run, memory in (*sweep.known, *sweep.judged)}
+    rows = []
+    for name, pairs in (("calibrating", sweep.known), ("judged", sweep.judged)):
+        replayed = replayed_peaks([run for run, _ in pairs], read_stack())
+        roomy = [(run, peak) for run, peak in replayed if peak < said[id(run)].usable_gib]
+        measured = np.array([(run.peak_mem_bytes or 0) / GIB for run, _ in roomy])
+        off = np.abs(np.array([peak for _, peak in roomy]) / measured - 1)
+        ours = np.abs(np.array([said[id(run)].taken_gib for run, _ in roomy]) / measured - 1)
         rows.append(
             {
                 "jobs": name,
-                "tensor ranks": ", ".join(sorted({str(run.tp) for run, _ in found}, key=int)),
-                "died": str(died),
-                "lived": str(len(found) - died),
-                "the next one dies": f"{(died + 1) / (len(found) + 2):.0%}",
+                "peaks": str(len(roomy)),
+                "replay: mean error": f"{off.mean():.1%}",
+                "median": f"{np.median(off):.1%}",
+                "ours: mean error": f"{ours.mean():.1%}",
+                "median of ours": f"{np.median(ours):.1%}",
             }
         )
     return rows

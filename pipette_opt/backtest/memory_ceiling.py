@@ -2,9 +2,9 @@
 How good anyone could be on judged runs: what like runs differ by, what hindsight attains, what a risk must refuse.
 
 *Twins*: jobs whose ranks do the same work with fewer replicas, as they were measured. *Reversals*: jobs that fitted
-although others with no more to hold did not, and jobs whose verdict hangs on one constant. *Hindsight*: the constants
-of our physics fitted to the judged runs themselves. *Refusals*: a prediction with some error must refuse, at a stated
-risk, jobs that fit with less room than that error.
+although others with no more to hold did not, and jobs that fill their device with what could be taken back.
+*Hindsight*: the constants of our physics fitted to the judged runs themselves. *Refusals*: a prediction with some error
+must refuse, at a stated risk, jobs that fit with less room than that error.
 """
 
 from collections import defaultdict
@@ -177,14 +177,14 @@ def _no_more(one: MeasuredRun, other: MeasuredRun) -> bool:
     return _model(one) == _model(other) and batch <= others and batch * (other.tp or 1) <= others * (one.tp or 1)
 
 
-def hanging_on(framework: Framework, pairs: Sequence[Pair], name: str) -> list[Pair]:
-    """Rows with a label whose need is beyond the device with that constant and is not without it."""
-    without = replace(framework, **{name: 0.0})  # type: ignore[arg-type]
+def on_full_device(framework: Framework, pairs: Sequence[Pair]) -> list[Pair]:
+    """Rows that would take more than there is, and would not without what the allocator can take back."""
+    back = replace(framework, run_ahead_buffers=0.0)
     found = []
     for run, memory in pairs:
-        needs = [predict_memory(one, memory) for one in (framework, without)]
-        beyond = [one.needed_gib > one.usable_gib for one in needs]
-        if memory.ran_out is not None and beyond == [True, False]:
+        least = predict_memory(back, memory)
+        most = float((memory.columns * framework.factor(memory.version) @ framework.vector()).max())
+        if least.needed_gib < least.usable_gib < most:
             found.append((run, memory))
     return found
 

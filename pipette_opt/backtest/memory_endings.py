@@ -1,11 +1,13 @@
-"""Measured jobs whose hosts run ahead of GPUs, replayed through the model of the allocator: which should live."""
+"""Measured jobs without a pipeline, replayed in nanotron's own order of allocations: peaks, and which should live."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipette_opt.backtest.cases import Case, make_cases
+from pipette_opt.backtest.memory import memory_config
 from pipette_opt.memory.allocator import DeviceFullError
 from pipette_opt.memory.framework import Framework
+from pipette_opt.memory.nanotron import replay_nanotron
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 from pipette_opt.units import GIB
@@ -21,7 +23,7 @@ class Ending:
     ran_out, replay_ran_out
         Whether the device was too small.
     num_waits
-        How often the replay took back all that waited on a full device.
+        How often the replay took back all that was late on a full device.
     """
 
     run: MeasuredRun
@@ -30,30 +32,40 @@ class Ending:
     num_waits: int
 
 
+def replayed_peaks(runs: Sequence[MeasuredRun], stack: StackSpec) -> list[tuple[MeasuredRun, float]]:
+    """Every run with a peak and no pipeline, and what its replay reserves where there is room, GiB."""
+    chosen = [run for run in runs if run.peak_mem_bytes is not None and run.pp == 1]
+    return [
+        (
+            case.run,
+            replay_nanotron(case.instance.model, case.instance.training, memory_config(case)).peaks.reserved_bytes
+            / GIB,
+        )
+        for case in make_cases(chosen, stack)
+        if isinstance(case, Case)
+    ]
+
+
 def endings(runs: Sequence[MeasuredRun], stack: StackSpec, framework: Framework) -> list[Ending]:
     """
     Of every run with a label, one replica and no pipeline.
 
-    Tensors are those of the trace, activations larger by the framework's share; as many gathered micro-batches as its
-    constant says are late; the device has what is usable, less NCCL's buffers of one group.
+    Nothing of the tensors is fitted; the device has what the framework says is usable, less NCCL's buffers of one
+    group.
     """
     chosen = [run for run in runs if run.oom is not None and run.dp == run.pp == 1]
     return [_ending(case, framework) for case in make_cases(chosen, stack) if isinstance(case, Case)]
 
 
 def _ending(case: Case, framework: Framework) -> Ending:
-    from pipette_opt.memory.late import replay_late
-
     run = case.run
     assert run.gpu is not None
     outside_gib = framework.unusable_gib + framework.group_gib
     try:
-        replayed = replay_late(
+        replayed = replay_nanotron(
             case.instance.model,
             case.instance.training,
             case.config,
-            behind=round(framework.run_ahead_buffers),
-            growth=1 + framework.activations,
             capacity_bytes=run.gpu.gpu.memory_bytes - int(outside_gib * GIB),
         )
     except DeviceFullError:

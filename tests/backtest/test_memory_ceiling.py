@@ -12,10 +12,10 @@ from pipette_opt.backtest.memory_ceiling import (
     OUR_FIT,
     STATIC_COLUMN,
     Pair,
-    hanging_on,
     hindsight,
     labelled_room,
     least_refusals,
+    on_full_device,
     relative_errors,
     reversals,
     twins,
@@ -98,15 +98,14 @@ def test_a_pipeline_or_replicas_make_no_reversal() -> None:
     assert reversals([dead], [pair(mbs=4, tp=4, dp=2, ran_out=False)]) == []
 
 
-@pytest.mark.parametrize(
-    ("counted", "label", "found"), [(70.0, True, 1), (70.0, None, 0), (50.0, False, 0), (90.0, True, 0)]
-)
-def test_a_verdict_hangs_on_what_it_would_lose(counted: float, label: bool | None, found: int) -> None:
-    """Twenty buffers of one GiB decide on 80 GiB whether 70 fit, and neither whether 50 do nor whether 90."""
-    run, memory = pair(mbs=1, counted=counted, ran_out=label)
-    memory.columns[0, COLUMNS.index("run_ahead_buffers")] = 1.0
-    framework = replace(BARE, run_ahead_buffers=20.0)
-    assert len(hanging_on(framework, [(run, memory)], "run_ahead_buffers")) == found
+@pytest.mark.parametrize(("counted", "found"), [(70.0, 1), (50.0, 0), (90.0, 0)])
+@pytest.mark.parametrize("name", ["run_ahead_buffers", "pile_up_buffers", "step_bytes"])
+def test_a_full_device_has_what_could_be_taken_back(name: str, counted: float, found: int) -> None:
+    """Twenty buffers of one GiB fill 80 GiB beside 70, not beside 50; and 90 are too many without them."""
+    run, memory = pair(mbs=1, counted=counted)
+    memory.columns[0, COLUMNS.index(name)] = 1.0
+    framework = replace(BARE, **{name: 20.0})  # type: ignore[arg-type]
+    assert len(on_full_device(framework, [(run, memory)])) == found
 
 
 def test_hindsight_is_no_worse_than_the_fit_it_starts_from() -> None:

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 from measured_runs import measured_run
 
-from pipette_opt.backtest.memory_endings import endings
+from pipette_opt.backtest.memory_endings import endings, replayed_peaks
 from pipette_opt.memory.framework import Framework
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 
-FRAMEWORK = Framework(activations=0.3, run_ahead_buffers=50.0)
+FRAMEWORK = Framework()
 
 
 def job(**changes: object) -> MeasuredRun:
-    """Eight tensor ranks, one replica: a gathered micro-batch of 16 is 256 MiB, 50 of them late are 12.5 GiB."""
+    """Eight tensor ranks, one replica, micro-batches of 16."""
     fields: dict[str, object] = {
         "num_gpus": 8,
         "num_layers": 16,
@@ -31,14 +31,24 @@ def job(**changes: object) -> MeasuredRun:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "died", "full"), [("a100-40gb", False, False), ("l4", False, True), ("v100-16gb", True, False)]
+    ("unusable_gib", "died", "full"), [(8.0, False, False), (10.0, False, True), (11.0, True, False)]
 )
-def test_a_job_lives_as_long_as_what_waits_is_enough(gpu: str, died: bool, full: bool) -> None:
-    """On a large device nothing is taken back, on a middle one all that waits, on a small one it is not enough."""
-    [ending] = endings([replace(job(), gpu=read_gpu_entry(gpu))], read_stack(), FRAMEWORK)
+def test_a_job_lives_as_long_as_what_is_late_is_enough(unusable_gib: float, died: bool, full: bool) -> None:
+    """With room nothing is taken back, with less all that is late, with little it is not enough."""
+    run = replace(job(), gpu=read_gpu_entry("a100-40gb"))
+    [ending] = endings([run], read_stack(), replace(FRAMEWORK, unusable_gib=unusable_gib))
     assert not ending.ran_out
     assert ending.replay_ran_out == died
     assert (ending.num_waits > 0) == full
+
+
+def test_peaks_of_jobs_without_a_pipeline_are_replayed() -> None:
+    """What has no peak, or a pipeline, is left out; replicas have a bucket of their gradients more."""
+    measured = [job(peak_mem_bytes=1), job(peak_mem_bytes=1, dp=2, num_gpus=16)]
+    others = [job(), job(peak_mem_bytes=1, pp=2, num_gpus=16)]
+    (first, alone), (_, shared) = replayed_peaks([*others, *measured], read_stack())
+    assert first is measured[0]
+    assert 10 < alone < shared < 40
 
 
 def test_only_labelled_jobs_of_one_replica_are_replayed() -> None:
