@@ -86,7 +86,7 @@ def test_deterministic_runs_repeat() -> None:
 def test_large_instances_are_searched_to_the_end() -> None:
     """Where little can be proven the time still goes into better placements, and the limit holds."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (16, 8, 1))
-    anneal(data, AnnealingParams(time_limit_s=None, max_moves=1000))  # compiled
+    search(data, SearchParams(time_limit_s=1.0, workers=2))  # compiled
     started = time.perf_counter()
     result = search(data, SearchParams(time_limit_s=6.0, workers=2))
     assert 5.0 < time.perf_counter() - started < 12.0

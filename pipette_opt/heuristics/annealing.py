@@ -2,41 +2,26 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from pipette_opt.heuristics import kernels, swaps
+from pipette_opt.heuristics import kernels
+from pipette_opt.heuristics.candidate_search import CandidateSearch
 from pipette_opt.heuristics.coarse import coarse_starts
 from pipette_opt.heuristics.common import checked_solution, result_of
-from pipette_opt.heuristics.compiled import evaluate, tables
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.types import IntArray
 
-MAX_CHUNK_MOVES = 1_000_000
-"""Moves of a restart of the general kernel at most, which cannot be stopped meanwhile."""
-
-CHUNK_S = 0.2
-"""Seconds of annealing after which time and stop are looked at, about."""
-
-GENERAL_HOT = 4.0
-"""Temperatures of the general kernel over those of the grid's: its moves see the hard maximum."""
-
 SHARED_MOVES = 100_000
 """Restarts of so many moves offer all that they have archived to the other candidates of the shape."""
 
-SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10.0, True))
-"""Of the restarts in turn: temperature factor, spread of the soft maxima over temperature, start from the best."""
-
-LARGE_CELLS = 256
-"""From here on a random start takes too long: annealing refines coarse placements."""
-
-LARGE_SCHEDULES = ((0.1, 10.0, True), (0.3, 10.0, True), (0.05, 5.0, True), (1.0, 10.0, True))
-"""The same for large grids."""
+TEMPERED_MOVES, MOST_TEMPERED_MOVES = 200_000, 2_000_000
+"""Instead of restarts of so many moves replicas go on, in turns of at most so many, unless the grid is large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +74,8 @@ class AnnealingParams:
             raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
 
 
-LONG_CELLS, LONG_SHARE = 24, 1 / 3
-"""From so many cells on a candidate that is alone has restarts that take this share of the time left: on many hosts a
-long one finds what several short ones do not."""
-
-REFINED_FACTOR, REFINED_SOFTNESS = 0.3, 10.0
-"""Temperature factor and spread with which a given placement is refined."""
+LONG_SHARE = 1 / 3
+"""Of the time left, for a restart of a large grid that is alone: a long one finds what several short ones do not."""
 
 
 class _Shapes:
@@ -103,7 +84,7 @@ class _Shapes:
     def __init__(self, data: ProblemData, start: Sequence[Solution], offer: Callable[[Solution], None] | None) -> None:
         self.data, self.offer = data, offer
         self.found: dict[tuple[int, int, int], list[IntArray]] = {}
-        self.searches: dict[tuple[int, int, int], list[_Search]] = {}
+        self.searches: dict[tuple[int, int, int], list[CandidateSearch]] = {}
         self.told: dict[int, int] = {}
         everything = np.arange(data.num_nodes)
         for one in start:
@@ -112,7 +93,7 @@ class _Shapes:
             nodes = np.concatenate([one.nodes.ravel(), np.setdiff1d(everything, one.nodes)])
             self.found.setdefault(data.candidates[one.candidate].grid, []).append(nodes)
 
-    def join(self, search: "_Search") -> None:
+    def join(self, search: CandidateSearch) -> None:
         """A new candidate starts with what others of its shape have, the first of a large shape with coarse starts."""
         if search.simple is not None and search.is_large and search.grid not in self.searches:
             starts = coarse_starts(self.data, self.data.candidates[search.index])
@@ -121,7 +102,7 @@ class _Shapes:
             search.offer(nodes)
         self.searches.setdefault(search.grid, []).append(search)
 
-    def share(self, search: "_Search", *, archive: bool) -> None:
+    def share(self, search: CandidateSearch, *, archive: bool) -> None:
         """What a candidate has found, to the others of its shape."""
         placements = [search.best_nodes.copy(), *(search.archived_nodes() if archive else ())]
         known = self.found.setdefault(search.grid, [])
@@ -133,7 +114,7 @@ class _Shapes:
                     other.offer(nodes)
             self._tell(other)
 
-    def _tell(self, search: "_Search") -> None:
+    def _tell(self, search: CandidateSearch) -> None:
         """Hand an improvement on."""
         if self.offer is None or search.best >= self.told.get(search.index, UNUSABLE_TICKS):
             return
@@ -141,121 +122,6 @@ class _Shapes:
         solution = checked_solution(self.data, search.index, search.cells())
         if solution is not None:
             self.offer(solution)
-
-
-class _Search:
-    """Annealing of one candidate; keeps the best placement found."""
-
-    def __init__(self, data: ProblemData, index: int, bound: int, params: AnnealingParams) -> None:
-        self.index, self.bound, self.params = index, bound, params
-        self.grid = data.candidates[index].grid
-        self.tables = tables(data, data.candidates[index])
-        self.simple = swaps.grid_of(self.tables) if swaps.has_grid(self.tables) else None
-        self.random = np.random.SeedSequence((params.seed, index)).generate_state(1, np.uint64) | np.uint64(1)
-        self.nodes = np.empty(data.num_nodes, dtype=np.int64)
-        self.best_nodes = self.nodes.copy()
-        self.best: int = UNUSABLE_TICKS
-        self.temperature, self.energy = 1.0, 0
-        self.restarts, self.moves_per_s = 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
-        cells = data.candidates[index].num_cells
-        self.is_large = cells >= LARGE_CELLS
-        self.archive = np.full((swaps.NUM_ARCHIVED, 2), -1, dtype=np.int64)
-        self.archived = np.zeros((swaps.NUM_ARCHIVED, cells), dtype=np.int64)
-        t = self.tables
-        self.finish = np.zeros((len(t.watched), self.grid[1]), dtype=np.int64)
-        self.ring = np.zeros(len(t.watched), dtype=np.int64)
-        self.times = np.zeros((6, len(t.row)), dtype=np.int64)
-
-    def offer(self, nodes: IntArray) -> None:
-        """Take a placement of all hosts, the grid first, if it is better and fits."""
-        if kernels.fits(self.tables, nodes):
-            value = self._value(nodes)
-            if value < self.best:
-                self.best, self.best_nodes = value, nodes.copy()
-
-    def archived_nodes(self) -> Iterator[IntArray]:
-        """Placements of the archive, spare hosts appended; the archive is emptied."""
-        everything = np.arange(len(self.nodes))
-        for place in np.flatnonzero(self.archive[:, 0] >= 0):
-            cells = self.archived[place]
-            yield np.concatenate([cells, np.setdiff1d(everything, cells)])
-        self.archive[:] = -1
-
-    def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
-        """One tuned annealing, by the next schedule."""
-        factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
-        self.restarts += 1
-        started = time.perf_counter()
-        energy = self._random_start()
-        if from_best and self.best < UNUSABLE_TICKS:
-            self.nodes[:] = self.best_nodes
-        scale = factor * max(energy - self.bound, 1)
-        hot, cold = self.params.hot * scale, self.params.cold * scale
-        if self.simple is None:
-            moves = min(moves, MAX_CHUNK_MOVES)
-            self._anneal_any(moves, GENERAL_HOT * hot, GENERAL_HOT * cold, min(softness, 3.0))
-        else:
-            moves = self._anneal_grid(moves, hot, cold, softness, is_over)
-        self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
-
-    def refine(self, nodes: IntArray, moves: int, is_over: Callable[[], bool]) -> None:
-        """Anneal from given hosts, coolly; all hosts, the grid first."""
-        scale = REFINED_FACTOR * max(self._random_start() - self.bound, 1)
-        self.nodes[:] = nodes
-        self._anneal_grid(moves, self.params.hot * scale, self.params.cold * scale, REFINED_SOFTNESS, is_over)
-
-    def _anneal_any(self, moves: int, hot: float, cold: float, softness: float) -> None:
-        trial_nodes = self.nodes.copy()
-        found = kernels.anneal_tuned(self.tables, self.nodes, trial_nodes, self.random, moves, hot, cold, softness)
-        if found < self.best:
-            self.best, self.best_nodes = int(found), trial_nodes
-
-    def _anneal_grid(self, moves: int, hot: float, cold: float, softness: float, is_over: Callable[[], bool]) -> int:
-        """In parts, so that it can be stopped; returns how many moves were made."""
-        chunk = max(1, int(CHUNK_S * self.moves_per_s) // swaps.REBUILD) * swaps.REBUILD
-        for begin in range(0, moves, chunk):
-            if begin and is_over():
-                return begin
-            end = min(begin + chunk, moves)
-            self.best = int(
-                swaps.anneal_grid(
-                    self.simple,
-                    self.nodes,
-                    self.best,
-                    self.best_nodes,
-                    self.random,
-                    begin,
-                    end,
-                    moves,
-                    hot,
-                    cold,
-                    softness,
-                    self.archive,
-                    self.archived,
-                )
-            )
-        return moves
-
-    def proceed(self, moves: int) -> None:
-        """Some more moves of Pipette's annealing."""
-        if self.best == UNUSABLE_TICKS:
-            self.energy = self._random_start()
-            self.best = self.energy
-            self.best_nodes = self.nodes.copy()
-        self.temperature, self.energy, self.best = kernels.anneal_pipette(
-            self.tables, self.nodes, self.best_nodes, self.random, moves, self.temperature, self.energy, self.best
-        )
-
-    def cells(self) -> IntArray:
-        """Hosts of the best placement, in the grid's shape."""
-        return self.best_nodes[: int(np.prod(self.grid))].reshape(self.grid)
-
-    def _random_start(self) -> int:
-        kernels.random_start(self.tables, self.nodes, self.random)
-        return self._value(self.nodes)
-
-    def _value(self, nodes: IntArray) -> int:
-        return int(evaluate(self.tables, nodes, self.finish, self.ring, self.times))
 
 
 class _Budget:
@@ -276,9 +142,9 @@ class _Budget:
             return True
         return self.ends is not None and time.perf_counter() >= self.ends
 
-    def long_restart(self, search: _Search) -> int:
-        """Moves of a restart that takes its share of the time left, on many hosts; else 0."""
-        if self.ends is None or np.prod(search.grid) < LONG_CELLS:
+    def long_restart(self, search: CandidateSearch) -> int:
+        """Moves of a restart that takes its share of the time left; 0 if there is no limit."""
+        if self.ends is None:
             return 0
         return int(LONG_SHARE * max(0.0, self.ends - time.perf_counter()) * search.moves_per_s)
 
@@ -307,7 +173,8 @@ def anneal(
     Place the promising candidates by simulated annealing.
 
     The tuned variant gives the candidates whose optimistic time is below the best found restarts of doubling length,
-    the better half of them in every round; Pipette's gives every candidate an equal part of the budget.
+    then replica exchange, the better half of them in every round; Pipette's gives every candidate an equal part of the
+    budget.
 
     Parameters
     ----------
@@ -345,7 +212,8 @@ def refine(
 ) -> Solution | None:
     """The best placement near a given one; ``None`` if it breaks a rule, or the fast kernel does not know the form."""
     index = solution.candidate
-    search = _Search(data, index, optimistic_ticks(data, data.candidates[index]), AnnealingParams(seed=seed))
+    bound, params = optimistic_ticks(data, data.candidates[index]), AnnealingParams(seed=seed)
+    search = CandidateSearch(data, index, bound, seed=seed, hot=params.hot, cold=params.cold)
     rest = np.setdiff1d(np.arange(data.num_nodes), solution.nodes)
     nodes = np.concatenate([solution.nodes.ravel(), rest])
     if search.simple is None or len(nodes) != data.num_nodes or not kernels.fits(search.tables, nodes):
@@ -361,9 +229,9 @@ def _run_tuned(
     bounds: list[int],
     budget: _Budget,
     shapes: "_Shapes",
-) -> list[_Search]:
+) -> list[CandidateSearch]:
     """Restarts of doubling length; each round goes on with the better half of the candidates still open."""
-    searches: list[_Search] = []
+    searches: list[CandidateSearch] = []
     best = UNUSABLE_TICKS
     pool_share = _Share(budget, 3)
     num_promising = 0
@@ -373,7 +241,7 @@ def _run_tuned(
         over = budget.is_over if promising else pool_share.is_over or len(searches) - num_promising >= params.pool_size
         if searches and (over or bounds[index] > best * (1 + params.pool_gap)):
             break
-        search = _Search(data, index, bounds[index], params)
+        search = CandidateSearch(data, index, bounds[index], seed=params.seed, hot=params.hot, cold=params.cold)
         searches.append(search)
         shapes.join(search)
         search.restart(budget.take(params.first_moves), lambda: budget.is_over)
@@ -384,27 +252,37 @@ def _run_tuned(
         moves *= 2
         active = sorted((s for s in active if s.bound < best), key=lambda s: (s.best, s.index))
         active = active[: max(3, len(active) // 2)]
-        if len(active) == 1:
-            moves = max(moves, budget.long_restart(active[0]))
         for search in active:
             if budget.is_over:
                 break
-            search.restart(budget.take(moves, search.moves_per_s), lambda: budget.is_over)
+            _take_turn(search, moves, budget, alone=len(active) == 1)
             shapes.share(search, archive=moves >= SHARED_MOVES)
             best = min(best, *(one.best for one in shapes.searches[search.grid]))
     return searches
 
 
+def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: bool) -> None:
+    """A restart, or some moves of the replicas."""
+    if search.simple is None or search.is_large:
+        longer = budget.long_restart(search) if alone else 0
+        search.restart(budget.take(max(moves, longer), search.moves_per_s), lambda: budget.is_over)
+    elif moves < TEMPERED_MOVES:
+        search.restart(budget.take(moves, search.moves_per_s), lambda: budget.is_over)
+    else:
+        turn = budget.take(min(moves, MOST_TEMPERED_MOVES), search.moves_per_s)
+        search.temper(turn, lambda: budget.is_over)
+
+
 def _run_pipette(
     data: ProblemData, params: AnnealingParams, order: list[int], bounds: list[int], budget: _Budget
-) -> list[_Search]:
+) -> list[CandidateSearch]:
     """Every candidate in turn, with an equal share of what is left."""
-    searches: list[_Search] = []
+    searches: list[CandidateSearch] = []
     chunk = min(params.first_moves, 5_000)
     for position, index in enumerate(order):
         if searches and budget.is_over:
             break
-        search = _Search(data, index, bounds[index], params)
+        search = CandidateSearch(data, index, bounds[index], seed=params.seed, hot=params.hot, cold=params.cold)
         searches.append(search)
         share = _Share(budget, len(order) - position)
         search.proceed(budget.take(chunk))

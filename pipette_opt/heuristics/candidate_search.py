@@ -1,0 +1,241 @@
+"""
+Annealing of one candidate: restarts from hot to cold, and replicas at several temperatures that exchange placements.
+
+A restart needs to know its length beforehand. Replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986) does not:
+hot replicas cross from valley to valley, what looks good moves down the ladder to the cold ones. With the same seed a
+longer run does what a shorter one did, and goes on.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pipette_opt.heuristics import kernels, swaps
+from pipette_opt.heuristics.compiled import evaluate, tables
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.types import IntArray
+
+CHUNK_S = 0.2
+"""Seconds of annealing after which time and stop are looked at, about."""
+
+MAX_CHUNK_MOVES = 1_000_000
+"""Moves of a restart of the general kernel at most, which cannot be stopped meanwhile."""
+
+GENERAL_HOT = 4.0
+"""Temperatures of the general kernel over those of the grid's: its moves see the hard maximum."""
+
+SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10.0, True))
+"""Of the restarts in turn: temperature factor, spread of the soft maxima over temperature, start from the best."""
+
+LARGE_CELLS = 256
+"""From here on a random start takes too long: annealing refines coarse placements."""
+
+LARGE_SCHEDULES = ((0.1, 10.0, True), (0.3, 10.0, True), (0.05, 5.0, True), (1.0, 10.0, True))
+"""The same for large grids."""
+
+REFINED_FACTOR, REFINED_SOFTNESS = 0.3, 10.0
+"""Temperature factor and spread with which a given placement is refined."""
+
+NUM_REPLICAS, REPLICA_SOFTNESS = 10, 10.0
+HOTTEST, HOTTEST_CELLS, COLDEST = 1.5, 64, 3.0
+"""Of the replicas: temperatures over the hottest and the coldest of a restart; hotter on fewer cells than so many, as
+one exchange changes more of the whole there."""
+
+QUENCH_EVERY, QUENCH_FACTOR = 10, 0.1
+"""Exchanges between restarts from the best replica, and their temperature factor; they have a tenth of the moves."""
+
+
+class CandidateSearch:
+    """
+    Annealing of one candidate; keeps the best placement found.
+
+    Parameters
+    ----------
+    bound
+        The least its objective can be.
+    hot, cold
+        First and last temperature of a restart, as share of what the start could improve.
+    """
+
+    def __init__(self, data: ProblemData, index: int, bound: int, *, seed: int, hot: float, cold: float) -> None:
+        self.index, self.bound, self.hot, self.cold = index, bound, hot, cold
+        self.grid = data.candidates[index].grid
+        self.tables = tables(data, data.candidates[index])
+        self.simple = swaps.grid_of(self.tables) if swaps.has_grid(self.tables) else None
+        self.random = np.random.SeedSequence((seed, index)).generate_state(1, np.uint64) | np.uint64(1)
+        self.nodes = np.empty(data.num_nodes, dtype=np.int64)
+        self.best_nodes = self.nodes.copy()
+        self.best: int = UNUSABLE_TICKS
+        self.temperature, self.energy = 1.0, 0
+        self.replicas: _Replicas | None = None
+        self.restarts, self.moves_per_s = 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
+        cells = data.candidates[index].num_cells
+        self.is_large = cells >= LARGE_CELLS
+        self.archive = np.full((swaps.NUM_ARCHIVED, 2), -1, dtype=np.int64)
+        self.archived = np.zeros((swaps.NUM_ARCHIVED, cells), dtype=np.int64)
+        t = self.tables
+        self.finish = np.zeros((len(t.watched), self.grid[1]), dtype=np.int64)
+        self.ring = np.zeros(len(t.watched), dtype=np.int64)
+        self.times = np.zeros((6, len(t.row)), dtype=np.int64)
+
+    def offer(self, nodes: IntArray) -> None:
+        """Take a placement of all hosts, the grid first, if it is better and fits."""
+        if kernels.fits(self.tables, nodes):
+            value = self.value(nodes)
+            if value < self.best:
+                self.best, self.best_nodes = value, nodes.copy()
+
+    def archived_nodes(self) -> Iterator[IntArray]:
+        """Placements of the archive, spare hosts appended; the archive is emptied."""
+        everything = np.arange(len(self.nodes))
+        for place in np.flatnonzero(self.archive[:, 0] >= 0):
+            cells = self.archived[place]
+            yield np.concatenate([cells, np.setdiff1d(everything, cells)])
+        self.archive[:] = -1
+
+    def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
+        """One tuned annealing, by the next schedule."""
+        factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
+        self.restarts += 1
+        started = time.perf_counter()
+        energy = self.random_start()
+        if from_best and self.best < UNUSABLE_TICKS:
+            self.nodes[:] = self.best_nodes
+        scale = factor * max(energy - self.bound, 1)
+        hot, cold = self.hot * scale, self.cold * scale
+        if self.simple is None:
+            moves = min(moves, MAX_CHUNK_MOVES)
+            self._anneal_any(moves, GENERAL_HOT * hot, GENERAL_HOT * cold, min(softness, 3.0))
+        else:
+            moves = self._anneal_grid(moves, hot, cold, softness, is_over)
+        self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
+
+    def refine(self, nodes: IntArray, moves: int, is_over: Callable[[], bool]) -> None:
+        """Anneal from given hosts, coolly; all hosts, the grid first."""
+        scale = REFINED_FACTOR * max(self.random_start() - self.bound, 1)
+        self.nodes[:] = nodes
+        self._anneal_grid(moves, self.hot * scale, self.cold * scale, REFINED_SOFTNESS, is_over)
+
+    def temper(self, moves: int, is_over: Callable[[], bool]) -> None:
+        """Go on with the replicas for about so many moves; for candidates with the grid's kernel."""
+        if self.replicas is None:
+            self.replicas = _Replicas(self)
+        self.replicas.run(moves, is_over)
+
+    def _anneal_any(self, moves: int, hot: float, cold: float, softness: float) -> None:
+        trial_nodes = self.nodes.copy()
+        found = kernels.anneal_tuned(self.tables, self.nodes, trial_nodes, self.random, moves, hot, cold, softness)
+        if found < self.best:
+            self.best, self.best_nodes = int(found), trial_nodes
+
+    def _anneal_grid(self, moves: int, hot: float, cold: float, softness: float, is_over: Callable[[], bool]) -> int:
+        """In parts, so that it can be stopped; returns how many moves were made."""
+        chunk = max(1, int(CHUNK_S * self.moves_per_s) // swaps.REBUILD) * swaps.REBUILD
+        for begin in range(0, moves, chunk):
+            if begin and is_over():
+                return begin
+            end = min(begin + chunk, moves)
+            self.anneal_part(self.nodes, begin, end, moves, hot, cold, softness)
+        return moves
+
+    def anneal_part(
+        self, nodes: IntArray, begin: int, end: int, moves: int, hot: float, cold: float, softness: float
+    ) -> None:
+        """Moves ``begin`` to ``end`` of so many, by the grid's kernel; ``nodes`` are changed in place."""
+        self.best = int(
+            swaps.anneal_grid(
+                self.simple,
+                nodes,
+                self.best,
+                self.best_nodes,
+                self.random,
+                begin,
+                end,
+                moves,
+                hot,
+                cold,
+                softness,
+                self.archive,
+                self.archived,
+            )
+        )
+
+    def proceed(self, moves: int) -> None:
+        """Some more moves of Pipette's annealing."""
+        if self.best == UNUSABLE_TICKS:
+            self.energy = self.random_start()
+            self.best = self.energy
+            self.best_nodes = self.nodes.copy()
+        self.temperature, self.energy, self.best = kernels.anneal_pipette(
+            self.tables, self.nodes, self.best_nodes, self.random, moves, self.temperature, self.energy, self.best
+        )
+
+    def cells(self) -> IntArray:
+        """Hosts of the best placement, in the grid's shape."""
+        return self.best_nodes[: int(np.prod(self.grid))].reshape(self.grid)
+
+    def random_start(self) -> int:
+        """Hosts at random into ``nodes``; their objective."""
+        kernels.random_start(self.tables, self.nodes, self.random)
+        return self.value(self.nodes)
+
+    def value(self, nodes: IntArray) -> int:
+        """The objective of hosts."""
+        return int(evaluate(self.tables, nodes, self.finish, self.ring, self.times))
+
+
+class _Replicas:
+    """Placements of one candidate at temperatures from hot to cold."""
+
+    def __init__(self, search: CandidateSearch) -> None:
+        self.search = search
+        self.scale = max(search.random_start() - search.bound, 1)
+        hottest = HOTTEST * max(1.0, HOTTEST_CELLS / search.archived.shape[1])
+        self.temperatures = self.scale * np.geomspace(hottest * search.hot, COLDEST * search.cold, NUM_REPLICAS)
+        self.nodes = [search.nodes.copy()]
+        for _ in range(NUM_REPLICAS - 1):
+            search.random_start()
+            self.nodes.append(search.nodes.copy())
+        self.best = UNUSABLE_TICKS
+        self.rounds = 0
+
+    def run(self, moves: int, is_over: Callable[[], bool]) -> None:
+        """Rounds of moves and exchanges; what others found since the last run starts at the coldest."""
+        search = self.search
+        if search.best < self.best:
+            self.nodes[-1] = search.best_nodes.copy()
+        left, started = moves, time.perf_counter()
+        while left > 0 and not (left < moves and is_over()):
+            left -= self._round()
+        search.moves_per_s = (moves - left) / max(time.perf_counter() - started, 1e-9)
+        self.best = search.best
+
+    def _round(self) -> int:
+        """A few moves of each replica, then exchanges; returns how many moves were made."""
+        search = self.search
+        for nodes, temperature in zip(self.nodes, self.temperatures.tolist(), strict=True):
+            search.anneal_part(nodes, 0, swaps.REBUILD, swaps.REBUILD, temperature, temperature, REPLICA_SOFTNESS)
+        energies = [search.value(nodes) for nodes in self.nodes]
+        for hotter in range(self.rounds % 2, NUM_REPLICAS - 1, 2):
+            colder = hotter + 1
+            gain = (energies[colder] - energies[hotter]) * (
+                1 / self.temperatures[colder] - 1 / self.temperatures[hotter]
+            )
+            if gain >= 0 or kernels.uniform(search.random) < np.exp(gain):
+                self.nodes[hotter], self.nodes[colder] = self.nodes[colder], self.nodes[hotter]
+                energies[hotter], energies[colder] = energies[colder], energies[hotter]
+        self.rounds += 1
+        made = NUM_REPLICAS * swaps.REBUILD
+        if self.rounds % QUENCH_EVERY == 0:
+            made += self._quench(int(np.argmin(energies)))
+        return made
+
+    def _quench(self, replica: int) -> int:
+        """A cool restart from a copy of a replica."""
+        search, moves = self.search, NUM_REPLICAS * QUENCH_EVERY // 10 * swaps.REBUILD
+        scale = QUENCH_FACTOR * self.scale
+        search.anneal_part(
+            self.nodes[replica].copy(), 0, moves, moves, search.hot * scale, search.cold * scale, REPLICA_SOFTNESS
+        )
+        return moves
