@@ -32,3 +32,14 @@ class InfeasibleError(PipetteError):
 
 class PlanError(PipetteError):
     """A finished plan breaks a rule; raised by ``verify``."""
+
+
+def shown(value: object) -> str:
+    """A value for an error message, short; empty fields are called so."""
+    if value is None:
+        return "nothing"
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."

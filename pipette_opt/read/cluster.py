@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from pipette_opt.errors import InputError
+from pipette_opt.errors import InputError, shown
 from pipette_opt.files import write_atomically
-from pipette_opt.read.fields import Fields, did_you_mean, shown
+from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpus import GPU_FIELDS, parse_gpu, read_gpu, read_gpu_catalogue, read_gpu_entry
 from pipette_opt.read.hosts import compress_hosts

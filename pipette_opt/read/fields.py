@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
-from pipette_opt.errors import InputError
+from pipette_opt.errors import InputError, shown
 from pipette_opt.types import is_number
 
 LARGEST_WHOLE = 2**31 - 1
@@ -117,14 +117,3 @@ class Fields:
         if not is_number(value) or value < 0 or (above_zero and value == 0):
             raise InputError(self.where, f"{name} must be a number {wanted}, got {shown(value)}.")
         return float(value)
-
-
-def shown(value: object) -> str:
-    """A value for an error message, short; empty fields are called so."""
-    if value is None:
-        return "nothing"
-    try:
-        text = repr(value)
-    except ValueError:  # Python prints no whole number of more than 4,300 digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."

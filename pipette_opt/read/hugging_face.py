@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipette_opt.errors import InputError
-from pipette_opt.read.fields import Fields, shown
+from pipette_opt.errors import InputError, shown
+from pipette_opt.read.fields import Fields
 from pipette_opt.specs import ModelSpec
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.errors import InputError
-from pipette_opt.read.fields import shown
+from pipette_opt.errors import InputError, shown
 from pipette_opt.read.files import read_json, read_text
 from pipette_opt.types import FloatArray, is_number, read_only
 from pipette_opt.units import GB

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pipette_opt.errors import InputError
+from pipette_opt.errors import InputError, shown
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.read.fields import shown
 from pipette_opt.specs import ModelSpec
 from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 

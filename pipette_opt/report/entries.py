@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pipette_opt.errors import InputError
+from pipette_opt.errors import InputError, shown
 from pipette_opt.types import LARGEST_EXACT, is_number
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Entries:
     def __init__(self, where: str, path: str, data: object) -> None:
         self.where, self.path = where, path
         if not isinstance(data, Mapping):
-            raise damaged(where, path, f"must be a mapping of fields, got {_shown(data)}.")
+            raise damaged(where, path, f"must be a mapping of fields, got {shown(data)}.")
         self.data: Mapping[str, Any] = data
 
     def at(self, name: str) -> str:
@@ -120,9 +120,4 @@ class Entries:
         return float(value)
 
     def _wrong(self, name: str, wanted: str, value: object) -> InputError:
-        return damaged(self.where, self.at(name), f"must be {wanted}, got {_shown(value)}.")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        return damaged(self.where, self.at(name), f"must be {wanted}, got {shown(value)}.")

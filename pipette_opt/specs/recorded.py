@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pipette_opt.errors import InputError
+from pipette_opt.errors import InputError, shown
 from pipette_opt.types import LARGEST_EXACT, is_number
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def recorded_spec(spec: type[T], data: object, where: str) -> T:
         If a field is missing, unknown, or of another type than the spec's, or if the spec refuses its value.
     """
     if not isinstance(data, Mapping):
-        raise InputError(where, f"must be a mapping of fields, got {_shown(data)}.")
+        raise InputError(where, f"must be a mapping of fields, got {shown(data)}.")
     hints = get_type_hints(spec)
     for name in data:
         if name not in hints:
@@ -55,7 +55,7 @@ def _value(value: object, hint: Any, where: str, name: str) -> Any:
             return tuple(_value(entry, inner, where, f"{name}[{index}]") for index, entry in enumerate(value))
         if _fits(value, one):
             return value
-    raise InputError(where, f"{name} must be {_words(hint)}, got {_shown(value)}.")
+    raise InputError(where, f"{name} must be {_words(hint)}, got {shown(value)}.")
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -92,8 +92,3 @@ def _words(hint: Any) -> str:
         return "a list"
     plain = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
     return "null" if hint is types.NoneType else plain.get(hint, "a mapping")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

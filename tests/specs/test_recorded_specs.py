@@ -77,7 +77,7 @@ WRONG: list[tuple[Any, str, object, str]] = [
     (MODEL, "num_experts", "8", "num_experts must be a whole number or null, got '8'"),
     (MODEL, "gated_linear_unit", 1, "gated_linear_unit must be true or false, got 1"),
     (MODEL, "normalization", "x", "normalization must be one of LayerNorm, RMSNorm, got 'x'"),
-    (MODEL, "hidden_dropout", None, "hidden_dropout must be a finite number, got None"),
+    (MODEL, "hidden_dropout", None, "hidden_dropout must be a finite number, got nothing"),
     (MODEL, "hidden_dropout", 1, r"hidden_dropout must be in \[0, 1\), got 1"),
     (TRAINING, "global_batch_size", 10**12, "global_batch_size must be at most 1,000,000,000, got 1e\\+12"),
     (TRAINING, "flash_version", 2.0, "flash_version must be one of 1, 2, got 2.0"),
