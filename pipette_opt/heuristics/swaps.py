@@ -7,14 +7,21 @@ exponentials; its logarithm is a soft maximum over the columns' times plus one o
 once a restart has begun.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
-from pipette_opt.heuristics.compiled import ASYNC, BLOCKING, Tables
+from pipette_opt.heuristics.grid_moves import cell_of_slowest_column, cell_of_slowest_hop, draw_move
 from pipette_opt.heuristics.kernels import below, uniform
+from pipette_opt.heuristics.plain_grid import (
+    column_times,
+    embedding,
+    ends_below,
+    objective,
+    read_placement,
+    slowest_hop,
+)
+from pipette_opt.heuristics.plain_grid import grid_of as grid_of
+from pipette_opt.heuristics.plain_grid import has_grid as has_grid
 from pipette_opt.jit import njit
-from pipette_opt.types import IntArray
 
 NUM_THRESHOLDS = 1 << 12
 """Random thresholds of a restart; drawn once, used in turn from a random place on."""
@@ -24,187 +31,6 @@ REBUILD = 4096
 
 NUM_ARCHIVED = 16
 """Placements kept that are not worse in both of two terms, the pipelines' and the rings'."""
-
-
-class Grid(NamedTuple):
-    """
-    A candidate as the kernel reads it; ``W`` watched stages (:class:`~pipette_opt.heuristics.compiled.Tables`).
-
-    Parameters
-    ----------
-    sizes
-        Rows, columns, hosts listed, stages, watched stages, micro-batches, 1 if sends are blocking.
-    link
-        Transfer there and back, shape ``(M, M, 2)``.
-    cost
-        Forward and backward of each stage on each host, shape ``(pp, M)``.
-    inside
-        Transfer to the next stage of the same host, one way.
-    row_back, own_back
-        What a host takes to pass a gradient back through its row, shape ``(P, M)``, and through the stages of the row
-        before each watched one, shape ``(W, M)``.
-    hop
-        Reduction of a stage of each class if (i, j) is its slowest hop, shape ``(num_classes, M, M)``.
-    which, floor, watched_row
-        Class, least reduction and grid row of each watched stage, shape ``(W,)``.
-    first_watched
-        Where the watched stages of each row begin, shape ``(P + 1,)``.
-    """
-
-    sizes: IntArray
-    link: IntArray
-    cost: IntArray
-    inside: int
-    row_back: IntArray
-    own_back: IntArray
-    hop: IntArray
-    which: IntArray
-    floor: IntArray
-    first_watched: IntArray
-    watched_row: IntArray
-    embedding: IntArray
-    embedding_floor: int
-    optimizer: int
-    allowed: np.ndarray
-
-
-def has_grid(t: Tables) -> bool:
-    """Whether this kernel knows the candidate: one host for each cell, and a closed form."""
-    return int(t.shape[2]) == 1 and int(t.scalars[0]) in (BLOCKING, ASYNC)
-
-
-def grid_of(t: Tables) -> Grid:
-    """The candidate of the tables, rearranged."""
-    P, D = int(t.shape[0]), int(t.shape[1])
-    pp, M, W = len(t.row), len(t.kind), len(t.watched)
-    forward, backward = t.forward[t.kind].T, t.backward[t.kind].T  # (pp, M)
-    inside = int(t.scalars[2])
-    first_stage = np.searchsorted(t.row, np.arange(P))
-    passing = backward + inside  # of a stage whose next is on the same host
-    row_back = np.stack([passing[t.row == row].sum(axis=0) - inside for row in range(P)])
-    own_back = np.stack([passing[first_stage[t.row[stage]] : stage].sum(axis=0) for stage in t.watched])
-    return Grid(
-        sizes=np.array([P, D, M, pp, W, t.scalars[1], t.scalars[0] == BLOCKING], dtype=np.int64),
-        link=np.stack([t.p2p, t.p2p.T], axis=-1) if P > 1 else np.zeros((M, M, 2), dtype=np.int64),
-        cost=np.ascontiguousarray(forward + backward),
-        inside=inside,
-        row_back=np.ascontiguousarray(row_back),
-        own_back=np.ascontiguousarray(own_back),
-        hop=t.ring,
-        which=np.ascontiguousarray(t.ring_class[t.watched]),
-        floor=np.ascontiguousarray(t.ring_floor[t.watched]),
-        first_watched=t.first_watched.astype(np.int64),
-        watched_row=np.ascontiguousarray(t.row[t.watched].astype(np.int64)),
-        embedding=t.embedding,
-        embedding_floor=int(t.scalars[5]),
-        optimizer=int(t.scalars[3]),
-        allowed=t.allowed,
-    )
-
-
-@njit(cache=True, nogil=True)
-def _column(d, pp, work, between, wait, guess, blocking):  # type: ignore[no-untyped-def]
-    """Round trip and period of a column, from what its stages and transfers take; ``guess``: a period near it."""
-    total = np.int64(0)
-    period = np.int64(0)
-    before = np.int64(0)
-    if blocking:
-        for s in range(pp):
-            value = work[d, s]
-            total += value + between[d, s]
-            period = max(period, before + value + wait[d, s])
-            before = wait[d, s]
-        return total, period
-    for s in range(pp):
-        total += work[d, s] + between[d, s]
-    period = guess
-    reached = False
-    while True:  # the largest mean over runs of stages, rounded up: Newton's method, at first from either side
-        best = np.int64(-1) << 62
-        best_sum = np.int64(0)
-        best_length = np.int64(1)
-        excess = np.int64(-1)
-        run_sum = np.int64(0)
-        length = np.int64(0)
-        link = np.int64(0)
-        for s in range(pp):
-            value = work[d, s]
-            if excess + link > 0:
-                excess += link + value - period
-                run_sum += link + value
-                length += 1
-            else:
-                excess = value - period
-                run_sum = value
-                length = np.int64(1)
-            if excess > best:
-                best = excess
-                best_sum = run_sum
-                best_length = length
-            link = between[d, s]
-        if best == 0 or (best < 0 and reached):
-            return total, period
-        period = -((-best_sum) // best_length)
-        reached = True
-
-
-@njit(cache=True, nogil=True)
-def _finish(g, nodes, total, finish):  # type: ignore[no-untyped-def]
-    """When each watched stage of each column has finished, into ``finish``, shape ``(W, D)``."""
-    D, W = g.sizes[1], g.sizes[4]
-    for d in range(D):
-        before = np.int64(0)
-        row = 0
-        for index in range(W):
-            while row < g.watched_row[index]:
-                here, there = nodes[row * D + d], nodes[(row + 1) * D + d]
-                before += g.row_back[row, here] + g.link[here, there, 1]
-                row += 1
-            finish[index, d] = total[d] - before - g.own_back[index, nodes[row * D + d]]
-
-
-@njit(cache=True, nogil=True)
-def _ends_below(g, nodes, d, total, ring, limit):  # type: ignore[no-untyped-def]
-    """Whether all watched stages of one column are reduced before ``limit``."""
-    D, W = g.sizes[1], g.sizes[4]
-    if total + ring[0] >= limit:
-        return False
-    before = np.int64(0)
-    row = 0
-    for index in range(W):
-        while row < g.watched_row[index]:
-            here, there = nodes[row * D + d], nodes[(row + 1) * D + d]
-            before += g.row_back[row, here] + g.link[here, there, 1]
-            row += 1
-        if total - before - g.own_back[index, nodes[row * D + d]] + ring[index] >= limit:
-            return False
-    return True
-
-
-@njit(cache=True, nogil=True)
-def _objective(g, nodes, total, finish, ring):  # type: ignore[no-untyped-def]
-    """The integer objective; fills ``finish``."""
-    P, D, W = g.sizes[0], g.sizes[1], g.sizes[4]
-    _finish(g, nodes, total, finish)
-    worst = np.int64(0)
-    ends = np.int64(0)
-    for index in range(W):
-        latest = np.int64(0)
-        for d in range(D):
-            latest = max(latest, finish[index, d])
-        worst = max(worst, latest + ring[index])
-        if index == 0 or index == W - 1:
-            ends = max(ends, latest + ring[index])
-    return max(worst, ends + _embedding(g, nodes, P, D)) + g.optimizer
-
-
-@njit(cache=True, nogil=True)
-def _embedding(g, nodes, P, D):  # type: ignore[no-untyped-def]
-    slowest = np.int64(g.embedding_floor)
-    if g.embedding.shape[0] > 0:
-        for d in range(D):
-            slowest = max(slowest, g.embedding[nodes[d], nodes[(P - 1) * D + d]])
-    return slowest
 
 
 @njit(cache=True, nogil=True)
@@ -234,62 +60,31 @@ def _keep(archive, archived, nodes, column, ring):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _draw_move(choice, P, D, M, nodes, first, second, state):  # type: ignore[no-untyped-def]
-    """Pairs of cells to exchange, into ``first`` and ``second``; returns how many."""
-    cells = P * D
-    if choice < 86 or cells < 3:  # two cells, or a cell and a spare host
-        i = below(state, cells)
-        j = below(state, M - 1)
-        first[0] = i
-        second[0] = j + 1 if j >= i else j
-        return 1
-    if choice < 93:  # two columns, or their tails from a row on
-        c, d = below(state, D), below(state, D)
-        if c == d:
-            return 0
-        start = below(state, P) if choice < 90 else 0
-        for row in range(start, P):
-            first[row - start] = row * D + c
-            second[row - start] = row * D + d
-        return P - start
-    if choice < 95:  # two rows
-        r, s = below(state, P), below(state, P)
-        if r == s:
-            return 0
+def _weigh(total, finish, ring, tied, tau, column_weight, ring_weight, offset):  # type: ignore[no-untyped-def]
+    """
+    Weight of each column and ring in the soft maxima of temperature ``tau``; returns the times that weigh 1.
+
+    A ring counts with ``offset`` ticks less: by which its stage is finished before the columns, on average, and at both
+    ends what tied embeddings (``tied``) add.
+    """
+    D, W = len(total), len(ring)
+    column_reference = 0.0
+    for d in range(D):
+        column_reference = max(column_reference, np.float64(total[d]))
+    ring_reference = -1e300
+    for index in range(W):
+        late = 0.0
         for d in range(D):
-            first[d] = r * D + d
-            second[d] = s * D + d
-        return D
-    number = 0
-    if choice < 97:  # some rows in reverse order, in all columns or in one
-        low, high = below(state, P), below(state, P)
-        low, high = min(low, high), max(low, high)
-        begin, end = 0, D
-        if choice < 96:
-            begin = below(state, D)
-            end = begin + 1
-        while low < high:
-            for d in range(begin, end):
-                first[number] = low * D + d
-                second[number] = high * D + d
-                number += 1
-            low += 1
-            high -= 1
-        return number
-    low, high = below(state, D), below(state, D)  # some columns in reverse order, in all rows or in one
-    low, high = min(low, high), max(low, high)
-    begin, end = 0, P
-    if choice < 99:
-        begin = below(state, P)
-        end = begin + 1
-    while low < high:
-        for r in range(begin, end):
-            first[number] = r * D + low
-            second[number] = r * D + high
-            number += 1
-        low += 1
-        high -= 1
-    return number
+            late += np.float64(total[d] - finish[index, d])
+        offset[index] = late / D
+        if index == 0 or index == W - 1:
+            offset[index] -= np.float64(tied)
+        ring_reference = max(ring_reference, np.float64(ring[index]) - offset[index])
+    for d in range(D):
+        column_weight[d] = np.exp((np.float64(total[d]) - column_reference) / tau)
+    for index in range(W):
+        ring_weight[index] = np.exp((np.float64(ring[index]) - offset[index] - ring_reference) / tau)
+    return column_reference, ring_reference
 
 
 @njit(cache=True, nogil=True)
@@ -318,7 +113,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
     blocking = g.sizes[6] == 1
     cells = P * D
     link, ring_of, which, floor = g.link, g.hop, g.which, g.floor
-    cost, inside = g.cost, g.inside
+    cost = g.cost
     first_watched, watched_row = g.first_watched, g.watched_row
     allowed = g.allowed
     rings = D > 1
@@ -328,10 +123,6 @@ def anneal_grid(  # type: ignore[no-untyped-def]
     between = np.zeros((D, pp), np.int64)
     wait = np.zeros((D, pp), np.int64)
     period = np.zeros(D, np.int64)
-    for s in range(pp - 1):
-        if (s + 1) % a != 0:
-            between[:, s] = 2 * inside
-            wait[:, s] = inside
     hop = np.zeros((W, D), np.int64)
     total = np.zeros(D, np.int64)
     ring = np.zeros(W, np.int64)
@@ -364,83 +155,45 @@ def anneal_grid(  # type: ignore[no-untyped-def]
     tau, sum_columns, sum_rings, energy = 1.0, 1.0, 1.0, 1.0
     column_reference, ring_reference = 0.0, 0.0
     fresh = True
-    emb = np.int64(0)
     at = np.int64(0)
     for move in range(begin, end):
         if fresh or move % REBUILD == 0:
             fresh = False
             temperature = hot * (cold / hot) ** (np.float64(move // REBUILD) / np.float64(max(stages - 1, 1)))
             tau = max(1.0, temperature * softness)
+            read_placement(g, nodes, work, between, wait, hop)
             for d in range(D):
-                for s in range(pp):
-                    work[d, s] = cost[s, nodes[(s // a) * D + d]]
-                for r in range(P - 1):
-                    u, v = nodes[r * D + d], nodes[(r + 1) * D + d]
-                    there, back = link[u, v, 0], link[u, v, 1]
-                    between[d, (r + 1) * a - 1] = there + back
-                    wait[d, (r + 1) * a - 1] = max(there, back)
-                trip, period[d] = _column(d, pp, work, between, wait, period[d], blocking)
+                trip, period[d] = column_times(d, pp, work, between, wait, period[d], blocking)
                 total[d] = trip + (m - 1) * period[d]
             for index in range(W):
-                r = watched_row[index]
-                ring[index] = floor[index]
-                if rings:
-                    for d in range(D):
-                        v = nodes[r * D + d + 1] if d + 1 < D else nodes[r * D]
-                        hop[index, d] = ring_of[which[index], nodes[r * D + d], v]
-                        ring[index] = max(ring[index], hop[index, d])
-            value = _objective(g, nodes, total, finish, ring)
+                ring[index] = slowest_hop(floor[index], hop, index)
+            value = objective(g, nodes, total, finish, ring)
             if value < best:
                 best = value
                 best_nodes[:] = nodes
-            emb = _embedding(g, nodes, P, D)
-            column_reference = 0.0
-            for d in range(D):
-                column_reference = max(column_reference, np.float64(total[d]))
-            ring_reference = -1e300
-            for index in range(W):
-                late = 0.0
-                for d in range(D):
-                    late += np.float64(total[d] - finish[index, d])
-                offset[index] = late / D
-                if index == 0 or index == W - 1:
-                    offset[index] -= np.float64(emb)
-                ring_reference = max(ring_reference, np.float64(ring[index]) - offset[index])
+            column_reference, ring_reference = _weigh(
+                total, finish, ring, embedding(g, nodes, P, D), tau, column_weight, ring_weight, offset
+            )
             sum_columns = 0.0
             for d in range(D):
-                column_weight[d] = np.exp((np.float64(total[d]) - column_reference) / tau)
                 sum_columns += column_weight[d]
             sum_rings = 0.0
             for index in range(W):
-                ring_weight[index] = np.exp((np.float64(ring[index]) - offset[index] - ring_reference) / tau)
                 sum_rings += ring_weight[index]
             energy = sum_columns * sum_rings
             at = below(state, NUM_THRESHOLDS)
         if M < 2:
             return best
         choice = below(state, many)
-        number = _draw_move(choice if choice < 100 else 0, P, D, M, nodes, first, second, state)
+        number = draw_move(choice if choice < 100 else 0, P, D, M, nodes, first, second, state)
         if number == 0:
             continue
         if number == 1:
             aim = below(state, 100)  # some moves start where time is lost: in the slowest column or at the slowest hop
             if aim < 10:
-                d = 0
-                for q in range(1, D):
-                    if total[q] > total[d]:
-                        d = q
-                first[0] = below(state, P) * D + d
+                first[0] = cell_of_slowest_column(total, P, state)
             elif aim < 20 and rings:
-                index = 0
-                for q in range(1, W):
-                    if ring_weight[q] > ring_weight[index]:
-                        index = q
-                d = 0
-                for q in range(1, D):
-                    if hop[index, q] > hop[index, d]:
-                        d = q
-                d += below(state, 2)
-                first[0] = watched_row[index] * D + (d if d < D else 0)
+                first[0] = cell_of_slowest_hop(ring_weight, hop, watched_row, state)
             if first[0] == second[0]:
                 continue
         possible = True
@@ -503,7 +256,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
                         hop[index, d] = ring_of[which[index], node, nodes[right]]
         for k in range(num_columns):
             d = columns[k]
-            trip, period[d] = _column(d, pp, work, between, wait, period[d], blocking)
+            trip, period[d] = column_times(d, pp, work, between, wait, period[d], blocking)
             new = trip + (m - 1) * period[d]
             if new != total[d]:
                 total[d] = new
@@ -511,9 +264,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
         for k in range(num_rows):
             r = rows[k]
             for index in range(first_watched[r], first_watched[r + 1]):
-                slowest = floor[index]
-                for d in range(D):
-                    slowest = max(slowest, hop[index, d])
+                slowest = slowest_hop(floor[index], hop, index)
                 if slowest != ring[index]:
                     ring[index] = slowest
                     ring_weight[index] = np.exp((np.float64(slowest) - offset[index] - ring_reference) / tau)
@@ -554,8 +305,8 @@ def anneal_grid(  # type: ignore[no-untyped-def]
             if total[d] > total[slowest_column]:
                 slowest_column = d
         better = False
-        if _ends_below(g, nodes, slowest_column, total[slowest_column], ring, best - g.optimizer):
-            value = _objective(g, nodes, total, finish, ring)
+        if ends_below(g, nodes, slowest_column, total[slowest_column], ring, best - g.optimizer):
+            value = objective(g, nodes, total, finish, ring)
             better = value < best
             if better:
                 best = value

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipette_opt.heuristics import kernels, swaps
 from pipette_opt.heuristics.compiled import tables
+from pipette_opt.heuristics.plain_grid import grid_of
 from pipette_opt.placement_bench.clusters import link_gb_per_s
 from pipette_opt.placement_bench.instances import Shape, balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
@@ -57,7 +58,7 @@ class _Kernels:
     def __init__(self, data: ProblemData) -> None:
         candidate = data.candidates[0]
         self.tables = tables(data, candidate)
-        self.grid = swaps.grid_of(self.tables)
+        self.grid = grid_of(self.tables)
         self.random = np.ones(1, dtype=np.uint64)
         self.nodes = np.empty(data.num_nodes, dtype=np.int64)
         kernels.random_start(self.tables, self.nodes, self.random)

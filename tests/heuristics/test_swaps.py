@@ -9,7 +9,8 @@ from instances import Variant, best_by_enumeration, one_candidate_cluster, rando
 from pipette_opt.heuristics import kernels
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.heuristics.compiled import tables
-from pipette_opt.heuristics.swaps import NUM_ARCHIVED, REBUILD, anneal_grid, grid_of, has_grid
+from pipette_opt.heuristics.plain_grid import grid_of, has_grid
+from pipette_opt.heuristics.swaps import NUM_ARCHIVED, REBUILD, anneal_grid
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks
 from pipette_opt.types import IntArray, P2PMode
 
