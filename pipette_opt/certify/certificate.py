@@ -1,0 +1,59 @@
+"""The certificate, step by step."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipette_opt.certify.ledger import CertifyParams, Ledger, Report
+from pipette_opt.certify.opening import open_candidates
+from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_experts
+from pipette_opt.certify.proving import prove
+from pipette_opt.judge import JudgedSolution
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.prepare import Prepared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Certified:
+    """
+    What the judge's certificate says.
+
+    Parameters
+    ----------
+    bound_s
+        No plan of any candidate is faster by the judge.
+    judged
+        The placements that were judged on the way, as candidates of ``prepared.problem``.
+    open_configs
+        Configurations that no bound without a search rules out.
+    """
+
+    bound_s: float
+    judged: tuple[JudgedSolution, ...]
+    open_configs: frozenset[ParallelConfig]
+
+
+def certify(
+    prepared: Prepared,
+    known: Sequence[JudgedSolution],
+    params: CertifyParams,
+    report: Report = lambda step, fastest_s, bound_s: None,
+    stop: threading.Event | None = None,
+) -> Certified:
+    """
+    Bound the judge's time over all candidates, and look for faster plans on the way.
+
+    Parameters
+    ----------
+    known
+        Plans judged before; the bound is never above the fastest of these and of what is found.
+    """
+    ledger = Ledger(prepared, known, params, report, stop or threading.Event())
+    report("bounding the judge", None, None)
+    order = open_candidates(ledger)
+    open_configs = frozenset(one.candidate.config for one in ledger.could_win())
+    anneal_open(ledger)
+    runners_up = place_runners_up(ledger, order)
+    reseat_experts(ledger)
+    prove(ledger)
+    return Certified(bound_s=ledger.bound_s, judged=(*ledger.judged, *runners_up), open_configs=open_configs)

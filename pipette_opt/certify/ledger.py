@@ -1,0 +1,218 @@
+"""The ledger of a certificate: the fastest plan, and what is proven about each candidate that could be faster."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipette_opt.build import with_paths
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.errors import MissingLinkError
+from pipette_opt.estimator.longest_paths import critical_counts
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.judge import JudgedSolution, judge_solution
+from pipette_opt.optimistic import optimistic_ticks
+from pipette_opt.parallel import block_placement
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.solution import Solution
+from pipette_opt.types import BoolArray, IntArray
+
+FLOAT_MARGIN = 1e-9
+"""Relative; given back from bounds that are computed in doubles, and allowed where form and judge are compared."""
+
+CLOSE_ENOUGH = 1e-6
+"""Relative; what could at most be faster by this is not looked for, as ticks are not much finer."""
+
+FIRST_MOVES = 20_000
+"""Moves of a candidate's first restart; they double when nothing was learned."""
+
+Report = Callable[[str, float | None, float | None], None]
+"""Told the step, the fastest time so far and the bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyParams:
+    """
+    How long and how closely.
+
+    Parameters
+    ----------
+    gap_limit
+        Stop when (fastest - bound) / fastest is proven to be at most this.
+    reserve_s
+        Part of the time limit that is left unused if the fastest plan is not interleaved: its closed form needs it.
+    num_alternatives
+        Configurations beside the best that are placed and judged in any case, if there are so many.
+    """
+
+    time_limit_s: float
+    reserve_s: float = 0.0
+    gap_limit: float = 0.0
+    workers: int = 1
+    seed: int = 0
+    num_alternatives: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}.")
+        if not 0 <= self.gap_limit < 1:
+            raise ValueError(f"gap_limit must be in [0, 1), got {self.gap_limit}.")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class OpenCandidate:
+    """
+    A candidate that may be faster than the best plan.
+
+    Parameters
+    ----------
+    candidate
+        With the paths found so far.
+    bound_ticks
+        No placement has a smaller lower form.
+    deciding
+        Stages whose end can decide the iteration, shape ``(pp,)``.
+    """
+
+    index: int
+    candidate: CandidateData
+    bound_ticks: int
+    deciding: BoolArray
+    best: JudgedSolution | None = None
+    seen: set[bytes] = field(default_factory=set)
+    visits: int = 0
+    moves: int = FIRST_MOVES
+
+    def raise_bound(self, ticks: int) -> None:
+        """No placement has a lower form below this either."""
+        self.bound_ticks = max(self.bound_ticks, ticks)
+
+
+class Ledger:
+    """
+    Where a certificate stands.
+
+    Parameters
+    ----------
+    known
+        Plans judged before.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        known: Sequence[JudgedSolution],
+        params: CertifyParams,
+        report: Report,
+        stop: threading.Event,
+    ) -> None:
+        self.prepared, self.params, self.stop = prepared, params, stop
+        self.data: ProblemData = prepared.lower
+        self.ends = time.perf_counter() + params.time_limit_s
+        self.known = list(known)
+        self.fastest_s, self.is_interleaved = float("inf"), False
+        for one in known:
+            self.take(one)
+        self.closed_s = float("inf")
+        self.open: list[OpenCandidate] = []
+        self._report = report
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the time limit, or what is reserved of it."""
+        return self.ends - (0.0 if self.is_interleaved else self.params.reserve_s) - time.perf_counter()
+
+    @property
+    def bound_s(self) -> float:
+        """No plan is faster."""
+        return self.bound_with_open(min((one.bound_ticks for one in self.open), default=UNUSABLE_TICKS))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether to stop."""
+        if self.stop.is_set() or self.seconds_left <= 0:
+            return True
+        if not np.isfinite(self.fastest_s):
+            return False
+        return self.fastest_s - self.bound_s <= max(self.params.gap_limit, CLOSE_ENOUGH) * self.fastest_s
+
+    def bound_with_open(self, ticks: int) -> float:
+        """The bound if the open candidates have this one."""
+        lowest = min(self.closed_s, ticks * self.data.tick_s) * (1 - FLOAT_MARGIN)
+        return max(0.0, min(lowest, self.fastest_s))
+
+    def close(self, bound_s: float) -> None:
+        """Candidates are ruled out: none of their plans is faster than this."""
+        self.closed_s = min(self.closed_s, bound_s)
+
+    def take(self, judged: JudgedSolution) -> None:
+        """A plan, which may be the fastest."""
+        if judged.estimate.iteration_time_s < self.fastest_s:
+            self.fastest_s = judged.estimate.iteration_time_s
+            self.is_interleaved = judged.objective_s is None
+
+    def report(self, step: str, bound_s: float | None = None) -> None:
+        """Tell how far it is."""
+        fastest_s = self.fastest_s if np.isfinite(self.fastest_s) else None
+        self._report(step, fastest_s, self.bound_s if bound_s is None else bound_s)
+
+    @property
+    def judged(self) -> list[JudgedSolution]:
+        """The best placement of each open candidate that was placed."""
+        return [one.best for one in self.open if one.best is not None]
+
+    def may_be_faster(self, one: OpenCandidate) -> bool:
+        """Whether no bound rules it out."""
+        return one.bound_ticks * self.data.tick_s < self.fastest_s
+
+    def could_win(self) -> list[OpenCandidate]:
+        """Candidates that are not ruled out, most promising first."""
+        enough = (1 - CLOSE_ENOUGH) * self.fastest_s
+        able = [one for one in self.open if one.bound_ticks < min(UNUSABLE_TICKS, enough / self.data.tick_s)]
+        return sorted(able, key=lambda one: (one.bound_ticks, one.index))
+
+    def anneal_once(self, one: OpenCandidate) -> None:
+        """One annealing for the lower form, judged."""
+        one.visits += 1
+        found = anneal(
+            replace(self.data, candidates=(one.candidate,)),
+            AnnealingParams(
+                time_limit_s=max(self.seconds_left, 0.01),
+                max_moves=one.moves,
+                first_moves=FIRST_MOVES,
+                seed=self.params.seed + one.visits,
+            ),
+            stop=self.stop,
+        )
+        learned = found.solution is not None and self.look(one, found.solution.nodes)
+        one.moves *= 1 if learned else 2
+        one.raise_bound(optimistic_ticks(self.data, one.candidate))
+
+    def look(self, one: OpenCandidate, nodes: IntArray) -> bool:
+        """Judge a placement and add its critical paths; whether that made the lower form larger there, or is faster."""
+        if nodes.tobytes() in one.seen:
+            return False
+        one.seen.add(nodes.tobytes())
+        instance, candidate = self.prepared.instance, one.candidate
+        try:
+            judged = judge_solution(
+                instance, self.prepared.problem, Solution(candidate=one.index, nodes=nodes, objective_ticks=0)
+            )
+            times = placed_times(instance, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+        except MissingLinkError:
+            return False
+        seconds = judged.estimate.iteration_time_s
+        form = objective_ticks(self.data, candidate, nodes)
+        if form * self.data.tick_s > seconds * (1 + FLOAT_MARGIN):
+            name = candidate.config.label()
+            raise AssertionError(f"{name}: lower form {form * self.data.tick_s} s, above the judge's time {seconds} s")
+        better = one.best is None or seconds < one.best.estimate.iteration_time_s
+        if better:
+            one.best = judged
+        self.take(judged)
+        counts = critical_counts(times, candidate.num_microbatches, self.data.p2p).ending_at(one.deciding)
+        one.candidate = with_paths(instance, self.data, candidate, [counts])
+        return better or objective_ticks(self.data, one.candidate, nodes) > form

@@ -1,0 +1,106 @@
+"""Which candidates could be faster than the best plan, and the paths that they begin with."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pipette_opt.build import with_paths
+from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
+from pipette_opt.estimator.estimate import judge_times
+from pipette_opt.estimator.longest_paths import critical_counts
+from pipette_opt.judge import best_links_times
+from pipette_opt.optimistic import optimistic_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
+from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.types import BoolArray, IntArray
+
+SLOWER_LINK = 1.5
+"""What one link after the other is slowed down by, to find the paths that a slow link there would be on."""
+
+
+def open_candidates(ledger: Ledger) -> list[int]:
+    """
+    Open the candidates that could be faster if all links were as fast as the fastest.
+
+    Returns
+    -------
+    list[int]
+        Candidates that have a placement over such links, the most promising first.
+    """
+    bounds = [optimistic_ticks(ledger.data, candidate) for candidate in ledger.data.candidates]
+    nodes_of: dict[tuple[object, object], IntArray] = {}
+    for plan in sorted(ledger.known, key=lambda one: -one.estimate.iteration_time_s):
+        nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
+    order = [index for index in np.argsort(bounds, kind="stable").tolist() if bounds[index] < UNUSABLE_TICKS]
+    for index in order:
+        bound_s, candidate = bounds[index] * ledger.data.tick_s, ledger.data.candidates[index]
+        if bound_s >= ledger.fastest_s or ledger.seconds_left <= 0:
+            ledger.close(bound_s)
+            break
+        one = _opened(ledger, index, candidate, bounds[index])
+        if one is None:
+            continue
+        ledger.open.append(one)
+        hint = nodes_of.get((candidate.config, candidate.block))
+        if hint is not None:
+            ledger.look(one, hint)
+        if not np.isfinite(ledger.fastest_s):
+            ledger.anneal_once(one)
+    return order
+
+
+def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
+    """The candidate with the paths of the best links; ``None`` if the judge rules it out there."""
+    deciding = np.ones(candidate.num_stages, dtype=np.bool_)
+    times = best_links_times(ledger.prepared.instance, candidate)
+    if times is not None:
+        ideal_s = judge_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
+        if ideal_s * (1 - FLOAT_MARGIN) >= ledger.fastest_s:
+            ledger.close(ideal_s)
+            return None
+        deciding = _deciding_stages(candidate, times.backward_s[0].min(axis=1) / ledger.data.tick_s)
+        counts = critical_counts(times, candidate.num_microbatches, ledger.data.p2p)
+        candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, [counts.ending_at(deciding)])
+        bound_ticks = max(bound_ticks, candidate_bound(ledger.data, candidate))
+    return OpenCandidate(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
+
+
+def slow_links_down(ledger: Ledger, one: OpenCandidate) -> None:
+    """Add the paths that become critical when one of the links between hosts is slower than all others."""
+    times, candidate = best_links_times(ledger.prepared.instance, one.candidate), one.candidate
+    if times is None:
+        return
+    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    found = []
+    for stage in np.flatnonzero(rows != np.roll(rows, -1))[: candidate.num_links].tolist():
+        sends = [times.send_forward_s.copy(), times.send_backward_s.copy()]
+        for side in sends:
+            side[stage] *= SLOWER_LINK
+        slower = replace(times, send_forward_s=sends[0], send_backward_s=sends[1])
+        found.append(critical_counts(slower, candidate.num_microbatches, ledger.data.p2p).ending_at(one.deciding))
+    one.candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, found)
+    one.raise_bound(candidate_bound(ledger.data, one.candidate))
+
+
+def _deciding_stages(candidate: CandidateData, backward_ticks: np.ndarray) -> BoolArray:
+    """
+    Stages whose last backward can decide the iteration.
+
+    The first stage is finished later than stage ``s`` by the backward passes before ``s``. Stage ``s`` matters only if
+    its reduction can be longer than the first stage's by more. Tied embeddings follow both ends alike.
+
+    Parameters
+    ----------
+    backward_ticks
+        Backward pass of the first chunk of each stage, at least, shape ``(pp,)``.
+    """
+    longest, shortest = candidate.ring_floor_ticks.copy(), candidate.ring_floor_ticks.copy()
+    if candidate.grid[1] > 1:
+        usable = [ticks[ticks < UNUSABLE_TICKS] for ticks in candidate.ring_ticks]
+        most = np.array([int(ticks.max(initial=0)) for ticks in usable])[candidate.ring_class]
+        least = np.array([int(ticks.min(initial=UNUSABLE_TICKS)) for ticks in usable])[candidate.ring_class]
+        longest, shortest = np.maximum(longest, most), np.maximum(shortest, least)
+    still = np.concatenate([[0.0], np.cumsum(backward_ticks)[:-1]])
+    deciding: BoolArray = longest > shortest[0] + still
+    deciding[0] = True
+    return deciding

@@ -1,0 +1,96 @@
+"""Placing candidates for the judge without a solver: annealing, runners-up, and experts that span hosts."""
+
+import time
+
+import numpy as np
+
+from pipette_opt.build import experts_stay_inside
+from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
+from pipette_opt.certify.opening import slow_links_down
+from pipette_opt.judge import JudgedSolution
+from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
+from pipette_opt.solver.chains.search import searches_chain
+
+MOST_MOVES, MOST_MOVES_OF_CHAINS = 640_000, 80_000
+"""
+Moves of a candidate's longest annealing. A single column of hosts is soon searched to its end, so annealing it any
+longer is not worth while.
+"""
+
+ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
+"""Parts of the time left that annealing may take, and that the next best configurations get after that."""
+
+RESEATING_SHARE = 0.5
+"""Part of the time left after that for candidates whose experts span hosts."""
+
+RUNNER_UP_VISITS = 3
+"""How often a configuration that cannot win is annealed, to be shown as an alternative."""
+
+
+def anneal_open(ledger: Ledger) -> None:
+    """Place, judge and cut each candidate until that teaches nothing more, or its share of the time is over."""
+    ends = time.perf_counter() + ANNEALING_SHARE * max(ledger.seconds_left, 0.0)
+    while not ledger.is_over and time.perf_counter() < ends:
+        able = [one for one in ledger.could_win() if one.moves <= _most_moves(ledger, one)]
+        if not able:
+            return
+        ledger.report(f"placing {len(able)} candidates for the judge")
+        for one in able:
+            if ledger.is_over or time.perf_counter() >= ends:
+                return
+            if one.visits == 0 and ledger.may_be_faster(one):
+                slow_links_down(ledger, one)
+            if ledger.may_be_faster(one):
+                ledger.anneal_once(one)
+
+
+def _most_moves(ledger: Ledger, one: OpenCandidate) -> int:
+    return MOST_MOVES_OF_CHAINS if searches_chain(ledger.data, one.candidate) else MOST_MOVES
+
+
+def place_runners_up(ledger: Ledger, order: list[int]) -> list[JudgedSolution]:
+    """Configurations that cannot win, with those that might so many as are asked for beside the best."""
+    found: list[JudgedSolution] = []
+    ends = time.perf_counter() + RUNNERS_UP_SHARE * max(ledger.seconds_left, 0.0)
+    placed = {one.candidate.config for one in (*ledger.known, *ledger.judged)}
+    for index in order:
+        candidate = ledger.data.candidates[index]
+        if len(placed) > ledger.params.num_alternatives or time.perf_counter() >= ends or ledger.stop.is_set():
+            break
+        if candidate.config in placed:
+            continue
+        everywhere = np.ones(candidate.num_stages, dtype=np.bool_)
+        one = OpenCandidate(index=index, candidate=candidate, bound_ticks=0, deciding=everywhere)
+        for _ in range(RUNNER_UP_VISITS):
+            ledger.anneal_once(one)
+        if one.best is not None:
+            found.append(one.best)
+            placed.add(candidate.config)
+    return found
+
+
+def reseat_experts(ledger: Ledger) -> None:
+    """Place candidates whose experts span hosts by the judge alone."""
+    ends = time.perf_counter() + RESEATING_SHARE * max(ledger.seconds_left, 0.0)
+    instance = ledger.prepared.instance
+    for one in ledger.could_win():
+        candidate = one.candidate
+        if experts_stay_inside(instance, candidate.config, candidate.block):
+            continue
+        if time.perf_counter() >= ends or ledger.is_over:
+            return
+        ledger.report("placing experts that span hosts")
+        if num_orders(ledger.data, candidate) <= MOST_ORDERS:
+            settled = best_of_all(instance, ledger.data, candidate, ends, ledger.stop)
+            if settled is None:
+                continue
+            nodes, seconds = settled
+            if nodes is not None:
+                ledger.look(one, nodes)
+            least = seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s
+            one.raise_bound(int(min(least, UNUSABLE_TICKS)))
+        elif one.best is not None:
+            ledger.look(
+                one, climb(instance, ledger.data, candidate, one.best.nodes, ends, ledger.stop, ledger.params.seed)
+            )

@@ -1,0 +1,58 @@
+"""Proving the bound: the solver on the lower forms of all candidates that could be faster."""
+
+from dataclasses import replace
+
+from pipette_opt.certify.ledger import Ledger, OpenCandidate
+from pipette_opt.heuristics.common import checked_solution
+from pipette_opt.solution import Result
+from pipette_opt.solver.bounds import candidate_bound
+
+
+def prove(ledger: Ledger) -> None:
+    """Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over."""
+    for one in ledger.could_win():
+        one.raise_bound(candidate_bound(ledger.data, one.candidate))
+    share = 0.5
+    while not ledger.is_over:
+        able = ledger.could_win()
+        if not able:
+            return
+        result = _solve_once(ledger, able, share * ledger.seconds_left)
+        learned = False
+        for solution in (result.solution, *result.pool) if result.solution is not None else ():
+            learned |= ledger.look(able[solution.candidate], solution.nodes)
+        if not learned:
+            share = 1.0
+        if result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned):
+            return
+
+
+def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float) -> Result:
+    """The solver on the lower forms of some candidates; what it proves is kept."""
+    from pipette_opt.solver.params import SolverParams
+    from pipette_opt.solver.solve import solve
+
+    known = (replace(one.candidate, least_ticks=one.bound_ticks) for one in able)
+    data = replace(ledger.data, candidates=tuple(known))
+    hints = [checked_solution(data, number, one.best.nodes) for number, one in enumerate(able) if one.best is not None]
+
+    step = f"bounding the judge over {len(able)} candidates"
+
+    def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
+        ledger.report(step, max(ledger.bound_s, ledger.bound_with_open(bound)))
+
+    result = solve(
+        data,
+        SolverParams(
+            time_limit_s=max(0.1, seconds),
+            gap_limit=ledger.params.gap_limit,
+            workers=ledger.params.workers,
+            seed=ledger.params.seed,
+        ),
+        hint=[one for one in hints if one is not None],
+        on_progress=on_progress,
+        stop=ledger.stop,
+    )
+    for one, ticks in zip(able, result.candidate_bounds.tolist(), strict=True):
+        one.raise_bound(ticks)
+    return result

@@ -1,0 +1,53 @@
+"""What a ledger proves, by hand."""
+
+import threading
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+from instances import Variant, random_problem
+
+from pipette_opt.certify.ledger import CertifyParams, Ledger, OpenCandidate
+from pipette_opt.prepare import Prepared
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """Of two open candidates with bounds of 300 and 200 ticks."""
+    data = random_problem(np.random.default_rng(0), [(2, 1, 1), (3, 1, 1)], 4, Variant(p2p="blocking"))
+    prepared = cast(Prepared, SimpleNamespace(lower=data))
+    one = Ledger(prepared, [], CertifyParams(time_limit_s=60.0), lambda *what: None, threading.Event())
+    for index, (candidate, ticks) in enumerate(zip(data.candidates, (300, 200), strict=True)):
+        deciding = np.ones(candidate.num_stages, dtype=np.bool_)
+        one.open.append(OpenCandidate(index=index, candidate=candidate, bound_ticks=ticks, deciding=deciding))
+    return one
+
+
+def test_bound_is_the_least_of_open_closed_and_fastest(ledger: Ledger) -> None:
+    """A bound of a candidate only rises; one that is closed counts as well, and a plan that was found."""
+    tick_s = ledger.data.tick_s
+    assert ledger.bound_s == pytest.approx(200 * tick_s)
+    ledger.open[1].raise_bound(100)
+    assert ledger.bound_s == pytest.approx(200 * tick_s)
+    ledger.open[1].raise_bound(400)
+    assert ledger.bound_s == pytest.approx(300 * tick_s)
+    ledger.close(250 * tick_s)
+    ledger.close(260 * tick_s)
+    assert ledger.bound_s == pytest.approx(250 * tick_s)
+    ledger.fastest_s = 240 * tick_s
+    assert ledger.bound_s == 240 * tick_s
+    assert ledger.is_over
+
+
+def test_what_cannot_win_is_left_out(ledger: Ledger) -> None:
+    """The most promising candidate is first; at the fastest time itself nothing is left to win."""
+    first, second = ledger.open
+    assert ledger.could_win() == [second, first]
+    ledger.fastest_s = 300 * ledger.data.tick_s
+    assert ledger.could_win() == [second]
+    assert ledger.may_be_faster(second)
+    assert not ledger.may_be_faster(first)
+    assert not ledger.is_over
+    ledger.stop.set()
+    assert ledger.is_over
