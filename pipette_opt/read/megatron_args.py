@@ -1,91 +1,20 @@
 """Megatron-LM's command-line arguments: the model, and how the user trains it today."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.megatron_options import given_options
 from pipette_opt.specs import ModelSpec
 from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 
 Dispatcher = Literal["alltoall", "allgather"]
 
-_WHOLE = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "vocab_size",
-    "padded_vocab_size",
-    "max_position_embeddings",
-    "make_vocab_size_divisible_by",
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "decoder_first_pipeline_num_layers",
-    "decoder_last_pipeline_num_layers",
-    "recompute_num_layers",
-    "ddp_bucket_size",
-    "num_experts",
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "expert_tensor_parallel_size",
-)
-_NUMBERS = ("hidden_dropout", "attention_dropout")
-_WORDS = (
-    "normalization",
-    "position_embedding_type",
-    "recompute_granularity",
-    "recompute_method",
-    "moe_layer_freq",
-    "moe_token_dispatcher_type",
-)
-_FLAGS = (
-    "group_query_attention",
-    "swiglu",
-    "untie_embeddings_and_output_weights",
-    "disable_bias_linear",
-    "add_qkv_bias",
-    "qk_layernorm",
-    "use_rotary_position_embeddings",
-    "no_position_embedding",
-    "multi_latent_attention",
-    "sequence_parallel",
-    "use_distributed_optimizer",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "no_overlap_p2p_communication",
-    "recompute_activations",
-    "use_tp_pp_dp_mapping",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "bf16",
-    "fp16",
-)
-_NOT_TIMED = (
-    "moe_expert_capacity_factor",
-    "moe_pad_expert_input_to_capacity",
-    "moe_enable_deepep",
-    "moe_shared_expert_overlap",
-    "overlap_moe_expert_parallel_comm",
-)
-"""Of experts; what they change is not modelled, so they are not passed over."""
-
 _DENSE_FIRST = re.compile(r"\[0\]\*(\d+)\+\[1\]\*(\d+)")
 _EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
-_KNOWN = (*_WHOLE, *_NUMBERS, *_WORDS, *_FLAGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +157,9 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     Quotes, parentheses, comments and line continuations of the shell are dropped; options that concern neither the
     model nor the parallel degrees are ignored, unless they look like one of ours misspelt.
     """
-    given = _collect(text, where)
+    given = given_options(text, where)
     model = _model(given, where, name) if "num_layers" in given else None
+    activations = given.get("recompute_activations")
     read_apart = ("recompute_granularity", "recompute_method", "recompute_num_layers", "moe_token_dispatcher_type")
     simple = {
         name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
@@ -238,97 +168,20 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         where=where,
         model=model,
         precision="bf16" if given.get("bf16") else "fp16" if given.get("fp16") else None,
-        recompute_granularity=_granularity(given, where),
-        recompute_method=_method(given, where),
+        recompute_granularity=_word(
+            given, "recompute_granularity", ("selective", "full"), "selective" if activations else None, where
+        ),
+        recompute_method=_word(given, "recompute_method", ("uniform", "block"), "uniform", where),
         recompute_num_layers=given.get("recompute_num_layers", 1),
-        moe_token_dispatcher_type=_dispatcher(given, where),
+        moe_token_dispatcher_type=_word(
+            given, "moe_token_dispatcher_type", ("alltoall", "allgather"), "allgather", where
+        ),
         expert_fields={name: given[name] for name in _EXPERT_FIELDS if name in given},
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
         **simple,
     )
-
-
-def _granularity(given: Mapping[str, Any], where: str) -> RecomputeGranularity | None:
-    word = given.get("recompute_granularity")
-    if word == "full":
-        return "full"
-    if word == "selective" or (word is None and given.get("recompute_activations")):
-        return "selective"
-    if word is None:
-        return None
-    raise InputError(where, f"--recompute-granularity must be selective or full, got {word!r}.")
-
-
-def _method(given: Mapping[str, Any], where: str) -> RecomputeMethod:
-    word = given.get("recompute_method", "uniform")
-    if word not in ("uniform", "block"):
-        raise InputError(where, f"--recompute-method must be uniform or block, got {word!r}.")
-    return "block" if word == "block" else "uniform"
-
-
-def _dispatcher(given: Mapping[str, Any], where: str) -> Dispatcher:
-    """Megatron's default is ``allgather``."""
-    word = given.get("moe_token_dispatcher_type", "allgather")
-    if word not in ("alltoall", "allgather"):
-        raise InputError(where, f"--moe-token-dispatcher-type must be alltoall or allgather, got {word!r}.")
-    return "alltoall" if word == "alltoall" else "allgather"
-
-
-def _collect(text: str, where: str) -> dict[str, Any]:
-    """Values of the known options."""
-    tokens = _tokens(text)
-    if not any(token.startswith("--") for token in tokens):
-        raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text.strip())}.")
-    given: dict[str, Any] = {}
-    for index, token in enumerate(tokens):
-        if not token.startswith("--") or token == "--":
-            continue
-        option, equals, value = token.partition("=")
-        field = option[2:].replace("-", "_")
-        if field in _NOT_TIMED:
-            raise InputError(where, f"{option} is not supported: how it changes the time is not known here.")
-        if field not in _KNOWN:
-            _refuse_misspelt(option, field, where)
-            continue
-        if field in _FLAGS:
-            given[field] = True
-            continue
-        if not equals:
-            value = tokens[index + 1] if index + 1 < len(tokens) else ""
-        if not value or value.startswith("--"):
-            raise InputError(where, f"{option} must be followed by a value.")
-        given[field] = _value(field, option, value, where)
-    return given
-
-
-def _tokens(text: str) -> list[str]:
-    """Words of a command line or script, without the shell's punctuation."""
-    text = re.sub(r"(?m)(^|\s)#.*$", " ", text)
-    text = re.sub(r"\\\s*\n", " ", text)
-    return re.sub(r"[\"'();\\]", " ", text).split()
-
-
-def _value(field: str, option: str, text: str, where: str) -> Any:
-    if text.startswith("$"):
-        raise InputError(where, f"{option} is the shell variable {text}; write its value.")
-    if field in _WORDS:
-        return text
-    wanted = "a whole number >= 1" if field in _WHOLE else "a number"
-    try:
-        value = int(text) if field in _WHOLE else float(text)
-    except ValueError:
-        raise InputError(where, f"{option} must be {wanted}, got {shown(text)}.") from None
-    if field in _WHOLE and value < 1:
-        raise InputError(where, f"{option} must be {wanted}, got {text}.")
-    return value
-
-
-def _refuse_misspelt(option: str, field: str, where: str) -> None:
-    near = difflib.get_close_matches(field, _KNOWN, n=1, cutoff=0.94)
-    if near:
-        raise InputError(where, f"unknown option {option}. Did you mean --{near[0].replace('_', '-')}?")
 
 
 def _model(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
@@ -362,7 +215,7 @@ def _model(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
             add_bias_linear=bias,
             add_qkv_bias=bias or bool(given.get("add_qkv_bias")),
             qk_layernorm=bool(given.get("qk_layernorm")),
-            normalization=_normalization(given, where),
+            normalization=_word(given, "normalization", ("LayerNorm", "RMSNorm"), "LayerNorm", where),
             position_embedding_type=_positions(given, where),
             hidden_dropout=given.get("hidden_dropout", 0.1),
             attention_dropout=given.get("attention_dropout", 0.1),
@@ -403,6 +256,14 @@ def _dense_layers(given: Mapping[str, Any], where: str) -> int:
     return int(found[1])
 
 
+def _word(given: Mapping[str, Any], field: str, choices: tuple[str, ...], default: str | None, where: str) -> Any:
+    """One of some words, or Megatron's default."""
+    word = given.get(field, default)
+    if field in given and word not in choices:
+        raise InputError(where, f"--{field.replace('_', '-')} must be {' or '.join(choices)}, got {word!r}.")
+    return word
+
+
 def _required(given: Mapping[str, Any], field: str, where: str) -> int:
     if field not in given:
         raise InputError(where, f"--{field.replace('_', '-')} is missing.")
@@ -412,15 +273,6 @@ def _required(given: Mapping[str, Any], field: str, where: str) -> int:
 def _default_ffn(hidden: int, swiglu: bool) -> int:
     """Four times the hidden size; with SwiGLU two thirds of that, rounded down to a multiple of 64."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
-
-
-def _normalization(given: Mapping[str, Any], where: str) -> Literal["LayerNorm", "RMSNorm"]:
-    word = given.get("normalization", "LayerNorm")
-    if word == "LayerNorm":
-        return "LayerNorm"
-    if word == "RMSNorm":
-        return "RMSNorm"
-    raise InputError(where, f"--normalization must be LayerNorm or RMSNorm, got {word!r}.")
 
 
 def _positions(given: Mapping[str, Any], where: str) -> Literal["learned_absolute", "rope"]:
