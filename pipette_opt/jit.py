@@ -47,7 +47,7 @@ def cache_folder() -> Path:
 
     digest = hashlib.sha256(numba.__version__.encode())
     package = Path(__file__).resolve().parent
-    for path in sorted(path for name in PACKAGES for path in package.joinpath(name).glob("*.py")):
+    for path in sorted(path for name in PACKAGES for path in package.joinpath(name).rglob("*.py")):
         digest.update(path.read_bytes())
     for base in _bases():
         folder = base / digest.hexdigest()[:16]

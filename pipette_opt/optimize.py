@@ -20,7 +20,7 @@ from pipette_opt.certify import Certified, CertifyParams, certify
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.errors import InfeasibleError, MissingLinkError
 from pipette_opt.estimator.estimate import judge_times
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
@@ -192,6 +192,7 @@ def compile_kernels(prepared: Prepared, watcher: Watcher) -> None:
             found = anneal(alone, AnnealingParams(time_limit_s=None, max_moves=1)).solution
             if found is None or watcher.stop.is_set():
                 continue
+            load_replicas(alone)
             candidate_bound(alone, candidate)
             compile_searches(alone, candidate, found.objective_ticks - 1)
             placement = block_placement(candidate.config, candidate.block, found.nodes)

@@ -11,12 +11,14 @@ from numba.core import config
 from pipette_opt import jit
 
 
-def test_the_folder_follows_the_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another kernel file, another folder; the same contents, the same folder."""
+@pytest.mark.parametrize("place", ["solver", "solver/cells", "heuristics"])
+def test_the_folder_follows_the_contents(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another kernel file, another folder; the same contents, the same folder; packages within packages count."""
     package = tmp_path / "pipette_opt"
     for name in jit.PACKAGES:
         (package / name).mkdir(parents=True)
-    kernel = package / "solver" / "kernel.py"
+    kernel = package / place / "kernel.py"
+    kernel.parent.mkdir(exist_ok=True)
     kernel.write_text("a = 1\n")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(jit, "__file__", str(package / "jit.py"))

@@ -12,7 +12,7 @@ import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.backends import JoblibBackend
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks
 from pipette_opt.search import SearchParams, search
 
@@ -87,6 +87,7 @@ def test_large_instances_are_searched_to_the_end() -> None:
     """Where little can be proven the time still goes into better placements, and the limit holds."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (16, 8, 1))
     search(data, SearchParams(time_limit_s=1.0, workers=2))  # compiled
+    load_replicas(data)
     started = time.perf_counter()
     result = search(data, SearchParams(time_limit_s=6.0, workers=2))
     assert 5.0 < time.perf_counter() - started < 12.0

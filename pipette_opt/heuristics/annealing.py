@@ -207,6 +207,13 @@ def anneal(
     return result_of(solutions, bounds, budget.started)
 
 
+def load_replicas(data: ProblemData) -> None:
+    """Load what annealing comes to after some seconds, which once per installation has to be compiled."""
+    params = AnnealingParams()
+    for index in range(len(data.candidates)):
+        CandidateSearch(data, index, 0, seed=0, hot=params.hot, cold=params.cold).load_replicas()
+
+
 def refine(
     data: ProblemData, solution: Solution, *, moves: int, seed: int = 0, stop: threading.Event | None = None
 ) -> Solution | None:

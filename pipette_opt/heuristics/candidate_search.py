@@ -13,6 +13,7 @@ import numpy as np
 
 from pipette_opt.heuristics import kernels, swaps
 from pipette_opt.heuristics.compiled import evaluate, tables
+from pipette_opt.heuristics.replicas import QUENCH_EVERY, anneal_replicas
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.types import IntArray
 
@@ -42,8 +43,11 @@ HOTTEST, HOTTEST_CELLS, COLDEST = 1.5, 64, 3.0
 """Of the replicas: temperatures over the hottest and the coldest of a restart; hotter on fewer cells than so many, as
 one exchange changes more of the whole there."""
 
-QUENCH_EVERY, QUENCH_FACTOR = 10, 0.1
-"""Exchanges between restarts from the best replica, and their temperature factor; they have a tenth of the moves."""
+QUENCH_FACTOR = 0.1
+"""Temperature factor of the restarts from the best replica."""
+
+ROUND_MOVES = NUM_REPLICAS * swaps.REBUILD * (QUENCH_EVERY + 1) // QUENCH_EVERY
+"""Of all replicas between exchanges, on average, with their part of a restart from the best."""
 
 
 class CandidateSearch:
@@ -123,6 +127,11 @@ class CandidateSearch:
             self.replicas = _Replicas(self)
         self.replicas.run(moves, is_over)
 
+    def load_replicas(self) -> None:
+        """Load the kernel of the replicas, which once per installation has to be compiled."""
+        if self.simple is not None:
+            _Replicas(self).anneal(0)
+
     def _anneal_any(self, moves: int, hot: float, cold: float, softness: float) -> None:
         trial_nodes = self.nodes.copy()
         found = kernels.anneal_tuned(self.tables, self.nodes, trial_nodes, self.random, moves, hot, cold, softness)
@@ -136,30 +145,24 @@ class CandidateSearch:
             if begin and is_over():
                 return begin
             end = min(begin + chunk, moves)
-            self.anneal_part(self.nodes, begin, end, moves, hot, cold, softness)
-        return moves
-
-    def anneal_part(
-        self, nodes: IntArray, begin: int, end: int, moves: int, hot: float, cold: float, softness: float
-    ) -> None:
-        """Moves ``begin`` to ``end`` of so many, by the grid's kernel; ``nodes`` are changed in place."""
-        self.best = int(
-            swaps.anneal_grid(
-                self.simple,
-                nodes,
-                self.best,
-                self.best_nodes,
-                self.random,
-                begin,
-                end,
-                moves,
-                hot,
-                cold,
-                softness,
-                self.archive,
-                self.archived,
+            self.best = int(
+                swaps.anneal_grid(
+                    self.simple,
+                    self.nodes,
+                    self.best,
+                    self.best_nodes,
+                    self.random,
+                    begin,
+                    end,
+                    moves,
+                    hot,
+                    cold,
+                    softness,
+                    self.archive,
+                    self.archived,
+                )
             )
-        )
+        return moves
 
     def proceed(self, moves: int) -> None:
         """Some more moves of Pipette's annealing."""
@@ -193,10 +196,10 @@ class _Replicas:
         self.scale = max(search.random_start() - search.bound, 1)
         hottest = HOTTEST * max(1.0, HOTTEST_CELLS / search.archived.shape[1])
         self.temperatures = self.scale * np.geomspace(hottest * search.hot, COLDEST * search.cold, NUM_REPLICAS)
-        self.nodes = [search.nodes.copy()]
-        for _ in range(NUM_REPLICAS - 1):
+        self.nodes = np.empty((NUM_REPLICAS, len(search.nodes)), dtype=np.int64)
+        for replica in self.nodes:
             search.random_start()
-            self.nodes.append(search.nodes.copy())
+            replica[:] = search.nodes
         self.best = UNUSABLE_TICKS
         self.rounds = 0
 
@@ -204,38 +207,36 @@ class _Replicas:
         """Rounds of moves and exchanges; what others found since the last run starts at the coldest."""
         search = self.search
         if search.best < self.best:
-            self.nodes[-1] = search.best_nodes.copy()
-        left, started = moves, time.perf_counter()
-        while left > 0 and not (left < moves and is_over()):
-            left -= self._round()
-        search.moves_per_s = (moves - left) / max(time.perf_counter() - started, 1e-9)
+            self.nodes[-1] = search.best_nodes
+        last = self.rounds + max(1, round(moves / ROUND_MOVES))
+        while True:
+            rounds = min(last - self.rounds, max(1, int(CHUNK_S * search.moves_per_s / ROUND_MOVES)))
+            started = time.perf_counter()
+            self.anneal(rounds)
+            search.moves_per_s = rounds * ROUND_MOVES / max(time.perf_counter() - started, 1e-9)
+            if self.rounds >= last or is_over():
+                break
         self.best = search.best
 
-    def _round(self) -> int:
-        """A few moves of each replica, then exchanges; returns how many moves were made."""
-        search = self.search
-        for nodes, temperature in zip(self.nodes, self.temperatures.tolist(), strict=True):
-            search.anneal_part(nodes, 0, swaps.REBUILD, swaps.REBUILD, temperature, temperature, REPLICA_SOFTNESS)
-        energies = [search.value(nodes) for nodes in self.nodes]
-        for hotter in range(self.rounds % 2, NUM_REPLICAS - 1, 2):
-            colder = hotter + 1
-            gain = (energies[colder] - energies[hotter]) * (
-                1 / self.temperatures[colder] - 1 / self.temperatures[hotter]
+    def anneal(self, rounds: int) -> None:
+        """So many rounds more."""
+        search, cool = self.search, QUENCH_FACTOR * self.scale
+        search.best = int(
+            anneal_replicas(
+                search.simple,
+                search.tables,
+                self.nodes,
+                self.temperatures,
+                self.rounds,
+                rounds,
+                search.best,
+                search.best_nodes,
+                search.random,
+                cool * search.hot,
+                cool * search.cold,
+                REPLICA_SOFTNESS,
+                search.archive,
+                search.archived,
             )
-            if gain >= 0 or kernels.uniform(search.random) < np.exp(gain):
-                self.nodes[hotter], self.nodes[colder] = self.nodes[colder], self.nodes[hotter]
-                energies[hotter], energies[colder] = energies[colder], energies[hotter]
-        self.rounds += 1
-        made = NUM_REPLICAS * swaps.REBUILD
-        if self.rounds % QUENCH_EVERY == 0:
-            made += self._quench(int(np.argmin(energies)))
-        return made
-
-    def _quench(self, replica: int) -> int:
-        """A cool restart from a copy of a replica."""
-        search, moves = self.search, NUM_REPLICAS * QUENCH_EVERY // 10 * swaps.REBUILD
-        scale = QUENCH_FACTOR * self.scale
-        search.anneal_part(
-            self.nodes[replica].copy(), 0, moves, moves, search.hot * scale, search.cold * scale, REPLICA_SOFTNESS
         )
-        return moves
+        self.rounds += rounds

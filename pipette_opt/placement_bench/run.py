@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from pipette_opt.heuristics.amp import AmpParams, amp
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
 from pipette_opt.heuristics.megatron import identity_order
 from pipette_opt.heuristics.varuna import varuna
 from pipette_opt.placement_bench.clusters import UnavailableError
@@ -268,6 +268,7 @@ def _every_form(workers: int) -> float:
         search(data, SearchParams(time_limit_s=0.3, workers=workers))
         compile_searches(data, data.candidates[0], largest_ticks(data.candidates[0]))
         both_annealings(data, 0.0, 1, 0)
+        load_replicas(data)
         amp(data, AmpParams(moves=10))
     return time.perf_counter() - started
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal, refine
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas, refine
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
 from pipette_opt.solution import Solution
@@ -102,6 +102,7 @@ def test_time_limit_and_stop_are_kept() -> None:
     """A second is a second, and an event that is set ends it after the first restart."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (8, 8, 1))
     anneal(data, PARAMS)  # compiled
+    load_replicas(data)
     assert anneal(data, AnnealingParams(time_limit_s=0.5)).wall_time_s < 1.5
     stop = threading.Event()
     stop.set()
