@@ -25,8 +25,8 @@ from closed_form import example_instance, random_times
 from pipette_opt import __version__
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.estimator import critical_path, estimate
-from pipette_opt.estimator.critical_path import megatron_program
 from pipette_opt.estimator.many import estimate_many
+from pipette_opt.estimator.program import megatron_program
 from pipette_opt.files import write_atomically
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.specs import Instance, LinkMatrix

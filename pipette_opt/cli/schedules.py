@@ -44,8 +44,8 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
     ``InputError`` if it is not one of the configuration's stages, chunks and micro-batches, if its stages wait for each
     other, or if it is none of Megatron-Core's and stages wait for their sends.
     """
-    from pipette_opt.estimator.critical_path import schedule_program
     from pipette_opt.estimator.orders import SCHEDULES, ScheduleName, named_schedule, parse_order
+    from pipette_opt.estimator.program import schedule_program
     from pipette_opt.read.files import read_text
 
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks

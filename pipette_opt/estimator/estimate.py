@@ -9,8 +9,9 @@ import numpy as np
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.errors import InputError
-from pipette_opt.estimator.critical_path import Walked, critical_path, walk, weight_part
+from pipette_opt.estimator.critical_path import Walked, critical_path, walk
 from pipette_opt.estimator.schedule import WEIGHT, Layout, Schedule
+from pipette_opt.estimator.time_tables import weight_part
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plan import IterationTime
 from pipette_opt.specs import Instance

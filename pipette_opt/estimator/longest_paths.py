@@ -11,7 +11,7 @@ import numpy as np
 
 from pipette_opt.build import PathCounts
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.estimator.critical_path import megatron_program
+from pipette_opt.estimator.program import megatron_program
 from pipette_opt.estimator.schedule import FORWARD, build_schedule
 from pipette_opt.types import FloatArray, P2PMode
 

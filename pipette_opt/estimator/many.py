@@ -11,8 +11,9 @@ import numpy as np
 
 from pipette_opt.costs.placed import placed_batches
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
-from pipette_opt.estimator.critical_path import megatron_program, walk_batches
+from pipette_opt.estimator.critical_path import walk_batches
 from pipette_opt.estimator.estimate import batch_done, microbatches_of
+from pipette_opt.estimator.program import megatron_program
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.specs import Instance
 from pipette_opt.types import FloatArray, IntArray, P2PMode
