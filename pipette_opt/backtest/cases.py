@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipette_opt.backtest.expert_columns import check_experts, expert_degrees, expert_model_fields
+from pipette_opt.backtest.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.runs import MeasuredRun
@@ -134,7 +134,7 @@ def run_model(run: MeasuredRun) -> ModelSpec:
     assert run.seq_len is not None
     modern = any(family in run.model.lower() for family in GATED_FAMILIES)
     gated = _flag(run, "gated_linear_unit", modern)
-    head_size = int(run.extra.get("kv_channels") or 0) or run.hidden // run.heads
+    head_size = whole_cell(run, "kv_channels") or run.hidden // run.heads
     return ModelSpec(
         name=run.model or "unnamed",
         num_layers=run.num_layers,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, experts
+from pipette_opt.errors import shown
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -13,6 +14,9 @@ MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_s
 DEGREE_COLUMNS = {"ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size"}
 """And the fields of ``ParallelConfig`` that they are."""
 
+MOST_DIGITS = 18
+"""Of a whole number in a cell."""
+
 
 def expert_model_fields(run: MeasuredRun) -> dict[str, Any]:
     """
@@ -20,7 +24,7 @@ def expert_model_fields(run: MeasuredRun) -> dict[str, Any]:
 
     Raises ``ValueError`` for what is no whole number, and for experts of which nobody says how many a token takes.
     """
-    fields = {name: _whole(run, name) for name in MODEL_COLUMNS}
+    fields = {name: whole_cell(run, name) for name in MODEL_COLUMNS}
     if fields["num_experts"] is None:
         return {}
     if fields["moe_router_topk"] is None:
@@ -34,8 +38,8 @@ def expert_degrees(run: MeasuredRun) -> dict[str, Any]:
 
     Raises ``ValueError`` for what is no whole number, and for expert parallelism of a model without experts.
     """
-    degrees = {name: _whole(run, name) for name in DEGREE_COLUMNS}
-    if _whole(run, "num_experts") is None:
+    degrees = {name: whole_cell(run, name) for name in DEGREE_COLUMNS}
+    if whole_cell(run, "num_experts") is None:
         if (degrees["ep"] or 1) > 1:
             raise ValueError(f"ep={degrees['ep']} needs num_experts")
         return {}
@@ -50,12 +54,12 @@ def check_experts(model: ModelSpec, training: TrainingSpec, config: ParallelConf
             raise ValueError(problem)
 
 
-def _whole(run: MeasuredRun, name: str) -> int | None:
+def whole_cell(run: MeasuredRun, name: str) -> int | None:
     """A whole number, ``2.0`` counts; ``None`` for an empty cell."""
     text = run.extra.get(name, "")
-    if text.lower() in ("", "nan", "none", "null"):
+    if not text:
         return None
     digits = text.removesuffix(".0")
-    if not digits.isdecimal():
-        raise ValueError(f"{name} must be a whole number, got {text!r}")
+    if not digits.isdecimal() or len(digits) > MOST_DIGITS:
+        raise ValueError(f"{name} must be a whole number, got {shown(text)}")
     return int(digits)

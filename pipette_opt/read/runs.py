@@ -1,6 +1,7 @@
 """Measured runs, ``runs.csv``: read and checked row by row."""
 
 import csv
+import io
 import math
 import re
 from collections.abc import Mapping
@@ -54,6 +55,15 @@ REQUIRED = ("gpu", "num_gpus", "gbs", "tp", "pp", "dp")
 MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
 
 RECOMPUTE_WORDS = ("none", "selective", "full")
+
+FLAGS = ("gated_linear_unit", "tied_embeddings", "fused_norm")
+"""Optional further columns that are true or false."""
+
+GRADIENT_WORDS = ("freed", "kept")
+"""What the optional column ``gradients`` says."""
+
+STAGE_WORDS = ("first", "last", "largest")
+"""What the optional column ``peak_mem_stage`` says, if it is no number."""
 
 LONGEST_ITERATION_S = 86400.0
 LARGEST_MFU = 1.0
@@ -130,8 +140,7 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
     belongs, degrees that do not multiply to the number of GPUs, a batch that does not divide, a time faster than the
     hardware's peak or longer than a day, more memory than the GPU has.
     """
-    lines = read_text(path).splitlines()
-    reader = csv.DictReader(lines, strict=True)
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     header = [name.strip() for name in reader.fieldnames or ()]
     _check_header(str(path), header)
     reader.fieldnames = header
@@ -223,8 +232,9 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any]) -> MeasuredR
         oom=row.flag("oom"),
         mfu=row.number("mfu"),
         notes=row.text("notes"),
-        extra={name: text for name, text in row.cells.items() if name not in COLUMNS},
+        extra={name: row.text(name) for name in row.cells if name not in COLUMNS},
     )
+    _check_extra(row, run)
     _check_units(where, run)
     _check_shape(where, run)
     return run
@@ -244,9 +254,22 @@ def _layers_per_stage(row: "_Cells") -> tuple[int, ...] | None:
     if not text:
         return None
     parts = re.split(r"[\s,;]+", text.strip("[]() "))
-    if not all(part.isdigit() for part in parts):
-        raise InputError(row.where, f"layers_per_stage must be whole numbers such as 10,12,12,10, got {text!r}.")
+    if not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
+        raise InputError(row.where, f"layers_per_stage must be whole numbers such as 10,12,12,10, got {shown(text)}.")
     return tuple(int(part) for part in parts)
+
+
+def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
+    """Optional columns: a word that is not known must not pass for another."""
+    for name in FLAGS:
+        row.flag(name)
+    row.whole("kv_channels")
+    row.word("gradients", GRADIENT_WORDS)
+    stage = row.text("peak_mem_stage")
+    if not re.fullmatch("[0-9]{1,9}", stage):
+        row.word("peak_mem_stage", STAGE_WORDS, " or the number of a stage, 0 for the first")
+    elif run.pp is not None and int(stage) >= run.pp:
+        raise InputError(row.where, f"peak_mem_stage must be less than pp = {run.pp}, got {stage}; 0 is the first.")
 
 
 def _check_units(where: str, run: MeasuredRun) -> None:
@@ -260,7 +283,7 @@ def _check_units(where: str, run: MeasuredRun) -> None:
         if excess > LARGEST_MFU:
             raise InputError(
                 where,
-                f"iter_time_s={run.iter_time_s:g} is {excess:.1f} times faster than the peak of "
+                f"iter_time_s={run.iter_time_s:g} is {excess:,.4g} times faster than the peak of "
                 f"{run.num_gpus} {run.gpu.gpu.name} with gbs={run.gbs} sequences of {run.seq_len} tokens; check the "
                 "units: seconds for one iteration, gbs in sequences.",
             )
@@ -323,7 +346,9 @@ class _Cells:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
-            raise InputError(self.where, f"{name} must be a number {'> 0' if above_zero else '>= 0'}, got {text!r}.")
+            raise InputError(
+                self.where, f"{name} must be a number {'> 0' if above_zero else '>= 0'}, got {shown(text)}."
+            )
         return value
 
     def whole(self, name: str, *, broken: bool = False) -> int | None:
@@ -335,7 +360,7 @@ class _Cells:
         if value != int(value):
             if broken:
                 return None
-            raise InputError(self.where, f"{name} must be a whole number >= 1, got {text!r}.")
+            raise InputError(self.where, f"{name} must be a whole number >= 1, got {shown(text)}.")
         return int(value)
 
     def needed_whole(self, name: str) -> int:
@@ -349,11 +374,17 @@ class _Cells:
         if not text:
             return None
         if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise InputError(self.where, f"{name} must be True or False, got {text!r}.")
+            raise InputError(self.where, f"{name} must be True or False, got {shown(text)}.")
         return text.lower() in ("true", "1", "yes")
+
+    def word(self, name: str, words: tuple[str, ...], others: str = "") -> None:
+        """Raise ``InputError`` for a cell that is neither empty nor one of the words, in any case."""
+        text = self.text(name)
+        if text and text.lower() not in words:
+            raise InputError(self.where, f"{name} must be one of {', '.join(words)}{others}, got {shown(text)}.")
 
     def choice(self, name: str, choices: tuple[str, ...]) -> int | None:
         text = self.text(name).removesuffix(".0")
         if text and text not in choices:
-            raise InputError(self.where, f"{name} must be one of {', '.join(choices)}, got {text!r}.")
+            raise InputError(self.where, f"{name} must be one of {', '.join(choices)}, got {shown(text)}.")
         return int(text) if text else None

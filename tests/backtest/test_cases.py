@@ -161,3 +161,9 @@ def test_balanced_layers_make_room_for_the_head() -> None:
     assert sum(layers) == 16
     assert layers[-1] < layers[0]
     assert balanced_layers(measured_run(vocab=None), 16, 4) == (4, 4, 4, 4)
+
+
+def test_the_size_of_a_head() -> None:
+    """As the row says, also as other programs write whole numbers."""
+    assert case(measured_run(extra={"kv_channels": "256.0"})).instance.model.kv_channels == 256
+    assert case(measured_run(extra={"kv_channels": ""})).instance.model.kv_channels == 128

@@ -71,6 +71,14 @@ def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
         ({"oom": "maybe"}, "oom must be True or False"),
         ({"gpu": ""}, "gpu must not be empty"),
         ({"layers_per_stage": "many"}, "layers_per_stage must be whole numbers"),
+        ({"layers_per_stage": "12,\u00b2"}, "layers_per_stage must be whole numbers"),
+        ({"layers_per_stage": "9" * 5000}, "9999...."),
+        ({"num_gpus": "9" * 400}, "9999...."),
+        ({"gradients": "free"}, "gradients must be one of freed, kept, got 'free'"),
+        ({"tied_embeddings": "maybe"}, "tied_embeddings must be True or False"),
+        ({"kv_channels": "wide"}, "kv_channels must be a number > 0, got 'wide'"),
+        ({"peak_mem_stage": "middle"}, "peak_mem_stage must be one of first, last, largest or the number of a stage"),
+        ({"peak_mem_stage": "2"}, "peak_mem_stage must be less than pp = 2, got 2"),
     ],
 )
 def test_wrong_cells_are_refused(tmp_path: Path, changes: dict[str, str], said: str) -> None:
@@ -79,6 +87,24 @@ def test_wrong_cells_are_refused(tmp_path: Path, changes: dict[str, str], said: 
     with pytest.raises(InputError, match="line 3") as caught:
         read_runs(path)
     assert said in str(caught.value)
+
+
+def test_optional_columns_are_words_in_any_case_or_nothing(tmp_path: Path) -> None:
+    """As other programs write them; ``NaN`` is an empty cell there, too."""
+    known = {"gradients": "Freed", "tied_embeddings": "TRUE", "kv_channels": "128.0", "peak_mem_stage": "1"}
+    nothing = dict.fromkeys(known, "NaN") | {"peak_mem_stage": "Last"}
+    first, second = read_runs(write(tmp_path / "runs.csv", GOOD | known, GOOD | nothing))
+    assert first.extra == known
+    assert second.extra == dict.fromkeys(known, "") | {"peak_mem_stage": "Last"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_where_lines_of_files_do(tmp_path: Path, end: str) -> None:
+    """What ends a line of text elsewhere stays in a note; a quoted note may have lines."""
+    path = write(tmp_path / "runs.csv", GOOD | {"notes": "one\u2028two\x0bthree"}, GOOD | {"notes": "four\nfive"})
+    path.write_text(path.read_text(), newline=end)
+    notes = [run.notes for run in read_runs(path)]
+    assert notes == ["one\u2028two\x0bthree", "four\nfive"]
 
 
 @pytest.mark.parametrize(
