@@ -16,10 +16,11 @@ import numpy as np
 from pipette_opt.backtest.cases import Case, make_cases, with_stack
 from pipette_opt.backtest.descent import NOISE, LeastSquares, badness, descend
 from pipette_opt.backtest.edge import edge_risks
+from pipette_opt.backtest.fit_notes import INTERRUPTED, layer_notes, version_notes
 from pipette_opt.backtest.free import Free, told_constants
 from pipette_opt.backtest.layers import learn_layers
 from pipette_opt.backtest.losing import group_chances
-from pipette_opt.backtest.metrics import Errors, measure
+from pipette_opt.backtest.metrics import Errors, measure, slow_note
 from pipette_opt.backtest.predict import predicted_times_s
 from pipette_opt.backtest.versions import run_version, version_factors
 from pipette_opt.errors import InputError
@@ -56,6 +57,8 @@ class Fit:
         The largest jobs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
     notes
         What to know before using it, for people.
+    interrupted
+        Whether cross-validation was, by Ctrl-C; the stack is whole.
     """
 
     stack: StackSpec
@@ -64,6 +67,7 @@ class Fit:
     held_out: Errors | None
     larger: Errors | None
     notes: tuple[str, ...]
+    interrupted: bool = False
 
     @property
     def ranges(self) -> dict[str, list[int]]:
@@ -102,7 +106,7 @@ def calibrate_runs(
         Of more runs a random sample of this size is used for constants, equally many of each group as far as possible;
         factors of layers are learned from all.
     validate
-        Whether to cross-validate, which takes as long as a few fits.
+        Whether to cross-validate, which takes as long as a few fits; Ctrl-C then ends it, and the fit is kept.
     """
     base = replace(base, layers=None, versions=None)
     usable = [case for case in make_cases(_timed(runs), base, cluster) if isinstance(case, Case)]
@@ -137,16 +141,27 @@ def calibrate_runs(
         stack = every.taught(stack)
     predicted, measured = problem.with_stack_s(stack), problem.measured_s
     held_out = larger = None
-    if validate:
-        held_out = _cross_validate(problem, values)
-        larger = _predict_larger(problem, values)
+    interrupted = False
+    try:
+        if validate:
+            held_out = _cross_validate(problem, values)
+            larger = _predict_larger(problem, values)
+    except KeyboardInterrupt:  # the fit, which took its time, is there
+        interrupted = True
     return Fit(
         stack=every.with_chance(stack),
         runs=tuple(problem.runs),
         errors=measure(predicted, measured),
         held_out=held_out,
         larger=larger,
-        notes=(*_notes(problem, values), *_layer_notes(stack), *_version_notes(stack, problem.runs, last)),
+        notes=(
+            *_unit_notes(problem),
+            *_notes(problem, values),
+            *layer_notes(stack),
+            *version_notes(stack, problem.runs, last),
+            *((INTERRUPTED,) if interrupted else ()),
+        ),
+        interrupted=interrupted,
     )
 
 
@@ -351,25 +366,11 @@ def _refit(problem: _Problem, out: Sequence[int], start: FloatArray) -> FloatArr
     return replace(judged, loses=np.ones(len(out))).with_stack_s(stack)
 
 
-def _layer_notes(stack: StackSpec) -> list[str]:
-    """What was learned of layers, for people."""
-    if stack.layers is None:
-        return ["layers take what the formula says: what their shapes seemed to add did not help runs left out"]
-    factors = [one.factor for one in stack.layers.shapes]
-    return [f"layers of {len(factors)} shapes take {min(factors):.2f} to {max(factors):.2f} of what the formula says"]
-
-
-def _version_notes(stack: StackSpec, runs: Sequence[MeasuredRun], last: str) -> list[str]:
-    """Factors of versions, for people, and what is missing of them."""
-    several = len({run_version(run) for run in runs}) > 1
-    if several and not stack.versions:
-        return [
-            f"there are runs of several versions of the stack, but too few of {last or 'none, as in the last row'}: "
-            "all are taken for one"
-        ]
-    return [
-        f"version {name} takes {factor:.3f} of the last row's time" for name, factor in (stack.versions or {}).items()
-    ]
+def _unit_notes(problem: _Problem) -> list[str]:
+    """Whether times look like milliseconds to the stack that one starts from."""
+    predicted = problem.with_stack_s(replace(problem.base, layers=None))
+    note = slow_note(zip(predicted.tolist(), problem.measured_s.tolist(), strict=True))
+    return [note] if note else []
 
 
 def _notes(problem: _Problem, values: FloatArray) -> tuple[str, ...]:

@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 OURS = "ours"
 
+UNBELIEVABLE = 200.0
+"""Measured over predicted time: rather milliseconds than seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
@@ -152,6 +155,23 @@ def pick(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
     jobs = _grouped(predictions, lambda one: job_of(one.run)).values()
     picks = [found for members in jobs if (found := _pick_of_job(members, max_oom_risk)) is not None]
     return max(picks, key=_badness_of, default=None)
+
+
+def slow_note(pairs: Iterable[tuple[float | None, float | None]]) -> str:
+    """
+    What to tell people of runs that took unbelievably long; empty without any.
+
+    Parameters
+    ----------
+    pairs
+        Predicted and measured seconds.
+    """
+    known = [(predicted, measured) for predicted, measured in pairs if predicted is not None and measured is not None]
+    slow = sum(measured > UNBELIEVABLE * predicted for predicted, measured in known)
+    if not slow:
+        return ""
+    times = f"over {UNBELIEVABLE:.0f} times what is predicted"
+    return f"{slow} of {len(known)} runs took {times}: iter_time_s must be in seconds"
 
 
 def _badness_of(found: Pick) -> tuple[bool, float]:

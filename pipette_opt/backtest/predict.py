@@ -1,5 +1,6 @@
 """Predicted times of measured runs."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from pipette_opt.types import FloatArray
 
 MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probability")
 """What a predictor of memory says of a run."""
+
+NOT_FINITE = "the constants of the stack give no finite time"
 
 MemoryColumns = Callable[[Case | Skipped], Mapping[str, float]]
 """Gives ``MEMORY_COLUMNS``, or some of them."""
@@ -79,16 +82,17 @@ def predict_runs(
     cases = make_cases(runs, stack, cluster)
     known = [case for case in cases if isinstance(case, Case)]
     times = iter(predicted_times_s(known, edge_risks(known, stack)).tolist())
-    return [
-        Prediction(
-            run=case.run,
-            iter_time_s=next(times) if isinstance(case, Case) else None,
-            rivals_s=rival_times_s(case) if rivals and isinstance(case, Case) else {},
-            memory=memory(case) if memory else {},
-            reason=case.reason if isinstance(case, Skipped) else "",
-        )
-        for case in cases
-    ]
+    predictions = []
+    for case in cases:
+        told = memory(case) if memory else {}
+        if isinstance(case, Skipped):
+            predictions.append(Prediction(run=case.run, memory=told, reason=case.reason))
+        elif not math.isfinite(time_s := next(times)):
+            predictions.append(Prediction(run=case.run, memory=told, reason=NOT_FINITE))
+        else:
+            forms = rival_times_s(case) if rivals else {}
+            predictions.append(Prediction(run=case.run, iter_time_s=time_s, rivals_s=forms, memory=told))
+    return predictions
 
 
 def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None) -> FloatArray:
@@ -114,6 +118,7 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
 
 
 def rival_times_s(case: Case) -> dict[str, float]:
-    """The other closed forms, by name."""
+    """The other closed forms, by name, where they give a time."""
     times = placed_times(case.instance, case.config, case.placement)
-    return {name: form(times, num_microbatches(case)) for name, form in RIVALS.items()}
+    forms = {name: form(times, num_microbatches(case)) for name, form in RIVALS.items()}
+    return {name: time_s for name, time_s in forms.items() if math.isfinite(time_s)}

@@ -30,6 +30,10 @@ def main() -> None:
         _fail(InputError(str(error.filename), f"cannot be used: {_reason(error)}."))
     except KeyboardInterrupt:  # while the program is still being loaded
         sys.exit(INTERRUPTED)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            sys.stderr.write("interrupted: what was not written yet is lost, and no file is left half written\n")
+        raise
 
 
 def _reason(error: OSError) -> str:

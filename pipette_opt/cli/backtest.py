@@ -34,24 +34,31 @@ def backtest(
 
     from pipette_opt.backtest.files import predictions_csv, scatter_svg
     from pipette_opt.backtest.memory import framework_of_stack, memory_columns
+    from pipette_opt.backtest.metrics import slow_note
     from pipette_opt.backtest.predict import predict_runs
     from pipette_opt.backtest.tables import form_rows, form_table, group_rows, group_table
-    from pipette_opt.cli.output import check_place, say, show, show_json
+    from pipette_opt.cli.output import check_not_overwritten, check_place, say, show, show_json
+    from pipette_opt.errors import InputError
     from pipette_opt.files import write_atomically
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_runs
     from pipette_opt.read.stack import read_stack
 
+    if not 0 < max_oom_risk < 1:
+        raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
+    if out is not None:
+        plot = plot or out.with_suffix(".svg")
     check_place(out, plot)
+    check_not_overwritten(out, plot, inputs=(runs, calibration, cluster))
     stack = read_stack(calibration) if calibration else read_stack()
     measured = read_runs(runs)
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)
     predictions = predict_runs(measured, stack, read_cluster(cluster) if cluster else None, memory=memory)
     if out is not None:
         write_atomically(out, predictions_csv(predictions))
-        plot = plot or out.with_suffix(".svg")
     if plot is not None:
         write_atomically(plot, scatter_svg(predictions, f"{runs.name}, {stack.name}"))
+    note = slow_note([(one.iter_time_s, one.measured_s) for one in predictions])
     if json:
         skipped = [{"row": one.run.row, "reason": one.reason} for one in predictions if one.reason]
         show_json(
@@ -59,6 +66,7 @@ def backtest(
                 "groups": group_rows(predictions, max_oom_risk),
                 "forms": form_rows(predictions),
                 "skipped": skipped,
+                "notes": [note] if note else [],
             }
         )
         return
@@ -69,6 +77,8 @@ def backtest(
             reasons[one.reason] = reasons.get(one.reason, 0) + 1
     for reason, count in reasons.items():
         say(f"{count} of {len(predictions)} rows without a prediction: {reason}")
+    if note:
+        say(note)
     for path in (out, plot):
         if path is not None:
             say(f"written to {path}")

@@ -25,7 +25,8 @@ def calibrate(
     Fit the constants of a software stack to your own runs, and say how far they can be trusted.
 
     Five runs are useful, fifty are good. All runs share every constant; solve, estimate, candidates, benchmark and
-    backtest take the file with --calibration.
+    backtest take the file with --calibration. Ctrl-C while cross-validating writes the fit, with exit code 4; before,
+    nothing is written.
 
     Example: [bold]pipette-opt calibrate runs.csv -o stack.yaml[/]
     """
@@ -34,14 +35,18 @@ def calibrate(
     from pipette_opt.backtest.calibrate import calibrate_runs
     from pipette_opt.backtest.memory import calibrate_memory, memory_notes
     from pipette_opt.backtest.tables import errors_entry, fit_table
-    from pipette_opt.cli.output import check_place, say, show, show_json
+    from pipette_opt.cli.interrupt import STOPPED_EARLY
+    from pipette_opt.cli.output import check_not_overwritten, check_place, say, show, show_json
     from pipette_opt.errors import InputError
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_runs
     from pipette_opt.read.stack import read_stack, write_stack
 
+    if seed < 0:
+        raise InputError("--seed", f"must be >= 0, got {seed}.")
     check_place(out)
+    check_not_overwritten(out, inputs=(runs, cluster))
     measured, start = read_runs(runs), read_stack(base)
     memory = calibrate_memory(measured, start)
     try:
@@ -72,10 +77,12 @@ def calibrate(
         errors = {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}
         entries = {key: errors_entry(one) for key, one in errors.items() if one is not None}
         show_json({"stack": str(out), "errors": entries, "notes": [*fit.notes, *memory_notes(memory)]})
-        return
-    show(fit_table(fit))
-    seen = ", ".join(f"{name} {low}-{high}" for name, (low, high) in fit.ranges.items())
-    say(f"seen: {seen}; beyond this the stack extrapolates")
-    for note in (*fit.notes, *memory_notes(memory)):
-        say(f"- {note}")
-    say(f"written to {out}")
+    else:
+        show(fit_table(fit))
+        seen = ", ".join(f"{name} {low}-{high}" for name, (low, high) in fit.ranges.items())
+        say(f"seen: {seen}; beyond this the stack extrapolates")
+        for note in (*fit.notes, *memory_notes(memory)):
+            say(f"- {note}")
+        say(f"written to {out}")
+    if fit.interrupted:
+        raise typer.Exit(STOPPED_EARLY)

@@ -60,6 +60,17 @@ def check_place(*paths: Path | None) -> None:
             raise InputError(str(path), "cannot be written: no permission.")
 
 
+def check_not_overwritten(*outputs: Path | None, inputs: tuple[str | Path | None, ...] = ()) -> None:
+    """Raise ``InputError`` for an output that is an input, or another output."""
+    known = {Path(path).resolve() for path in inputs if path is not None}
+    for path in outputs:
+        if path is None or (path.exists() and not path.is_file()):  # /dev/null may well take several
+            continue
+        if path.resolve() in known:
+            raise InputError(str(path), "is an input, or another output, of this command; give another name.")
+        known.add(path.resolve())
+
+
 def set_up_logging(verbose: bool) -> None:
     """Warnings by default, everything on request, to standard error."""
     logging.basicConfig(

@@ -19,20 +19,24 @@ DEFAULT_NAME = "megatron-core"
 """The shipped stack that commands use without ``--calibration``."""
 
 
+LARGEST = 1e15
+"""Of any constant: bytes in a second of a host's links, the largest, are far below."""
+
+
 def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
     """A shipped stack by name, or a file such as ``calibrate`` writes; constants that it leaves out have defaults."""
     path = Path(source)
-    if path.suffix not in (".yaml", ".yml"):
-        shipped = sorted(one.stem for one in shipped_path("data", "stacks").glob("*.yaml"))
-        if str(source) not in shipped:
-            hint = did_you_mean(str(source), shipped)
-            problem = f"is neither a .yaml file nor shipped.{hint} Shipped: {', '.join(shipped)}."
-            raise InputError(f"stack {str(source)!r}", problem)
+    shipped = sorted(one.stem for one in shipped_path("data", "stacks").glob("*.yaml"))
+    if str(source) in shipped:
         path = shipped_path("data", "stacks", f"{source}.yaml")
+    elif path.suffix not in (".yaml", ".yml") and not path.is_file():
+        hint = did_you_mean(str(source), shipped)
+        problem = f"is neither a .yaml file nor shipped.{hint} Shipped: {', '.join(shipped)}."
+        raise InputError(f"stack {str(source)!r}", problem)
     data = Fields(str(path), read_yaml(path), (*CONSTANTS, *OTHERS))
     whole = {field.name for field in fields(StackSpec) if field.type in (int, "int")}
     values: dict[str, Any] = {
-        name: data.whole(name) if name in whole else data.not_negative(name) for name in CONSTANTS if data.has(name)
+        name: data.whole(name) if name in whole else _constant(data, name) for name in CONSTANTS if data.has(name)
     }
     try:
         return StackSpec(
@@ -64,6 +68,13 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
         data["versions"] = {name: _short(factor) for name, factor in stack.versions.items()}
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     write_atomically(path, head + yaml.safe_dump(data, sort_keys=False, width=120))
+
+
+def _constant(data: Fields, name: str) -> float:
+    value = data.not_negative(name)
+    if value > LARGEST:
+        raise InputError(data.where, f"{name} must be at most {LARGEST:g}, got {value:g}.")
+    return value
 
 
 def _short(value: float) -> float | int:

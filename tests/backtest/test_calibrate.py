@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from measured_runs import measured_run
 
+from pipette_opt.backtest import calibrate
 from pipette_opt.backtest.calibrate import calibrate_runs
 from pipette_opt.backtest.metrics import measure_predictions
 from pipette_opt.backtest.predict import predict_runs
@@ -82,6 +83,34 @@ def test_it_says_how_far_it_can_be_trusted() -> None:
     assert fit.larger is not None
     assert fit.held_out.num_runs == len(seen)
     assert fit.larger.num_runs == sum(run.num_gpus == 16 for run in seen)
+
+
+def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constants are those of the whole fit, and a note says what is missing; before, it interrupts."""
+    seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2])
+    whole = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate, "_cross_validate", interrupt)
+    fit = calibrate_runs(seen, DEFAULT_STACK)
+    assert replace(fit.stack, layers=None) == replace(whole.stack, layers=None)
+    assert fit.stack.layers is not None
+    assert whole.stack.layers is not None
+    assert fit.stack.layers.shapes == whole.stack.layers.shapes
+    assert (fit.interrupted, whole.interrupted) == (True, False)
+    assert "cross-validation was interrupted" in fit.notes[-1]
+    monkeypatch.setattr(calibrate, "descend", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_runs(seen, DEFAULT_STACK)
+
+
+def test_times_in_milliseconds_are_noticed() -> None:
+    """Beside the constants that they make absurd."""
+    seen = [replace(run, iter_time_s=1e3 * (run.iter_time_s or 0.0)) for run in runs_of(TRUTH, shapes((8,), 2048)[:5])]
+    fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+    assert "iter_time_s must be in seconds" in fit.notes[0]
 
 
 def test_nothing_to_fit() -> None:

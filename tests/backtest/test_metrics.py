@@ -7,7 +7,7 @@ import pytest
 from measured_runs import measured_run
 
 from pipette_opt.backtest.files import predictions_csv, scatter_svg
-from pipette_opt.backtest.metrics import by_group, measure, measure_predictions, pick, spearman
+from pipette_opt.backtest.metrics import by_group, measure, measure_predictions, pick, slow_note, spearman
 from pipette_opt.backtest.predict import Prediction
 from pipette_opt.backtest.tables import form_rows, group_rows
 
@@ -48,6 +48,12 @@ def test_runs_that_failed_have_no_error() -> None:
     assert found is not None
     assert found.num_runs == 1
     assert measure_predictions([prediction(1.0, 1.0)], "amp").mean == pytest.approx(1.0)  # type: ignore[union-attr]
+
+
+def test_milliseconds_are_noticed() -> None:
+    """Of the runs that are predicted and measured, those that took over 200 times as long."""
+    assert slow_note([(1.0, 199.0), (1.0, None), (None, 1e6)]) == ""
+    assert slow_note([(1.0, 1.0), (1.0, 1000.0), (None, 1e6)]).startswith("1 of 2 runs took over 200 times")
 
 
 def test_the_pick_must_fit() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pipette_opt.cli import main
 from pipette_opt.cli.app import app
+from pipette_opt.errors import InputError
 from pipette_opt.read.stack import read_stack
 
 HEADER = "gpu,num_gpus,model,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s,oom"
@@ -66,10 +68,74 @@ def test_a_calibration_changes_estimates(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["calibrate", "backtest"])
 def test_bad_files_are_named(command: str, tmp_path: Path) -> None:
     """Line, column and value."""
-    from pipette_opt.errors import InputError
-
     path = tmp_path / "bad.csv"
     path.write_text(f"{HEADER}\na100-80gb,8,gpt,24,2048,16,50257,2048,64,1,1,1,8,fast,False\n")
     done = CliRunner().invoke(app, [command, str(path)])
     assert isinstance(done.exception, InputError)
     assert "line 2: iter_time_s must be a number > 0, got 'fast'" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["backtest", "runs.csv", "-o", "./runs.csv"], "is an input"),
+        (["backtest", "runs.csv", "-o", "out.svg"], "another output"),
+        (["backtest", "runs.csv", "--calibration", "stack.yaml", "--plot", "stack.yaml"], "is an input"),
+        (["calibrate", "runs.csv", "-o", "runs.csv"], "is an input"),
+        (["calibrate", "runs.csv", "--seed", "-1"], "must be >= 0, got -1"),
+        (["backtest", "runs.csv", "--max-oom-risk", "nan"], "must be in (0, 1), got nan"),
+        (["backtest", "runs.csv", "--max-oom-risk", "1"], "must be in (0, 1), got 1.0"),
+    ],
+)
+def test_options_that_would_do_harm(runs: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], said: str) -> None:
+    """Measured runs are not overwritten, nor predictions by their own plot."""
+    monkeypatch.chdir(runs.parent)
+    before = runs.read_text()
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, InputError)
+    assert said in str(done.exception)
+    assert runs.read_text() == before
+
+
+def test_a_stack_without_a_finite_time(runs: Path, tmp_path: Path) -> None:
+    """Every row says so, and the JSON is JSON."""
+    stack, out = tmp_path / "stack.yaml", tmp_path / "predictions.csv"
+    stack.write_text("best_matmul: 1.0e-320\n")
+    done = CliRunner().invoke(app, ["backtest", str(runs), "--calibration", str(stack), "-o", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["skipped"]) == 6
+    assert "inf" not in out.read_text().replace("finite", "")
+
+
+def test_an_interrupt_while_validating_writes_the_stack(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 4; while fitting, 130 and the old file is as it was."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    stack = tmp_path / "stack.yaml"
+    monkeypatch.setattr("pipette_opt.backtest.calibrate._cross_validate", interrupt)
+    done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
+    assert done.exit_code == 4, done.output
+    before = stack.read_text()
+    assert read_stack(stack).source == "fitted to 5 runs of runs.csv"
+    monkeypatch.setattr("pipette_opt.backtest.calibrate.descend", interrupt)
+    done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
+    assert done.exit_code == 130, done.output
+    assert stack.read_text() == before
+
+
+def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the command, in one line."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipette_opt.read.runs.read_runs", interrupt)
+    monkeypatch.setattr("sys.argv", ["pipette-opt", "backtest", "runs.csv"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.startswith("interrupted: what was not written yet is lost")

@@ -60,6 +60,9 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
         ("best_matmull: 0.5\n", "Did you mean best_matmul"),
         ("tile: 1.5\n", "tile must be a whole number"),
         ("host_kernel_s: -1\n", "host_kernel_s must be a number >= 0"),
+        ("refill_s_per_billion: .nan\n", "refill_s_per_billion must be a number >= 0"),
+        ("refill_half_gpus: -1\n", "refill_half_gpus must be a number >= 0"),
+        ("refill_half_gpus: 1.0e+16\n", "refill_half_gpus must be at most 1e+15"),
         ("memory: 3\n", "memory must be a mapping"),
         ("memory: {slack: much}\n", "slack must be a number"),
         ("layers: 3\n", "layers must be a list"),
@@ -75,6 +78,14 @@ def test_wrong_stacks_are_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError, match=r"stack\.yaml") as caught:
         read_stack(path)
     assert said in str(caught.value)
+
+
+def test_old_files_lack_what_came_later(tmp_path: Path) -> None:
+    """What is left out has its default, and a file is one by any name."""
+    path = tmp_path / "of.last.year"
+    path.write_text("name: old\nflush_s: 0.5\nrefill_s: 3.0\n")
+    stack = read_stack(path)
+    assert (stack.flush_s, stack.refill_s, stack.refill_s_per_billion, stack.refill_half_gpus) == (0.5, 3.0, 0.0, 0.0)
 
 
 def test_unknown_names_are_refused() -> None:
