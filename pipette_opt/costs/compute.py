@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.costs.expert_layer import EXPERT_KERNELS, expert_times_s
+from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import matmul_time_s, peak_flops
@@ -303,7 +303,7 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, h
     kernels += 8 if model.position_embedding_type == "rope" else 0
     kernels += 2 if model.gated_linear_unit else 0
     kernels += 0 if training.fused_norm else 12
-    kernels += EXPERT_KERNELS if has_experts else 0
+    kernels += expert_kernels(model, config) if has_experts else 0
     collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0

@@ -4,6 +4,14 @@ Compute of the routed experts of one layer: router, sorting of tokens, and the e
 The router multiplies a rank's own tokens with one column per expert and takes the best ``topk``. A copy of each token
 for each of its experts is written in the order of the experts, sorted again by local expert once it has arrived, and
 both is undone with the results. Tokens are counted on the host between the two, so nothing hides the router's kernels.
+
+The gradient of an expert's weights has its tokens as inner size, of which there may be few, and is added to the sum of
+the micro-batches before, read and written in its own format (Megatron-Core's ``gradient_accumulation_fusion``): that
+takes the same for any number of tokens, and with few of them longer than the product.
+
+The bias of an expert's second product is weighted with each token's probability, so the product does not add it.
+Megatron-Core (``TEGroupedMLP._apply_bias`` in ``moe/experts.py``) does that for one expert after the other and puts the
+pieces together, in framework operations, each through memory.
 """
 
 from pipette_opt.costs.experts import expert_block, rows_of_expert, tokens_of_rank
@@ -17,6 +25,28 @@ EXPERT_KERNELS = 20
 ROUTER_PASSES = 6.0
 """Times that the fp32 scores of all experts are read or written: cast, softmax, choice, the map, the load's loss."""
 
+BIAS_PASSES = (6.0, 8.0)
+"""
+Times that all copies of tokens are read or written for biases, forward and backward, in the parameters' format.
+Forward: the product is written; read with the results, the sum written; read and written in one piece. Backward: the
+pieces' gradients are put together (2); times the probabilities, then summed over tokens (3); times the biases, then
+summed over the width (3). With probabilities in fp32 it is more.
+"""
+
+BIAS_KERNELS = (2, 4)
+"""Launches for the biases of one expert, forward and backward, besides one to put the pieces together."""
+
+
+def expert_kernels(model: ModelSpec, config: ParallelConfig) -> int:
+    """Launches of a forward pass that a dense layer does not have."""
+    return EXPERT_KERNELS + (_bias_kernels(model, config)[0] if model.add_bias_linear else 0)
+
+
+def _bias_kernels(model: ModelSpec, config: ParallelConfig) -> tuple[int, int]:
+    assert model.num_experts is not None
+    local = model.num_experts // config.expert_model_parallel_size
+    return BIAS_KERNELS[0] * local + 1, BIAS_KERNELS[1] * local + 1
+
 
 def expert_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
@@ -28,14 +58,26 @@ def expert_times_s(
     width = model.expert_ffn_size // config.expert_tensor_size
     up = 2 * width if model.gated_linear_unit else width
     rows = rows_of_expert(model, training, config)
-    own = tokens_of_rank(training, config)
+    own, height = tokens_of_rank(training, config), max(1, round(rows))
 
-    def product_s(n: int, k: int) -> float:
-        height = max(1, round(rows))
-        return matmul_time_s(height, n, k, peak=peak, gpu=gpu, element_bytes=element, rates=rates, count=local)
+    def products_s(n: int, k: int) -> tuple[float, float]:
+        """Forward; backward, where the product for inputs takes what the forward's does."""
+        forward = matmul_time_s(height, n, k, peak=peak, gpu=gpu, element_bytes=element, rates=rates, count=local)
+        weights = matmul_time_s(
+            n,
+            k,
+            height,
+            peak=peak,
+            gpu=gpu,
+            element_bytes=element,
+            rates=rates,
+            count=local,
+            result_bytes=2 * training.gradient_bytes,
+        )
+        return forward, forward + weights
 
     router = matmul_time_s(own, model.num_experts, h, peak=peak, gpu=gpu, element_bytes=element, rates=rates)
-    products = product_s(up, h) + product_s(h, width) + router
+    first, second = products_s(up, h), products_s(h, width)
     memory = gpu.memory_bytes_per_s * rates.streaming
     scores = ROUTER_PASSES * own * model.num_experts * 4.0 / memory
     sorted_twice = local > 1 and expert_block(config) > 1
@@ -44,7 +86,15 @@ def expert_times_s(
     permuted = 2.0 * copied * h * element / memory
     activation = local * rows * (up + width) * element * rates.elementwise / memory
     fixed = EXPERT_KERNELS * rates.kernel_s
+    biases = (0.0, 0.0)
+    if model.add_bias_linear:
+        once = local * rows * h * element / memory
+        kernels = _bias_kernels(model, config)
+        biases = (
+            BIAS_PASSES[0] * once + kernels[0] * rates.kernel_s,
+            BIAS_PASSES[1] * once + kernels[1] * rates.kernel_s,
+        )
     return (
-        products + scores + permuted + activation + fixed,
-        2.0 * products + scores + permuted + 1.5 * activation + fixed,
+        first[0] + second[0] + router + scores + permuted + activation + biases[0] + fixed,
+        first[1] + second[1] + 2.0 * router + scores + permuted + 1.5 * activation + biases[1] + fixed,
     )

@@ -13,12 +13,22 @@ def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:
 
 
 def matmul_time_s(
-    m: int, n: int, k: int, *, peak: float, gpu: GpuSpec, element_bytes: int, rates: StackSpec, count: int = 1
+    m: int,
+    n: int,
+    k: int,
+    *,
+    peak: float,
+    gpu: GpuSpec,
+    element_bytes: int,
+    rates: StackSpec,
+    count: int = 1,
+    result_bytes: int | None = None,
 ) -> float:
     """
     One product of shapes (m, k) and (k, n), or ``count`` of them in one launch (a grouped product), in seconds.
 
-    The tiles of all products of a group share the chip's waves.
+    The tiles of all products of a group share the chip's waves. ``result_bytes``: what an element of the result moves,
+    where it is not written once in the operands' format.
     """
     height = min(rates.tile, max(rates.smallest_tile, 1 << (m - 1).bit_length()))
     tiles = count * ceil_div(m, height) * ceil_div(n, rates.tile)
@@ -26,5 +36,6 @@ def matmul_time_s(
     wave = tiles / (ceil_div(tiles, rates.num_tiles_at_once) * rates.num_tiles_at_once)
     inner = k / (k + rates.inner_half)
     compute = 2.0 * count * m * n * k / (peak * rates.best_matmul * inside * wave * inner)
-    memory = element_bytes * count * (m * k + k * n + m * n) / (gpu.memory_bytes_per_s * rates.streaming)
-    return max(compute, memory) + rates.kernel_s
+    result = element_bytes if result_bytes is None else result_bytes
+    moved = count * (element_bytes * (m * k + k * n) + result * m * n)
+    return max(compute, moved / (gpu.memory_bytes_per_s * rates.streaming)) + rates.kernel_s

@@ -10,7 +10,7 @@ from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
 from pipette_opt.costs.compute import layer_times_s, stage_compute, stage_parameters
 from pipette_opt.costs.exchange import _least_load_s_per_byte, exchange_s, expert_layer_s, expert_rings
-from pipette_opt.costs.expert_layer import expert_times_s
+from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import (
     coupled_replicas,
     expert_replicas,
@@ -19,6 +19,7 @@ from pipette_opt.costs.experts import (
     rows_of_expert,
     stage_expert_parameters,
 )
+from pipette_opt.costs.products import matmul_time_s
 from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
 from pipette_opt.units import GB
 
@@ -143,6 +144,61 @@ def test_more_local_experts_are_less_efficient() -> None:
     loads = [replace(TRAINING, expert_imbalance=one) for one in (1.0, 1.1, 1.7, 3.0)]
     spread = [sum(expert_times_s(MOE, one, split(), A100_80, DEFAULT_STACK)) for one in loads]
     assert spread == sorted(set(spread))
+
+
+def test_gradients_of_weights_are_read_and_written_for_few_tokens() -> None:
+    """
+    Each expert has 32 tokens: gradients of all weights are read and added to in 4 or 2 bytes, whatever the products.
+
+    128 tokens, two copies of each on 8 experts: 32 rows, 64 FLOPs for each weight and two bytes or more: bound by
+    memory, so the formats differ by twice two bytes for each weight of the experts.
+    """
+    few, alone = replace(TRAINING, seq_length=128), config(num_layers=32)
+    assert rows_of_expert(MOE, few, alone) == 32.0
+    wide = expert_times_s(MOE, few, alone, A100_80, DEFAULT_STACK)
+    narrow = replace(few, accumulate_allreduce_grads_in_fp32=False)
+    slim = expert_times_s(MOE, narrow, alone, A100_80, DEFAULT_STACK)
+    memory = A100_80.memory_bytes_per_s * DEFAULT_STACK.streaming
+    assert wide[0] == slim[0]
+    weights = 8 * 3 * MOE.hidden_size * MOE.expert_ffn_size
+    assert wide[1] - slim[1] == pytest.approx(2 * (4 - 2) * weights / memory)
+
+
+def test_gradients_of_weights_are_free_for_many_tokens() -> None:
+    """With 4096 tokens for each expert the products for weights take what those for inputs do, within a tenth."""
+    narrow = replace(TRAINING, accumulate_allreduce_grads_in_fp32=False)
+    wide = expert_times_s(MOE, TRAINING, split(), A100_80, DEFAULT_STACK)
+    assert wide == expert_times_s(MOE, narrow, split(), A100_80, DEFAULT_STACK)
+    assert wide[1] == pytest.approx(2 * wide[0], rel=0.1)
+
+
+def test_biases_of_experts_by_hand() -> None:
+    """
+    Four ranks of experts, two experts each with 4096 tokens of 4096 x 2 bytes: 6 passes forward, 8 backward.
+
+    Two launches forward and four backward for each expert, and one for all.
+    """
+    biased = replace(MOE, add_bias_linear=True)
+    plain = expert_times_s(MOE, TRAINING, split(), A100_80, DEFAULT_STACK)
+    found = expert_times_s(biased, TRAINING, split(), A100_80, DEFAULT_STACK)
+    copies_s = 2 * 4096 * 4096 * 2 / (A100_80.memory_bytes_per_s * DEFAULT_STACK.streaming)
+    assert found[0] - plain[0] == pytest.approx(6 * copies_s + 5 * DEFAULT_STACK.kernel_s)
+    assert found[1] - plain[1] == pytest.approx(8 * copies_s + 9 * DEFAULT_STACK.kernel_s)
+    assert expert_kernels(biased, split()) - expert_kernels(MOE, split()) == 5
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (17, 4096, 8192)])
+def test_a_result_that_is_written_once_moves_one_element(shape: tuple[int, int, int]) -> None:
+    """Dense products are what they were: the result counts as the operands do; read and added to, it moves more."""
+
+    def time_s(result_bytes: int | None) -> float:
+        m, n, k = shape
+        return matmul_time_s(
+            m, n, k, peak=312e12, gpu=A100_80, element_bytes=2, rates=DEFAULT_STACK, result_bytes=result_bytes
+        )
+
+    assert time_s(None) == time_s(2)
+    assert time_s(8) >= time_s(2)
 
 
 def test_stage_with_dense_layers_first() -> None:
