@@ -176,12 +176,23 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "seq_parallel": flag("sequence_parallel"),
         "zero_stage": int(flag("use_distributed_optimizer")),
         "recompute": RECOMPUTE.get(recompute, "none"),
-        "attention_kernel": "flash"
-        if flag("use_flash_attn") or "flash" in arguments.get("attention_backend", "")
-        else "unfused",
+        "attention_kernel": _attention_kernel(arguments),
         "precision": "bf16" if flag("bf16") else "fp16" if flag("fp16") else "fp32",
         "gated_linear_unit": flag("swiglu"),
         "tied_embeddings": not flag("untie_embeddings_and_output_weights"),
         "kv_channels": number("kv_channels", hidden // heads),
         **experts(),
     }
+
+
+def _attention_kernel(arguments: dict[str, str]) -> str:
+    """
+    ``flash`` where attention keeps no scores, else ``unfused``.
+
+    ``AttnBackend.flash`` and cuDNN's ``AttnBackend.fused`` keep none, and with Transformer Engine ``AttnBackend.auto``,
+    Megatron's default, takes one of the two (Megatron-LM, ``megatron/training/arguments.py``).
+    """
+    backend = arguments.get("attention_backend", "").removeprefix("AttnBackend.")
+    chosen = backend == "auto" and arguments.get("transformer_impl", "transformer_engine") == "transformer_engine"
+    fused = arguments.get("use_flash_attn") == "True" or backend in ("flash", "fused") or chosen
+    return "flash" if fused else "unfused"

@@ -177,3 +177,21 @@ def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
     """Logs have them where a progress bar was cut."""
     (tmp_path / "run.log").write_bytes(b"\xff\xfe\n" + log(ARGUMENTS, [2500.0] * 4).encode())
     assert ",2.5," in import_runs([tmp_path], gpu="h100-80gb")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kernel"),
+    [
+        ({}, "unfused"),
+        ({"use_flash_attn": "True"}, "flash"),
+        ({"attention_backend": "AttnBackend.flash"}, "flash"),
+        ({"attention_backend": "AttnBackend.fused"}, "flash"),
+        ({"attention_backend": "AttnBackend.unfused"}, "unfused"),
+        ({"attention_backend": "AttnBackend.auto", "transformer_impl": "transformer_engine"}, "flash"),
+        ({"attention_backend": "AttnBackend.auto", "transformer_impl": "local"}, "unfused"),
+        ({"attention_backend": "AttnBackend.local", "transformer_impl": "local"}, "unfused"),
+    ],
+)
+def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel: str) -> None:
+    """What the backend takes, also where Transformer Engine chooses."""
+    assert imported(tmp_path, log(ARGUMENTS | arguments, [100.0])).attention_kernel == kernel
