@@ -1,5 +1,6 @@
 """The solver beside the baselines: same instance, same candidates, same seconds, same judge."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,17 +53,24 @@ class MethodRow:
     seconds: float
 
 
-def compare_methods(prepared: Prepared, params: OptimizeParams) -> list[MethodRow]:
-    """Run every method on the candidates with a closed form, each with ``params.time_limit_s`` on as many threads."""
-    data = prepared.exact
+def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.Event | None = None) -> list[MethodRow]:
+    """
+    Run every method on the candidates with a closed form, each with ``params.time_limit_s`` on as many threads.
+
+    Parameters
+    ----------
+    stop
+        Set by whoever wants an end; methods that had all their seconds until then have a row.
+    """
+    data, stop = prepared.exact, stop or threading.Event()
 
     def annealed(variant: Literal["tuned", "pipette"]) -> Result:
         settings = AnnealingParams(variant=variant, time_limit_s=params.time_limit_s, seed=params.seed)
-        results = anneal_on_threads(data, settings, params.workers)
+        results = anneal_on_threads(data, settings, params.workers, stop)
         return min(results, key=lambda one: inf if one.solution is None else one.solution.objective_ticks)
 
     def solved() -> Result:
-        watcher = Watcher()
+        watcher = Watcher(stop=stop)
         return solve_exact(prepared, params, watcher, hint_for(prepared, params, watcher))
 
     runs: dict[str, Callable[[], Result]] = {
@@ -74,7 +82,13 @@ def compare_methods(prepared: Prepared, params: OptimizeParams) -> list[MethodRo
         "identity order": lambda: identity_order(data),
         "Megatron's rule": lambda: megatron_rule(data),
     }
-    return [_row(prepared, data, method, runs[method]) for method in METHODS]
+    rows: list[MethodRow] = []
+    for method in METHODS:
+        row = _row(prepared, data, method, runs[method])
+        if stop.is_set():
+            break
+        rows.append(row)
+    return rows
 
 
 def _row(prepared: Prepared, data: ProblemData, method: str, run: Callable[[], Result]) -> MethodRow:

@@ -44,12 +44,15 @@ def solve(
     """
     Solver, annealing and the identity order on one instance, with equal seconds.
 
+    Ctrl-C gives what is done by then, with exit code 4.
+
     Example: [bold]pipette-opt benchmark solve --example lab-16x8 --time-limit 30[/]
     """
     from dataclasses import asdict
 
+    from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
-    from pipette_opt.compare import compare_methods
+    from pipette_opt.compare import METHODS, compare_methods
     from pipette_opt.optimize import OptimizeParams, Watcher
     from pipette_opt.prepare import prepare
     from pipette_opt.report.lists import benchmark_table
@@ -84,15 +87,20 @@ def solve(
     )
     watcher = Watcher()
     with live_progress(watcher, quiet=json):
-        rows = compare_methods(prepare(job.instance, space, max_oom_risk, watcher.report), params)
-    if csv is not None:
+        prepared = prepare(job.instance, space, max_oom_risk, watcher.report)
+        with stop_on_interrupt(watcher.stop):
+            rows = compare_methods(prepared, params, watcher.stop)
+    if csv is not None and rows:
         _write_csv(csv, [asdict(row) for row in rows])
     if json:
         show_json([asdict(row) for row in rows])
     else:
         show(benchmark_table(rows))
-        if csv is not None:
+        if csv is not None and rows:
             say(f"written to {csv}")
+    if watcher.stop.is_set():
+        say(f"stopped early: {len(rows)} of {len(METHODS)} methods are done")
+        raise typer.Exit(STOPPED_EARLY)
 
 
 @app.command("annealing")

@@ -1,6 +1,7 @@
 """The commands as a user runs them: what they print, write and return."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,10 @@ import pytest
 import yaml
 
 from pipette_opt.cli import main
+from pipette_opt.compare import METHODS
+from pipette_opt.heuristics.varuna import varuna
+from pipette_opt.problem import ProblemData
+from pipette_opt.solution import Result
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -204,6 +209,21 @@ def test_benchmark_solve(run: Run) -> None:
     ours = rows["pipette-opt"]["objective_s"]
     assert all(row["objective_s"] is None or ours <= row["objective_s"] * (1 + 1e-9) for row in rows.values())
     assert len(Path("rows.csv").read_text().splitlines()) == 1 + len(rows)
+
+
+def test_an_interrupt_of_benchmark_solve_keeps_what_is_done(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C during the fifth method: four rows, exit code 4."""
+
+    def interrupted(data: ProblemData) -> Result:
+        signal.raise_signal(signal.SIGINT)
+        return varuna(data)
+
+    monkeypatch.setattr("pipette_opt.compare.varuna", interrupted)
+    code, out, err = run("benchmark", "solve", *SMALL, "--csv", "rows.csv", "--json")
+    assert code == 4
+    assert [row["method"] for row in json.loads(out)] == list(METHODS[:4])
+    assert "stopped early: 4 of 7 methods are done" in err
+    assert len(Path("rows.csv").read_text().splitlines()) == 5
 
 
 def test_import_links_and_solve(run: Run) -> None:
