@@ -87,6 +87,7 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, obje
         text = file.read_text(encoding="utf-8", errors="replace")  # a broken byte must not cost the other runs
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"
+    named = _GPU.search(text)  # jobs print their machines before Megatron its arguments
     starts = [found.start() for found in _HEADER.finditer(text)]
     text = text[starts[-1] :] if starts else text
     arguments = {match[1]: match[2] for line in text.splitlines() if (match := _ARGUMENT.match(line))}
@@ -98,7 +99,6 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, obje
     oom = bool(_OOM.search(text))
     if not steady and not reserved and not oom:
         return "neither times nor memory reports nor an out-of-memory error"
-    named = _GPU.search(text)
     kind = gpu or (named[1].strip() if named else "")
     if not kind:
         return "the log does not name the GPU; give --gpu"

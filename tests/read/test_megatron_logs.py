@@ -195,3 +195,9 @@ def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
 def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel: str) -> None:
     """What the backend takes, also where Transformer Engine chooses."""
     assert imported(tmp_path, log(ARGUMENTS | arguments, [100.0])).attention_kernel == kernel
+
+
+def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
+    """As jobs that begin with nvidia-smi print it."""
+    (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [100.0]))
+    assert ",A100-SXM4-80GB," in import_runs([tmp_path])[0].splitlines()[1] + ","
