@@ -52,9 +52,7 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
   two classes; how many hosts of each class are in each row, how many columns run through each three of them, which hops
   each ring has. Which host is meant, and that all rows have their columns in the same order, is left out. With
   asynchronous sends the mean over every run of rows and the slow hosts a run can have count, too, and on large grids
-  ranges of the slowest period are refuted one by one: there columns are paths through states that keep the period of
-  each of them, and the slowest has the slow links that its period needs.
-  An infeasible model with a ceiling proves the ceiling; the model
+  ranges of the slowest period are refuted one by one. An infeasible model with a ceiling proves the ceiling; the model
   has counts and no objective, so its proofs are of integers. Costs of classes that differ by little are first taken
   for the least of them, so that equal racks are seen to be equal. What counts are found is made a placement and
   annealed: on many hosts this is where good placements come from;

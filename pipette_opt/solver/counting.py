@@ -2,7 +2,7 @@
 
 from pipette_opt.solver.known import Known
 from pipette_opt.solver.refining import Refining
-from pipette_opt.solver.rows.bound import MOST_CLASSES, RangedRows, applies, probe_rows, row_bound
+from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, probe_rows, row_bound
 from pipette_opt.types import IntArray
 
 LARGE_CELLS, SMALL_CELLS = 20, 9
@@ -11,9 +11,6 @@ LARGE_CELLS, SMALL_CELLS = 20, 9
 ROWS_SHARE, ROWS_SHARE_LARGE, ROWS_SHARE_ALL = 0.25, 0.6, 0.95
 """Parts of the time left that bounds by rows may take: where CP-SAT may close the candidate, where it will not, and
 where nothing else applies."""
-
-RANGES_SHARE = 0.5
-"""Part of the time left that ranges of periods may take after a slice of patterns of classes."""
 
 MANY_HOSTS = 256
 """Hosts above which nothing else applies."""
@@ -27,7 +24,6 @@ class Counting:
 
     def __init__(self, known: Known, refining: Refining) -> None:
         self.known, self.refining = known, refining
-        self.ranged: dict[int, RangedRows] = {}
 
     def suits(self, index: int) -> bool:
         """Whether there are rows of classes for a candidate."""
@@ -70,31 +66,6 @@ class Counting:
         known.prove(index, found)
         if promising and not known.is_over:  # the last counts are the nearest to the bound
             self.refining.take(index, promising[-1])
-
-    def has_ranges(self, index: int) -> bool:
-        """Whether there are ranges of periods of a candidate that may tell more."""
-        if index not in self.ranged:
-            self.ranged[index] = RangedRows(self.known.data, self.known.data.candidates[index])
-        return not self.ranged[index].ended
-
-    def raise_by_ranges(self, index: int, number: int) -> bool:
-        """Go on with ranges of periods of one candidate, of so many that share the time; whether its bound rose."""
-        known, bound = self.known, int(self.known.bounds[index])
-        promising: list[IntArray] = []
-        found = self.ranged[index].run(
-            bound,
-            known.ceiling_of(index),
-            seconds=RANGES_SHARE * known.seconds_left / number,
-            workers=known.workers,
-            seed=known.params.seed,
-            stop=known.stop,
-            on_bound=lambda bound: known.prove(index, bound),
-            on_placement=promising.append,
-        )
-        known.prove(index, found)
-        if promising and not known.is_over:
-            self.refining.take(index, promising[-1])
-        return found > bound
 
     def look_for_promising(self, index: int, visit: int) -> None:
         """Counts between bound and incumbent, at each visit others."""

@@ -190,18 +190,10 @@ def _small_turn(index: int, number: int, known: Known, engines: _Engines) -> Non
 
 
 def _large_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
-    """
-    At first a look by search; patterns of classes and ranges of periods as long as they raise the bound; else the
-    search, and counts.
-    """
+    """At first a look by search; patterns of classes as long as they raise the bound; else the search, and counts."""
     if _is_due(index, known) and engines.searching.is_quick(index):
         engines.searching.search(index, number)
-    risen = False
-    if _is_due(index, known) and engines.merging.suits(index):
-        risen = engines.merging.search(index, number)
-        if _is_due(index, known) and engines.counting.has_ranges(index):
-            risen |= engines.counting.raise_by_ranges(index, number)
-    if risen:
+    if _is_due(index, known) and engines.merging.suits(index) and engines.merging.search(index, number):
         return
     if not (_is_due(index, known) and engines.searching.suits(index)):
         return

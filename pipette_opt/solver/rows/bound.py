@@ -11,13 +11,11 @@ from ortools.sat.python import cp_model
 
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
-from pipette_opt.solver.rows.columns import columns_within
 from pipette_opt.solver.rows.costs import RowCosts, row_costs
 from pipette_opt.solver.rows.levels import Levels, window_levels
-from pipette_opt.solver.rows.model import RowModel, build_rows
-from pipette_opt.solver.rows.placements import joined_windows, placement
-from pipette_opt.solver.rows.ranges import PeriodRanges
-from pipette_opt.solver.rows.slowest import tightened
+from pipette_opt.solver.rows.model import Window, build_rows
+from pipette_opt.solver.rows.placements import placement
+from pipette_opt.solver.rows.ranges import bound_by_ranges
 from pipette_opt.solver.stoppable import solve_until
 from pipette_opt.types import IntArray
 
@@ -35,14 +33,8 @@ PROBE_SHARE = 0.3
 MOST_BISECTED, BISECTED_SHARE = 64, 0.25
 """Cells above which long periods are looked at range by range, and the part of the time before that."""
 
-RELAXING = ("max_lp", "default_lp")
-"""Of CP-SAT's searches those that refute flows of columns, the first much the soonest."""
-
 MERGED, MERGED_SHARE = 0.002, 0.7
 """Relative difference of costs that is not told apart at first, and the part of the time that this may take."""
-
-MERGED_RANGES = 0.01
-"""The same for ranges of periods, where few costs make few states, and equal racks fewer still."""
 
 OnBound = Callable[[int], None]
 """Called with each better bound."""
@@ -168,75 +160,6 @@ def _has_runs(data: ProblemData, candidate: CandidateData) -> bool:
     return data.p2p == "async" and candidate.num_microbatches > 1
 
 
-class RangedRows:
-    """
-    Ranges of the slowest column's period of one candidate, which can be gone on with where they were.
-
-    For asynchronous sends; what a range tells of rows tells more than patterns of classes where few columns are long.
-
-    Attributes
-    ----------
-    ended
-        Whether counts tell no more.
-    """
-
-    def __init__(self, data: ProblemData, candidate: CandidateData) -> None:
-        self.data, self.candidate = data, candidate
-        self._left = [MERGED_RANGES, 0.0]
-        self._begun: tuple[_Counts, PeriodRanges] | None = None
-        self.ended = not (applies(candidate) and _has_runs(data, candidate) and candidate.grid[0] > 1)
-
-    def run(
-        self,
-        floor: int,
-        ceiling: int,
-        *,
-        seconds: float,
-        workers: int = 1,
-        seed: int = 0,
-        stop: threading.Event | None = None,
-        on_bound: OnBound = lambda bound: None,
-        on_placement: OnPlacement | None = None,
-    ) -> int:
-        """A bound, ``ceiling + 1`` or more if it is proven to be above the ceiling; parameters as of `row_bound`."""
-        started = time.perf_counter()
-        probe = _Probes(
-            ends=started + seconds,
-            workers=workers,
-            seed=seed,
-            stop=stop or threading.Event(),
-            on_bound=on_bound,
-            on_placement=on_placement,
-        )
-        best = floor
-        while best <= ceiling and not self.ended and not probe.is_over:
-            counts, ranges = self._begun or self._begin(best, ceiling)
-            if counts is None or ranges is None:
-                break
-            ranges.narrow(best, ceiling)
-            best = max(best, probe.raise_ranges(counts, ranges))
-            if ranges.ended:
-                self._begun = None
-        logger.info(
-            "ranges of periods of rows: bound %d, ceiling %d in %.2f s%s",
-            best,
-            ceiling,
-            time.perf_counter() - started,
-            ", which is all they tell" if self.ended else "",
-        )
-        return best
-
-    def _begin(self, floor: int, ceiling: int) -> tuple[_Counts, PeriodRanges] | tuple[None, None]:
-        """The next costs, which tell more than those before."""
-        classes = host_classes(self.data, self.candidate, MOST_CLASSES[0])
-        if classes is None or not self._left:
-            self.ended = True
-            return None, None
-        counts = _counts(self.data, self.candidate, classes, self._left.pop(0))
-        self._begun = counts, PeriodRanges(self.candidate, counts.costs, floor, ceiling)
-        return self._begun
-
-
 class _Probes:
     """Models with ceilings between a bound and what is of interest."""
 
@@ -267,11 +190,11 @@ class _Probes:
         bound = self._bisect(counts, floor, ceiling, hopeless, now + BISECTED_SHARE * (self.ends - now))
         if bound > ceiling or self.is_over:
             return bound
-        return self.raise_ranges(counts, PeriodRanges(counts.candidate, counts.costs, bound, ceiling))
-
-    def raise_ranges(self, counts: _Counts, ranges: PeriodRanges) -> int:
-        """Go on with ranges of periods."""
-        return ranges.run(
+        return bound_by_ranges(
+            counts.candidate,
+            counts.costs,
+            bound,
+            ceiling,
             refutes=lambda levels, seconds: self.refutes_levels(counts, levels, seconds),
             seconds=max(0.0, self.ends - time.perf_counter()),
             is_over=lambda: self.is_over,
@@ -302,51 +225,29 @@ class _Probes:
 
     def refutes_levels(self, counts: _Counts, levels: Levels, seconds: float) -> bool | None:
         """Whether no counts have a slowest period of these levels; ``None`` if that took too long."""
-        ends = min(self.ends, time.perf_counter() + seconds)
-        columns = None
-        if levels.longest is not None and counts.candidate.grid[0] > 1:
-            columns = columns_within(counts.costs, levels.longest)
-        if columns is not None:
-            tight = tightened(counts.candidate, counts.costs, levels, columns)
-            if tight is None:
-                return True
-            levels = tight
-        built = build_rows(
-            counts.candidate, counts.classes, counts.costs, levels, counts.joined, runs=counts.runs, columns=columns
-        )
+        ends = time.perf_counter() + seconds
+        built = build_rows(counts.candidate, counts.classes, counts.costs, levels, counts.joined, runs=counts.runs)
         while not self.stop.is_set():
             left = ends - time.perf_counter()
             if left <= 0:
                 return None
-            solver = self._solver(left, columns is not None)
+            solver = cp_model.CpSolver()
+            solver.parameters.num_workers = self.workers
+            solver.parameters.random_seed = self.seed
+            solver.parameters.max_time_in_seconds = left
+            solver.parameters.catch_sigint_signal = False
             status = solve_until(solver, built.model, self.stop)
             if status == cp_model.INFEASIBLE:
                 return True
             if status != cp_model.OPTIMAL:
                 return None
             if not built.separate(solver):
-                self._suggest(counts, built, solver)
+                self._suggest(counts, {window: solver.value(number) for window, number in built.windows.items()})
                 return False
             counts.joined |= built.joined
         return None
 
-    def _solver(self, seconds: float, by_relaxation: bool) -> cp_model.CpSolver:
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self.workers
-        solver.parameters.random_seed = self.seed
-        solver.parameters.max_time_in_seconds = seconds
-        solver.parameters.catch_sigint_signal = False
-        if by_relaxation:
-            solver.parameters.subsolvers.extend(RELAXING[: self.workers])
-            solver.parameters.interleave_search = self.workers == 1  # else one worker does as it likes
-        return solver
-
-    def _suggest(self, counts: _Counts, built: RowModel, solver: cp_model.CpSolver) -> None:
-        if self.on_placement is None:
-            return
-        if built.flow is not None:
-            pattern = built.flow.pattern(solver)
-        else:
-            windows = {window: solver.value(number) for window, number in built.windows.items()}
-            pattern = joined_windows(windows, counts.candidate.grid[0], self.random)
-        self.on_placement(placement(pattern, counts.candidate, counts.classes, counts.costs, self.random))
+    def _suggest(self, counts: _Counts, windows: dict[Window, int]) -> None:
+        if self.on_placement is not None:
+            nodes = placement(windows, counts.candidate, counts.classes, counts.costs, self.random)
+            self.on_placement(nodes)

@@ -38,10 +38,6 @@ class RowCosts:
         no link.
     period_node, period_arc
         What the stages of a host, shape ``(P, C)``, and a transfer, shape ``(P - 1, C, C)``, take in a period.
-    period_most
-        What the slowest transfer of two classes takes in a period, shape ``(P - 1, C, C)``.
-    stage_work, inside
-        What each stage of a host takes in a period, shape ``(P, stages, C)``, and a transfer inside it, both ways.
     hop
         For each watched stage, its reduction if a ring hop of its row goes from one class to another, the reduction
         inside hosts at least, shape ``(watched, C, C)``; ``UNUSABLE_TICKS`` where there is no link.
@@ -58,9 +54,6 @@ class RowCosts:
     end_arc: IntArray
     period_node: IntArray
     period_arc: IntArray
-    period_most: IntArray
-    stage_work: IntArray
-    inside: int
     hop: IntArray
     after: IntArray
 
@@ -83,7 +76,6 @@ def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses,
     window = _windows(data, candidate, kinds, period_pair)
     period_node, period_arc = mean_parts(data, candidate, kinds, period_pair)
     pp, rounds = candidate.num_stages, candidate.num_microbatches - 1
-    work = (candidate.forward_ticks + candidate.backward_ticks)[kinds].T
     ends, means, nodes, arcs = [], [], [], []
     for stage in watched.tolist():
         node, arc = end_parts(candidate, kinds, both, back, stage)
@@ -104,9 +96,6 @@ def row_costs(data: ProblemData, candidate: CandidateData, classes: HostClasses,
         end_arc=np.stack(arcs),
         period_node=period_node,
         period_arc=period_arc,
-        period_most=mean_parts(data, candidate, kinds, _slowest_transfers(data, candidate, classes))[1],
-        stage_work=work.reshape(candidate.grid[0], candidate.block.stages, classes.number),
-        inside=2 * candidate.intra_p2p_ticks,
         hop=np.stack([merge_levels(_hops(candidate, classes, stage), merged) for stage in watched.tolist()]),
         after=after,
     )
@@ -128,14 +117,6 @@ def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
     starts = np.searchsorted(classes.of_host[order], np.arange(classes.number))
     least = np.minimum.reduceat(np.minimum.reduceat(apart[np.ix_(order, order)], starts, axis=0), starts, axis=1)
     return np.minimum(least, NEVER)
-
-
-def block_maxima(ticks: IntArray, classes: HostClasses) -> IntArray:
-    """Largest cost from a host of one class to another host of another that it may use, shape ``(C, C)``."""
-    usable = np.where(ticks < NEVER, ticks, -1)
-    np.fill_diagonal(usable, -1)
-    most: IntArray = -block_minima(-usable, classes)
-    return np.where(most < 0, NEVER, most)
 
 
 def merge_levels(ticks: IntArray, tolerance: float) -> IntArray:
@@ -163,13 +144,6 @@ def _transfers(
     both = block_minima(np.where(missing, NEVER, there + home), classes)
     counted = both if data.p2p == "async" else block_minima(np.where(missing, NEVER, np.maximum(there, home)), classes)
     return both, counted, block_minima(np.where(missing, NEVER, there), classes)
-
-
-def _slowest_transfers(data: ProblemData, candidate: CandidateData, classes: HostClasses) -> IntArray:
-    """The most that a period counts of a transfer from class to class in the next row, shape ``(C, C)``."""
-    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
-    counted = there + home if data.p2p == "async" else np.maximum(there, home)
-    return block_maxima(np.where(np.maximum(there, home) >= NEVER, NEVER, counted), classes)
 
 
 def _windows(data: ProblemData, candidate: CandidateData, kinds: IntArray, pair: IntArray) -> IntArray:

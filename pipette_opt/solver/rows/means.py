@@ -15,7 +15,7 @@ from pipette_opt.solver.rows.costs import RowCosts
 from pipette_opt.types import IntArray
 
 Term = LinearExpr | IntVar | int
-Crossing = Mapping[tuple[int, int], LinearExpr | IntVar]
+Crossing = Mapping[tuple[int, int], IntVar]
 """Columns through each pair of classes at a boundary."""
 
 
@@ -52,7 +52,7 @@ def summed_periods(
     hosts: Sequence[Sequence[IntVar]],
     arcs: Sequence[Crossing],
     windows: Mapping[tuple[int, int, int, int], IntVar],
-    slowest: tuple[int, int],
+    longest: int,
 ) -> IntVar:
     """
     An integer that is at most the sum of the columns' periods, sends being asynchronous.
@@ -62,15 +62,12 @@ def summed_periods(
 
     Parameters
     ----------
-    windows
-        Columns through each of them; empty if runs of two and three rows are to be looked at like longer ones.
-    slowest
-        Period of the slowest column, at least and at most.
+    longest
+        Period of a column at most.
     """
     P, D, _ = candidate.grid
     stages = candidate.block.stages
-    shortest, longest = slowest
-    total = model.new_int_var(shortest + (D - 1) * int(costs.window.min()), D * longest, "")
+    total = model.new_int_var(0, D * longest, "")
     of_row: dict[int, list[tuple[IntVar, int]]] = {}
     for window, number in windows.items():
         of_row.setdefault(window[0], []).append((number, int(costs.window[window])))
@@ -85,9 +82,8 @@ def summed_periods(
             into.append(_named(model, _crossed(arcs[row - 1], costs.period_arc[row - 1]), most))
         work = LinearExpr.weighted_sum(hosts[row], costs.period_node[row].tolist())
         until.append(_named(model, until[-1] + into[-1] + work, most))
-    told = 3 if windows else 0
     for first in range(P):
-        for last in range(first + told, P):
+        for last in range(first + 3, P):
             model.add(until[last + 1] - until[first] - into[first] <= (last + 1 - first) * stages * total)
     return total
 

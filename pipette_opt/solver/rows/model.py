@@ -6,9 +6,7 @@ Decisions, all counts of hosts or columns:
 - of each row and class, its hosts; each row has as many as there are columns, no class more than it has hosts, all
   of them where every host must be used;
 - of each boundary and pair of classes, the columns that cross it so; they leave and reach the hosts counted;
-- of each three consecutive rows and triple of classes, the columns that run so; they agree with the crossings; or,
-  where a column's period is known to be short, the columns from state to state
-  (:mod:`~pipette_opt.solver.rows.columns`), which tell more;
+- of each three consecutive rows and triple of classes, the columns that run so; they agree with the crossings;
 - of each row and ordered pair of classes, the hops of its ring; every host is left once and reached once, and hosts
   of a set of classes that are not the whole row have fewer hops among them than they are (the ring is one cycle).
 
@@ -17,7 +15,7 @@ window's period, plus the slowest hop of the stage's row; and the mean end over 
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,11 +23,9 @@ from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar, LinearExpr
 
 from pipette_opt.problem import CandidateData
 from pipette_opt.solver.rows.classes import HostClasses
-from pipette_opt.solver.rows.columns import Columns
 from pipette_opt.solver.rows.costs import RowCosts
-from pipette_opt.solver.rows.flows import Flow
 from pipette_opt.solver.rows.levels import Levels
-from pipette_opt.solver.rows.means import Crossing, Term, add_means, summed_periods
+from pipette_opt.solver.rows.means import Term, add_means, summed_periods
 from pipette_opt.solver.rows.runs import add_slow_runs
 from pipette_opt.types import IntArray
 
@@ -48,16 +44,13 @@ class RowModel:
     hops
         Of each row, ring hops by pair of classes; empty with one column.
     windows
-        How many columns go through each window, by its index in ``RowCosts.window``; empty with a flow.
-    flow
-        How many columns go from state to state; ``None`` with windows.
+        How many columns go through each window, by its index in ``RowCosts.window``.
     """
 
     model: CpModel
     hosts: list[list[IntVar]]
     hops: list[dict[tuple[int, int], IntVar]]
     windows: dict[Window, IntVar]
-    flow: Flow | None
     num_columns: int
     joined: set[frozenset[int]] = field(default_factory=set)
 
@@ -104,7 +97,6 @@ def build_rows(
     joined: Iterable[frozenset[int]] = (),
     *,
     runs: bool = True,
-    columns: Columns | None = None,
 ) -> RowModel:
     """
     The model of placements that cost at most the ceiling of these levels, and whose slowest column has one of them.
@@ -118,8 +110,6 @@ def build_rows(
     runs
         Whether the mean over the columns, and over runs of rows, is looked at: with blocking sends it rarely says more
         than the slowest.
-    columns
-        All columns of the longest period of the levels, of which there is one, at most; more than one row.
     """
     P, D, _ = candidate.grid
     model = CpModel()
@@ -136,12 +126,7 @@ def build_rows(
     reached = [model.new_bool_var("") for _ in range(1, len(levels.periods))]
     for below, above in itertools.pairwise(reached):
         model.add_implication(above, below)
-    flow = None if columns is None else Flow(model, columns, hosts, D)
-    arcs: Sequence[Crossing]
-    if flow is None:
-        arcs, windows = _add_columns(model, candidate, hosts, levels, reached)
-    else:
-        arcs, windows = flow.crossings(), {}
+    arcs, windows = _add_columns(model, candidate, hosts, levels, reached)
     hops = _add_hops(model, candidate, costs, hosts, levels)
     left: list[Term] = []
     for watched, stage in enumerate(costs.watched.tolist()):
@@ -151,12 +136,11 @@ def build_rows(
             left.append(levels.ceiling - _slowest_hop(model, costs.hop[watched], hops[row], D))
     if runs:
         longest = levels.ceiling // max(1, candidate.num_microbatches - 1) if levels.longest is None else levels.longest
-        slowest = min(int(levels.periods[0]), longest), longest
-        periods = summed_periods(model, candidate, costs, hosts, arcs, windows, slowest)
+        periods = summed_periods(model, candidate, costs, hosts, arcs, windows, longest)
         add_means(model, candidate, costs, hosts, arcs, periods, left)
-        if levels.longest is not None and flow is None:
+        if levels.longest is not None:
             add_slow_runs(model, candidate, costs, hosts, levels.longest)
-    built = RowModel(model=model, hosts=hosts, hops=hops, windows=windows, flow=flow, num_columns=D)
+    built = RowModel(model=model, hosts=hosts, hops=hops, windows=windows, num_columns=D)
     for members in (*(frozenset((one,)) for one in range(len(sizes))), *sorted(joined, key=sorted)):
         built.join(members)
     return built

@@ -19,7 +19,7 @@ MOST_TURNS = 20_000
 
 
 def placement(
-    pattern: IntArray,
+    windows: dict[Window, int],
     candidate: CandidateData,
     classes: HostClasses,
     costs: RowCosts,
@@ -30,9 +30,10 @@ def placement(
 
     Parameters
     ----------
-    pattern
-        Columns as classes, in any order, shape ``(P, D)``.
+    windows
+        How many columns go through each window, by its index in ``RowCosts.window``.
     """
+    pattern = np.array(_columns(windows, candidate.grid[0], random), dtype=np.int64).T
     pattern = pattern[:, _ring_order(pattern, costs, candidate.block.stages)]
     nodes = np.empty_like(pattern)
     for one in range(classes.number):
@@ -42,15 +43,8 @@ def placement(
     return nodes
 
 
-def joined_windows(windows: dict[Window, int], num_rows: int, random: np.random.Generator) -> IntArray:
-    """
-    Columns as classes, shape ``(P, D)``; every window is used as often as it is counted.
-
-    Parameters
-    ----------
-    windows
-        How many columns go through each window, by its index in ``RowCosts.window``.
-    """
+def _columns(windows: dict[Window, int], num_rows: int, random: np.random.Generator) -> list[list[int]]:
+    """Columns as classes; every window is used as often as it is counted."""
     left = dict(windows)
     width = min(num_rows, 3)
     columns: list[list[int]] = []
@@ -67,7 +61,7 @@ def joined_windows(windows: dict[Window, int], num_rows: int, random: np.random.
             window = fitting[int(random.integers(len(fitting)))]
             left[window] -= 1
             column.append(window[3])
-    return np.array(columns, dtype=np.int64).T
+    return columns
 
 
 def _ring_order(pattern: IntArray, costs: RowCosts, stages_per_row: int) -> IntArray:

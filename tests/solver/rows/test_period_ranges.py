@@ -14,7 +14,7 @@ from pipette_opt.solver.rows.bound import row_bound
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.solver.rows.costs import row_costs
 from pipette_opt.solver.rows.levels import Levels
-from pipette_opt.solver.rows.ranges import PeriodRanges
+from pipette_opt.solver.rows.ranges import bound_by_ranges
 from pipette_opt.solver.rows.runs import slow_classes
 from pipette_opt.types import IntArray
 
@@ -126,9 +126,16 @@ def test_ranges_that_are_refuted_from_some_cost_on() -> None:
         away = max(0, low - middle, middle - high)
         return levels.ceiling < least + 5 * away
 
-    ranges = PeriodRanges(candidate, costs, floor, 2 * floor)
-    bound = ranges.run(refutes=refutes, seconds=1.0, is_over=lambda: False, on_bound=told.append)
-    assert ranges.ended
+    bound = bound_by_ranges(
+        candidate,
+        costs,
+        floor,
+        2 * floor,
+        refutes=refutes,
+        seconds=1.0,
+        is_over=lambda: False,
+        on_bound=told.append,
+    )
     assert least - floor // 100 <= bound <= least
     assert told == sorted(set(told))
     assert all(one <= bound for one in told)

@@ -9,7 +9,7 @@ from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.rows.bound import probe_rows, row_bound
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.solver.rows.costs import merge_levels, row_costs
-from pipette_opt.solver.rows.placements import joined_windows, placement
+from pipette_opt.solver.rows.placements import placement
 from pipette_opt.types import IntArray
 
 
@@ -24,7 +24,7 @@ def test_every_window_is_used_as_often_as_counted(shape: tuple[int, int]) -> Non
     assert classes is not None
     given = classes.of_host[rng.permutation(P * D).reshape(P, D)]
     windows = counted(given)
-    nodes = placement(joined_windows(windows, P, rng), candidate, classes, row_costs(data, candidate, classes), rng)
+    nodes = placement(windows, candidate, classes, row_costs(data, candidate, classes), rng)
     assert sorted(nodes.ravel()) == list(range(P * D))
     assert counted(classes.of_host[nodes]) == windows
 
