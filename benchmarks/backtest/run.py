@@ -130,7 +130,14 @@ GPT_OSS_120B = {
 }
 """What the rows leave out: config.json of huggingface.co/openai/gpt-oss-120b, and Megatron-Bridge's optimizer."""
 
-GPT_OSS_COLUMNS = {"num_experts": "128", "moe_router_topk": "4", "moe_ffn_hidden_size": "2880", "kv_channels": "64"}
+GPT_OSS_COLUMNS = {
+    "num_experts": "128",
+    "moe_router_topk": "4",
+    "moe_ffn_hidden_size": "2880",
+    "kv_channels": "64",
+    "add_bias_linear": "true",
+    "add_qkv_bias": "true",
+}
 
 
 def experts(runs: Runs) -> tuple[Runs, Runs]:
@@ -224,13 +231,12 @@ EXPERIMENTS = (
         file="nvidia_perf_tables.csv",
         split=experts,
         why_bad="A vendor's figures, of several releases the same configuration. Nothing is fitted; hosts have eight "
-        "links of 400 Gbit/s (DGX H100 and B200, datasheets), 64 GB200 or GB300 one fabric (until today GB300 "
-        "were hosts of four here, by mistake, which hid most of what is missed: 28 % instead of 36 %); and what "
+        "links of 400 Gbit/s (DGX H100 and B200, datasheets), 64 GB200 or GB300 one fabric; and what "
         "the rows do not say (recomputation, overlap) is taken as none. All runs are predicted a quarter to a "
         "half too fast: layers take longer than the products and streams that are counted, about twice as long on "
         "H100. The vendor's recipes (NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs/gpt_oss) bring "
         "norms and the experts' activations back by recomputation on H100, B200 and GB200, replay graphs on B300 "
-        "and GB300, and exchange tokens without overlap in most; experts have biases and a clamped activation, "
+        "and GB300, and exchange tokens without overlap in most; the activation is clamped "
         "and attention has sinks: no model here has these, and which of them costs what nobody measured. Rows in "
         "8 bits, with other attention (MLA) or with layers that do not divide are left out",
         target="",

@@ -125,8 +125,8 @@ def run_model(run: MeasuredRun) -> ModelSpec:
     """
     The transformer of a row.
 
-    Columns ``gated_linear_unit`` and ``tied_embeddings`` say what they say; without them a family of gated models is
-    known by its name, and everything else is a GPT.
+    Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` say what they say;
+    without them a family of gated models is known by its name, and everything else is a GPT.
     """
     assert run.num_layers is not None
     assert run.hidden is not None
@@ -134,6 +134,7 @@ def run_model(run: MeasuredRun) -> ModelSpec:
     assert run.seq_len is not None
     modern = any(family in run.model.lower() for family in GATED_FAMILIES)
     gated = _flag(run, "gated_linear_unit", modern)
+    biases = _flag(run, "add_bias_linear", not modern)
     head_size = whole_cell(run, "kv_channels") or run.hidden // run.heads
     return ModelSpec(
         name=run.model or "unnamed",
@@ -147,8 +148,8 @@ def run_model(run: MeasuredRun) -> ModelSpec:
         max_position_embeddings=run.seq_len,
         gated_linear_unit=gated,
         untie_embeddings_and_output_weights=not _flag(run, "tied_embeddings", not modern),
-        add_bias_linear=not modern,
-        add_qkv_bias=not modern,
+        add_bias_linear=biases,
+        add_qkv_bias=_flag(run, "add_qkv_bias", biases),
         position_embedding_type="rope" if modern else "learned_absolute",
         normalization="RMSNorm" if modern else "LayerNorm",
         hidden_dropout=0.0 if modern else 0.1,

@@ -69,7 +69,15 @@ EXPERTS = {
 }
 """Columns of a mixture of experts, and Megatron's arguments for them; what is ``None`` there stays empty."""
 
-EXTRA = ("gated_linear_unit", "tied_embeddings", "kv_channels", "num_experts", *EXPERTS)
+EXTRA = (
+    "gated_linear_unit",
+    "tied_embeddings",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "kv_channels",
+    "num_experts",
+    *EXPERTS,
+)
 """Columns beyond the common ones that Megatron's arguments tell."""
 
 
@@ -147,6 +155,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
     def flag(name: str) -> bool:
         return arguments.get(name) == "True"
 
+    biases = arguments.get("add_bias_linear", "True") == "True"
     world, hidden, heads = number("world_size"), number("hidden_size"), number("num_attention_heads")
     tp, pp, cp = (
         number("tensor_model_parallel_size", 1),
@@ -180,6 +189,8 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "precision": "bf16" if flag("bf16") else "fp16" if flag("fp16") else "fp32",
         "gated_linear_unit": flag("swiglu"),
         "tied_embeddings": not flag("untie_embeddings_and_output_weights"),
+        "add_bias_linear": biases,
+        "add_qkv_bias": biases or flag("add_qkv_bias"),
         "kv_channels": number("kv_channels", hidden // heads),
         **experts(),
     }

@@ -56,7 +56,7 @@ MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
 
 RECOMPUTE_WORDS = ("none", "selective", "full")
 
-FLAGS = ("gated_linear_unit", "tied_embeddings", "fused_norm")
+FLAGS = ("gated_linear_unit", "tied_embeddings", "add_bias_linear", "add_qkv_bias", "fused_norm")
 """Optional further columns that are true or false."""
 
 GRADIENT_WORDS = ("freed", "kept")

@@ -78,6 +78,14 @@ def test_families_are_known_by_name() -> None:
     llama = run_model(measured_run(model="LLAMA-13B"))
     assert llama.gated_linear_unit
     assert llama.untie_embeddings_and_output_weights
+    assert not llama.add_bias_linear
+    assert not llama.add_qkv_bias
+    biased = run_model(measured_run(model="LLAMA-13B", extra={"add_bias_linear": "true"}))
+    assert biased.add_bias_linear
+    assert biased.add_qkv_bias
+    qwen = run_model(measured_run(model="Qwen-7B", extra={"add_qkv_bias": "true"}))
+    assert qwen.add_qkv_bias
+    assert not qwen.add_bias_linear
     tied = run_model(measured_run(model="LLAMA-13B", extra={"tied_embeddings": "True", "gated_linear_unit": "False"}))
     assert not tied.gated_linear_unit
     assert not tied.untie_embeddings_and_output_weights
