@@ -13,6 +13,7 @@ import numpy as np
 
 from pipette_opt.heuristics import kernels, swaps
 from pipette_opt.heuristics.compiled import evaluate, tables
+from pipette_opt.heuristics.plain_grid import grid_of, has_grid
 from pipette_opt.heuristics.replicas import QUENCH_EVERY, anneal_replicas
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.types import IntArray
@@ -66,7 +67,7 @@ class CandidateSearch:
         self.index, self.bound, self.hot, self.cold = index, bound, hot, cold
         self.grid = data.candidates[index].grid
         self.tables = tables(data, data.candidates[index])
-        self.simple = swaps.grid_of(self.tables) if swaps.has_grid(self.tables) else None
+        self.simple = grid_of(self.tables) if has_grid(self.tables) else None
         self.random = np.random.SeedSequence((seed, index)).generate_state(1, np.uint64) | np.uint64(1)
         self.nodes = np.empty(data.num_nodes, dtype=np.int64)
         self.best_nodes = self.nodes.copy()

@@ -19,8 +19,6 @@ from pipette_opt.heuristics.plain_grid import (
     read_placement,
     slowest_hop,
 )
-from pipette_opt.heuristics.plain_grid import grid_of as grid_of
-from pipette_opt.heuristics.plain_grid import has_grid as has_grid
 from pipette_opt.jit import njit
 
 NUM_THRESHOLDS = 1 << 12
