@@ -35,7 +35,9 @@ class PlacedLinks:
         """Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once."""
         from pipette_opt.costs._flows import ring_hops
 
-        source, target, shared, num_hosts, members = ring_hops(groups, self.instance.cluster.num_nodes)
+        source, target, shared, num_hosts, members = ring_hops(
+            np.ascontiguousarray(groups), self.instance.cluster.num_nodes
+        )
         if algorithm == "tree":
             return PlacedRings(
                 self.instance, algorithm, self._host_loads(source, num_hosts, members, who), num_hosts, members

@@ -239,7 +239,9 @@ def _execute(
             for d in range(width):
                 when[value, d] = clock[stage, d]
     if record:
-        arrivals[:, first:last] = when
+        for stage in range(when.shape[0]):
+            for d in range(last - first):
+                arrivals[stage, first + d] = when[stage, d]
 
 
 @njit(cache=True)

@@ -144,6 +144,13 @@ FORWARD, BACKWARD, SEND, SEND_BACK, TENSOR_FORWARD, TENSOR_BACKWARD = range(6)
 
 
 @njit(cache=True, nogil=True)
+def overwrite(target, source):  # type: ignore[no-untyped-def]
+    """Write one array over another of the same length; assigning it to a slice takes numba seconds to compile."""
+    for i in range(source.shape[0]):
+        target[i] = source[i]
+
+
+@njit(cache=True, nogil=True)
 def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untyped-def]
     """Write when each watched stage of a column has finished into ``finish[:, column]``; ``times``: (6, pp)."""
     D, K = t.shape[1], t.shape[2]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.heuristics.common import checked_solution
-from pipette_opt.heuristics.compiled import evaluate, tables
+from pipette_opt.heuristics.compiled import evaluate, overwrite, tables
 from pipette_opt.heuristics.kernels import below, fits, uniform
 from pipette_opt.jit import njit
 from pipette_opt.optimistic import optimistic_ticks
@@ -127,7 +127,7 @@ def _anneal(  # type: ignore[no-untyped-def]
     energy = np.float64(evaluate(t, nodes, finish, ring, times)) + penalty * loads
     if fits(t, nodes) and np.int64(energy - penalty * loads) < best[loads]:
         best[loads] = evaluate(t, nodes, finish, ring, times)
-        best_nodes[loads] = nodes[:cells]
+        overwrite(best_nodes[loads], nodes[:cells])
     if M < 2:
         return
     for move in range(moves):
@@ -153,6 +153,6 @@ def _anneal(  # type: ignore[no-untyped-def]
             energy, loads = new_energy, new_loads
             if ticks < best[loads]:
                 best[loads] = ticks
-                best_nodes[loads] = nodes[:cells]
+                overwrite(best_nodes[loads], nodes[:cells])
         else:
             nodes[a], nodes[b] = nodes[b], nodes[a]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipette_opt.heuristics.compiled import evaluate, finish_of_column, ring_of_row, slowest_end
+from pipette_opt.heuristics.compiled import evaluate, finish_of_column, overwrite, ring_of_row, slowest_end
 from pipette_opt.jit import njit
 
 
@@ -163,7 +163,7 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
     old_nodes = nodes.copy()
     best = evaluate(t, nodes, finish, ring, times)
     energy = np.float64(best)
-    best_nodes[:] = nodes
+    overwrite(best_nodes, nodes)
     if M < 2:
         return best
     cooling = (cold / hot) ** (1.0 / max(moves / 64.0, 1.0))
@@ -213,25 +213,27 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
                     ring[index] = old_ring[index]
                 continue
         else:
-            old_nodes[:cells] = nodes[:cells]
+            overwrite(old_nodes, nodes[:cells])
             _grid_move(t, nodes, choice - simple, state)
             if not fits(t, nodes):
-                nodes[:cells] = old_nodes[:cells]
+                overwrite(nodes, old_nodes[:cells])
                 continue
-            old_finish[:] = finish
-            old_ring[:] = ring
+            for index in range(num_watched):
+                overwrite(old_finish[index], finish[index])
+            overwrite(old_ring, ring)
             value = evaluate(t, nodes, finish, ring, times)
             trial = value + smoothing(t, finish, ring, spread)
             if trial <= energy or uniform(state) < np.exp((energy - trial) / temperature):
                 energy = trial
             else:
-                nodes[:cells] = old_nodes[:cells]
-                finish[:] = old_finish
-                ring[:] = old_ring
+                overwrite(nodes, old_nodes[:cells])
+                for index in range(num_watched):
+                    overwrite(finish[index], old_finish[index])
+                overwrite(ring, old_ring)
                 continue
         if value < best:
             best = value
-            best_nodes[:] = nodes
+            overwrite(best_nodes, nodes)
     return best
 
 

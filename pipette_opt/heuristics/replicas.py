@@ -8,7 +8,7 @@ the best is cooled to the end.
 
 import numpy as np
 
-from pipette_opt.heuristics.compiled import evaluate
+from pipette_opt.heuristics.compiled import evaluate, overwrite
 from pipette_opt.heuristics.kernels import uniform
 from pipette_opt.heuristics.swaps import REBUILD, anneal_grid
 from pipette_opt.jit import njit
@@ -50,10 +50,10 @@ def anneal_replicas(  # type: ignore[no-untyped-def]
             if k < K:
                 nodes, moves, first, last = replicas[k], REBUILD, temperatures[k], temperatures[k]
             else:
-                copy[:] = replicas[np.argmin(energy)]
+                overwrite(copy, replicas[np.argmin(energy)])
                 nodes, moves, first, last = copy, K * REBUILD, hot, cold
             best = anneal_grid(
-                g, nodes, best, best_nodes, state, 0, moves, moves, first, last, softness, archive, archived
+                g, nodes, best, best_nodes, state, np.int64(0), moves, moves, first, last, softness, archive, archived
             )
             if k < K:
                 energy[k] = evaluate(t, nodes, finish, ring, times)
@@ -61,7 +61,7 @@ def anneal_replicas(  # type: ignore[no-untyped-def]
             gain = np.float64(energy[k + 1] - energy[k]) * (1.0 / temperatures[k + 1] - 1.0 / temperatures[k])
             if gain >= 0 or uniform(state) < np.exp(gain):
                 energy[k], energy[k + 1] = energy[k + 1], energy[k]
-                copy[:] = replicas[k]
-                replicas[k] = replicas[k + 1]
-                replicas[k + 1] = copy
+                overwrite(copy, replicas[k])
+                overwrite(replicas[k], replicas[k + 1])
+                overwrite(replicas[k + 1], copy)
     return best

@@ -9,6 +9,7 @@ once a restart has begun.
 
 import numpy as np
 
+from pipette_opt.heuristics.compiled import overwrite
 from pipette_opt.heuristics.grid_moves import cell_of_slowest_column, cell_of_slowest_hop, draw_move
 from pipette_opt.heuristics.kernels import below, uniform
 from pipette_opt.heuristics.plain_grid import (
@@ -168,7 +169,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
             value = objective(g, nodes, total, finish, ring)
             if value < best:
                 best = value
-                best_nodes[:] = nodes
+                overwrite(best_nodes, nodes)
             column_reference, ring_reference = _weigh(
                 total, finish, ring, embedding(g, nodes, P, D), tau, column_weight, ring_weight, offset
             )
@@ -308,7 +309,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
             better = value < best
             if better:
                 best = value
-                best_nodes[:] = nodes
+                overwrite(best_nodes, nodes)
         accepted += 1
         if better or (accepted & 15 == 0 and 2 * move > moves):
             slowest_ring = np.int64(0)

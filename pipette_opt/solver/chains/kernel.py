@@ -44,7 +44,9 @@ def best_through(  # type: ignore[no-untyped-def]
     """
     M = node.shape[1]
     if not exactly:
-        return _one_way(node, link, follows, firsts, -1, rest, budget, sizes, before, after, through, chain, NOTHING)
+        return _one_way(
+            node, link, follows, firsts, np.int64(-1), rest, budget, sizes, before, after, through, chain, NOTHING
+        )
     best = NOTHING
     for first in range(M):
         one = firsts & (np.int64(1) << first)
