@@ -1,5 +1,8 @@
 """Training: the network learns what the formula misses, and numpy gives what torch gives."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,23 @@ from pipette_opt.memory.weights import read_weights
 from pipette_opt.shipped import shipped_path
 
 QUICK = FitParams(hidden=(8,), steps=600)
+
+TINY_TRAINING = """
+import sys
+from pathlib import Path
+import numpy as np, pandas as pd
+from pipette_opt.memory.features import FEATURE_NAMES
+from pipette_opt.memory.fit import Dataset, FitParams, fit
+from pipette_opt.memory.weights import write_weights
+
+rng = np.random.default_rng(0)
+features = rng.normal(size=(3000, len(FEATURE_NAMES)))
+formula = np.exp(rng.uniform(20, 25, size=3000))
+slices = pd.DataFrame({"parameters": ["<1B"] * 3000})
+peak = formula * np.exp(0.1 * np.tanh(features[:, 2]))
+dataset = Dataset(features=features, formula=formula, peak=peak, slices=slices)
+write_weights(Path(sys.argv[1]), fit(dataset, FitParams(hidden=(24, 24), steps=100)).network)
+"""
 
 
 @pytest.fixture
@@ -57,6 +77,17 @@ def test_training_is_reproducible(synthetic: Dataset) -> None:
     one, two = (train_network(synthetic, rows, FitParams(hidden=(8,), steps=20)) for _ in range(2))
     for a, b in zip(one.weights, two.weights, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_processes_and_threads_give_the_same_bytes(tmp_path: Path) -> None:
+    """Weights files of two processes, one with one thread and one with two, are the same."""
+    files = []
+    for threads in ("1", "2"):
+        files.append(tmp_path / f"{threads}.npz")
+        numbers = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+        command = [sys.executable, "-c", TINY_TRAINING, str(files[-1])]
+        subprocess.run(command, env=os.environ | numbers, check=True)
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_numpy_and_torch_agree(synthetic: Dataset) -> None:
