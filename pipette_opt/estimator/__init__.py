@@ -2,9 +2,9 @@
 
 from pipette_opt.estimator.closed_form import lower_s, period_s, upper_s
 from pipette_opt.estimator.critical_path import critical_path
-from pipette_opt.estimator.cycles import exact_period_s
+from pipette_opt.estimator.cycles import exact_period_s, interleaved_bounds
 from pipette_opt.estimator.estimate import Judged, estimate, judge_times
-from pipette_opt.estimator.interleaved import interleaved_lower_s, interleaved_period_s, interleaved_upper_s
+from pipette_opt.estimator.interleaved import interleaved_lower_s, interleaved_period_s
 from pipette_opt.estimator.many import estimate_many, judge_many
 from pipette_opt.estimator.orders import SCHEDULES, named_schedule, parse_order
 from pipette_opt.estimator.schedule import Schedule, build_schedule, check_schedule, in_flight, max_in_flight
@@ -21,9 +21,9 @@ __all__ = [
     "estimate_many",
     "exact_period_s",
     "in_flight",
+    "interleaved_bounds",
     "interleaved_lower_s",
     "interleaved_period_s",
-    "interleaved_upper_s",
     "judge_many",
     "judge_times",
     "lower_s",

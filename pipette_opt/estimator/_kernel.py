@@ -308,30 +308,3 @@ def run(
             arrivals,
         )
     return launched, finish, ends, arrivals
-
-
-@njit(cache=True)
-def positive_cycle(source: Any, target: Any, length: Any, num_nodes: int, tolerance: float) -> Any:
-    """Edges of a cycle whose lengths add up to more than zero, or none; by longest paths (Bellman and Ford)."""
-    distance = np.zeros(num_nodes)
-    last = np.full(num_nodes, -1, dtype=np.int64)
-    changed = -1
-    for _ in range(num_nodes + 1):
-        changed = -1
-        for edge in range(len(source)):
-            reach = distance[source[edge]] + length[edge]
-            if reach > distance[target[edge]] + tolerance:
-                distance[target[edge]] = reach
-                last[target[edge]] = edge
-                changed = target[edge]
-        if changed < 0:
-            return np.empty(0, dtype=np.int64)
-    node = changed
-    for _ in range(num_nodes):
-        node = source[last[node]]
-    cycle = [last[node]]
-    at = source[last[node]]
-    while at != node:
-        cycle.append(last[at])
-        at = source[last[at]]
-    return np.array(cycle)

@@ -38,15 +38,16 @@ is shown, which is exact if stages are equal.
 
 **Lower form.** A stage starts after the first forward has passed the stages before, does all its work (and, blocking,
 its waiting; asynchronous: goes round the cycle of an earlier stage and itself where that is longer), and its last
-backward passes the stages before. Interleaved: see ``interleaved.py``.
-"""
+backward passes the stages before.
 
-from dataclasses import replace
+**Interleaved**: ``cycles.py`` for the upper and lower form of the iteration, ``interleaved.py`` for explicit terms.
+"""
 
 import numpy as np
 
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator.critical_path import Walked
+from pipette_opt.estimator.cycles import interleaved_bounds
 from pipette_opt.estimator.estimate import stages_done
 from pipette_opt.estimator.interleaved import interleaved_lower_s
 from pipette_opt.types import FloatArray, P2PMode
@@ -83,19 +84,21 @@ def closed_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
 
 
 def upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
-    """Iteration time, at the most; 1F1B without interleaving."""
-    _refuse_interleaving(times)
-    return _done_s(times, finish_upper_s(times, num_microbatches, p2p))
+    """Iteration time, at the most; 1F1B, interleaved or not."""
+    if len(times.forward_s) > 1:
+        return _done_s(times, interleaved_bounds(times, num_microbatches, p2p)[1])
+    return _done_s(times, _at_once(times, finish_upper_s(times, num_microbatches, p2p)))
 
 
 def lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
-    """Iteration time, at the least; also of interleaved schedules."""
+    """Iteration time, at the least; 1F1B, interleaved or not."""
     finish = finish_lower_s(times, num_microbatches, p2p)
-    chunks = len(times.forward_s)
-    if chunks > 1 and times.reduction_buckets is not None:  # one chunk's reduction follows the last backward
-        parts = np.where(times.reduction_buckets > 0, chunks, 1)
-        times = replace(times, reduction_s=times.reduction_s / parts, reduction_buckets=None)
-    return _done_s(times, finish)
+    if len(times.forward_s) == 1:
+        return _done_s(times, _at_once(times, finish))
+    launch, found = interleaved_bounds(times, num_microbatches, p2p)[0]
+    finish = np.maximum(found, finish)
+    # The first chunk's backward is the last of its stage.
+    return _done_s(times, Walked(np.concatenate([finish[None], launch[1:]]), finish))
 
 
 def finish_upper_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
@@ -140,10 +143,14 @@ def finish_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> F
     return finish
 
 
-def _done_s(times: PlacedTimes, finish: FloatArray) -> float:
+def _done_s(times: PlacedTimes, walked: Walked) -> float:
     """The stage that is finished last, its reduction and tied embeddings included, then the optimizer."""
-    walked = Walked(np.repeat(finish[None], len(times.forward_s), axis=0), finish)
     return float(stages_done(times, walked).max()) + times.optimizer_s
+
+
+def _at_once(times: PlacedTimes, finish: FloatArray) -> Walked:
+    """Reductions of all chunks from the end of the last backward."""
+    return Walked(np.repeat(finish[None], len(times.forward_s), axis=0), finish)
 
 
 def _first(times: PlacedTimes) -> FloatArray:

@@ -1,175 +1,159 @@
 """
-Exact period of interleaved 1F1B: the largest cycle ratio of its event graph.
+Closed forms of interleaved 1F1B, upper and lower, whatever the sends and chunks: the way in, periods, the way out.
 
-A steady-state schedule repeats after one group of ``pp`` micro-batches. An operation of the group is a node, "starts
-after" is an edge with the seconds from end to end, and an edge counts how many groups it goes on. The period is the
-largest ratio of seconds over groups of all cycles (Baccelli et al., Synchronization and Linearity, 1992, section 3.2).
-It is found by improving a guess with the best cycle of positive reduced length, as Newton's method does, until there is
-none.
+Let ``K = m / pp - 3`` be the groups of ``pp`` micro-batches that the folded graph (``folded.py``) does not have: an
+event of ``m`` micro-batches ends after the longest of the walks to it that wrap exactly ``K`` times.
+
+**Period.** The largest ratio of seconds over wraps of all cycles of the folded graph, ``rate`` per group (Baccelli et
+al., Synchronization and Linearity, 1992, section 3.2). It is found by improving a guess, the busiest stage's work, with
+a cycle of positive length at that rate, as Newton's method does, until there is none.
+
+**Upper form.** Let walks wrap as often as they like, at a price of ``rate`` each time. No cycle is longer than zero
+then, so there is a longest walk. Its length ``L``, price included, does not depend on ``m``::
+
+    T <= L + K rate
+
+A lower price has no longest walk, and with a higher one the slope would be wrong. Up to three groups have no steady
+state; the form is the critical path then.
+
+**Lower form.** Let that walk wrap ``k <= K`` times. What lacks may be any cycles that it meets: the critical cycle, of
+``l`` wraps, as often as it fits, and the order of operations of a stage that it passes, one wrap a time. The walk so
+made wraps ``K`` times, thus is a path; it is ``(K - k)`` (or what is left of it modulo ``l``) times the difference of
+the rates below the upper form. The forms are equal, hence exact, if the walk passes a stage whose work is the period.
+
+Both hold for operations too that wait for parameters or run beside collectives, as these are outside of the folded
+group: the first forwards and the last backwards of each chunk.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.costs.placed import PlacedTimes
-from pipette_opt.types import FloatArray, IntArray, P2PMode
+from pipette_opt.costs.times import PlacedTimes
+from pipette_opt.estimator.critical_path import Walked, walk
+from pipette_opt.estimator.folded import GROUPS_OUTSIDE, FoldedGraph, durations, fold
+from pipette_opt.estimator.time_tables import distinct_columns
+from pipette_opt.types import BoolArray, FloatArray, IntArray, P2PMode
+
+_MARGIN = 1e-12
+"""What the price is above the rate, of all seconds of the graph: rounding makes no cycle longer than zero."""
 
 
-class EventGraph(NamedTuple):
-    """Edges between the operations of one group, shape ``(num_edges,)`` each, and the number of nodes."""
+class Walks(NamedTuple):
+    """
+    Longest walks of one replica.
 
-    source: IntArray
-    target: IntArray
-    seconds: FloatArray
-    groups: IntArray
-    num_nodes: int
+    Parameters
+    ----------
+    rate, price
+        Period of a group of ``pp`` micro-batches, in seconds; what a wrap costs: the same, and a margin for rounding.
+    length, last
+        Length of the longest walk to each node, and its last edge or -1, shape ``(num_nodes,)``.
+    stage_rate
+        Seconds per group of the stage's order, at its operations in the folded group; minus infinity elsewhere.
+    on_cycle
+        Whether a node is on the cycle that decides the rate, shape ``(num_nodes,)``.
+    cycle_wraps
+        How often that cycle wraps.
+    """
+
+    rate: float
+    price: float
+    length: FloatArray
+    last: IntArray
+    stage_rate: FloatArray
+    on_cycle: BoolArray
+    cycle_wraps: int
 
 
 def exact_period_s(times: PlacedTimes, p2p: P2PMode, replica: int = 0) -> float:
     """Seconds per micro-batch in the steady state of one replica of interleaved 1F1B, exactly."""
-    graph = event_graph(times, p2p, replica)
-    return largest_cycle_ratio(graph) / int(times.forward_s.shape[1])
+    chunks, pp, _ = times.forward_s.shape
+    graph = fold(pp, chunks, p2p, times.overlap_p2p)
+    walks = longest_walks(graph, durations(times)[:, replica], np.zeros((chunks, pp)))
+    return walks.rate / int(pp)
 
 
-def largest_cycle_ratio(graph: EventGraph) -> float:
+def interleaved_bounds(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> tuple[Walked, Walked]:
     """
-    Largest ratio of seconds over groups of all cycles, 0 if there is none.
+    Lower and upper form of :func:`~pipette_opt.estimator.critical_path.walk`; interleaved 1F1B.
 
-    Every cycle must go on by at least one group: otherwise the schedule deadlocks, and ``ValueError`` is raised.
+    The lower form of an event is minus infinity where its longest walk wraps more often than the schedule does.
     """
-    from pipette_opt.estimator._kernel import positive_cycle
+    chunks, pp, dp = times.forward_s.shape
+    more = num_microbatches // pp - GROUPS_OUTSIDE
+    if more <= 0:
+        walked = walk(times, num_microbatches, p2p)
+        return walked, walked
+    graph = fold(pp, chunks, p2p, times.overlap_p2p)
+    ready = np.zeros((chunks, pp, dp)) if times.ready_s is None else times.ready_s
+    seconds = durations(times)
+    replicas, column = distinct_columns(seconds, ready.reshape(-1, dp))
+    nodes = np.concatenate([graph.launch.reshape(-1), graph.finish])
+    lower, upper = np.empty((len(nodes), len(replicas))), np.empty((len(nodes), len(replicas)))
+    for place, replica in enumerate(replicas):
+        walks = longest_walks(graph, seconds[:, replica], ready[:, :, replica])
+        upper[:, place] = walks.length[nodes] + more * walks.price
+        lower[:, place] = upper[:, place] - [_slack(graph, walks, int(node), more) for node in nodes]
+    return _walked(lower[:, column], chunks), _walked(upper[:, column], chunks)
 
-    scale = float(np.abs(graph.seconds).sum())
-    ratio = -1.0
+
+def longest_walks(graph: FoldedGraph, durations_s: FloatArray, ready_s: FloatArray) -> Walks:
+    """
+    Longest walks of one replica, at the lowest price at which there are any.
+
+    Parameters
+    ----------
+    durations_s
+        A column of :func:`~pipette_opt.estimator.folded.durations`.
+    ready_s
+        No forward of a chunk can end before, shape ``(num_chunks, pp)``.
+    """
+    from pipette_opt.estimator._fold_kernel import walk_longest
+
+    seconds = durations_s[graph.row]
+    base = np.where(graph.before, seconds, -np.inf)
+    base[graph.first] = np.maximum(base[graph.first], ready_s)
+    folded = graph.stage >= 0
+    work = np.bincount(graph.stage[folded], seconds[folded])
+    stage_rate = np.where(folded, work[graph.stage], -np.inf)
+    rate, margin = float(work.max()), _MARGIN * float(seconds.sum() + ready_s.max())
+    on_cycle, wraps = stage_rate == rate, 1
     while True:
-        reduced = graph.seconds - ratio * graph.groups
-        cycle = positive_cycle(graph.source, graph.target, reduced, graph.num_nodes, 1e-12 * scale)
-        if not len(cycle):
-            return max(ratio, 0.0)
-        on = int(graph.groups[cycle].sum())
-        if on < 1:
-            raise ValueError("a cycle of the event graph stays in its group: the schedule deadlocks.")
-        better = float(graph.seconds[cycle].sum()) / on
-        if better <= ratio:
-            return max(ratio, 0.0)
-        ratio = better
+        length, last, node = walk_longest(graph.begin, graph.source, graph.wraps, seconds, base, rate + margin)
+        if node < 0:
+            return Walks(rate, rate + margin, length, last, stage_rate, on_cycle, wraps)
+        cycle = _cycle(graph, last, node)
+        wraps, before = int(graph.wraps[last[cycle]].sum()), rate
+        rate = float(seconds[cycle].sum()) / wraps
+        assert rate > before, f"a cycle of {rate} s per group was found at {before} s."
+        on_cycle = np.zeros_like(folded)
+        on_cycle[cycle] = True
 
 
-def event_graph(times: PlacedTimes, p2p: P2PMode, replica: int = 0) -> EventGraph:
-    """The steady state of interleaved 1F1B, as :mod:`pipette_opt.estimator.critical_path` walks it."""
-    builder = _Builder(times, replica)
-    for stage in range(builder.pp):
-        for index in range(builder.size):
-            builder.add_data(stage, index)
-            builder.add_order(stage, index)
-            if p2p == "blocking":
-                builder.add_receives(stage, index)
-                builder.add_sends(stage, index)
-    return builder.graph()
+def _cycle(graph: FoldedGraph, last: IntArray, node: int) -> list[int]:
+    """Nodes of a cycle of last edges."""
+    cycle, at = [node], int(graph.source[last[node]])
+    while at != node:
+        cycle.append(at)
+        at = int(graph.source[last[at]])
+    return cycle
 
 
-class _Builder:
-    """
-    Collects edges; a node is (stage, backward, number of the forward or backward in its group).
+def _slack(graph: FoldedGraph, walks: Walks, node: int, more: int) -> float:
+    """How far the lower form of an event is below its upper form, if the schedule wraps ``more`` times."""
+    from pipette_opt.estimator._fold_kernel import trace_walk
 
-    Numbers outside the group are in another one: an edge from number ``n`` to a node of this group goes on by
-    ``-(n // size)`` groups.
-    """
+    wraps, best, meets = trace_walk(walks.last, graph.source, graph.wraps, walks.stage_rate, walks.on_cycle, node)
+    if wraps > more:
+        return np.inf
+    rest = (more - wraps) % walks.cycle_wraps if meets else more - wraps
+    of_stage = rest * (walks.price - best) if rest else 0.0
+    slack: float = of_stage + (more - wraps - rest) * (walks.price - walks.rate)
+    return slack
 
-    def __init__(self, times: PlacedTimes, replica: int) -> None:
-        self.chunks, self.pp = int(times.forward_s.shape[0]), int(times.forward_s.shape[1])
-        self.size = self.chunks * self.pp
-        self.work = (times.forward_s[:, :, replica], times.backward_s[:, :, replica])
-        self.up, self.down = times.send_forward_s[:, replica], times.send_backward_s[:, replica]
-        self.edges: list[tuple[int, int, float, int]] = []
 
-    def warmup(self, stage: int) -> int:
-        """Forwards ahead of backwards in the steady state."""
-        return 2 * (self.pp - 1 - stage) + (self.chunks - 1) * self.pp
-
-    def seconds(self, stage: int, backward: int, index: int) -> float:
-        """Work of an operation."""
-        chunk = index % self.size // self.pp
-        return float(self.work[backward][self.chunks - 1 - chunk if backward else chunk, stage])
-
-    def add(self, source: tuple[int, int, int], target: tuple[int, int, int], transfer: float) -> None:
-        """``target``, in this group, starts ``transfer`` after the end of ``source``."""
-        stage, backward, index = target
-        here, its_backward, its_index = source
-        self.edges.append(
-            (
-                (here * 2 + its_backward) * self.size + its_index % self.size,
-                (stage * 2 + backward) * self.size + index,
-                transfer + self.seconds(*target),
-                -(its_index // self.size),
-            )
-        )
-
-    def origin(self, stage: int, backward: int, index: int) -> tuple[tuple[int, int, int], float] | None:
-        """Who sends what an operation needs, and the transfer; ``None`` if nothing is sent."""
-        index_in_chunks = index % self.size // self.pp
-        if not backward and stage > 0:
-            return (stage - 1, 0, index), float(self.up[stage - 1])
-        if backward and stage < self.pp - 1:
-            return (stage + 1, 1, index), float(self.down[stage])
-        if index_in_chunks == 0:
-            return None
-        if backward:
-            return (0, 1, index - self.pp), float(self.down[-1])
-        return (self.pp - 1, 0, index - self.pp), float(self.up[-1])
-
-    def receiver(self, stage: int, backward: int, index: int) -> tuple[tuple[int, int, int], float] | None:
-        """Who needs what an operation makes, and the transfer; ``None`` if nobody."""
-        inside = self.pp - 1 > stage if not backward else stage > 0
-        step = -1 if backward else 1
-        other = ((stage + step) % self.pp, backward, index if inside else index + self.pp)
-        found = self.origin(*other)
-        return (other, found[1]) if found is not None else None
-
-    def before(self, stage: int, backward: int, index: int, steps: int) -> tuple[int, int, int]:
-        """The operation ``steps`` places before; forward ``n + w`` stands right before backward ``n``."""
-        place = 2 * index + 1 if backward else 2 * (index - self.warmup(stage))
-        number, kind = divmod(place - steps, 2)
-        return (stage, kind, number if kind else number + self.warmup(stage))
-
-    def add_data(self, stage: int, index: int) -> None:
-        """Inputs; the first backward of a micro-batch follows its last forward, which order ensures."""
-        for backward in (0, 1):
-            found = self.origin(stage, backward, index)
-            if found is not None:
-                self.add(found[0], (stage, backward, index), found[1])
-
-    def add_order(self, stage: int, index: int) -> None:
-        """One after the other on a stage."""
-        for backward in (0, 1):
-            self.add(self.before(stage, backward, index, 1), (stage, backward, index), 0.0)
-
-    def add_receives(self, stage: int, index: int) -> None:
-        """A message also waits for its receive, which is posted two operations before."""
-        for backward in (0, 1):
-            found = self.origin(stage, backward, index)
-            if found is not None:
-                self.add((stage, backward, index - 1), (stage, backward, index), found[1])
-
-    def add_sends(self, stage: int, index: int) -> None:
-        """Before an operation the send of three operations before has arrived."""
-        for backward in (0, 1):
-            sender = self.before(stage, backward, index, 3)
-            found = self.receiver(*sender)
-            if found is None:
-                continue
-            (other, its_backward, number), transfer = found
-            self.add(sender, (stage, backward, index), transfer)
-            self.add((other, its_backward, number - 1), (stage, backward, index), transfer)
-
-    def graph(self) -> EventGraph:
-        """All edges."""
-        table: Any = np.array(self.edges, dtype=np.float64)
-        return EventGraph(
-            source=table[:, 0].astype(np.int64),
-            target=table[:, 1].astype(np.int64),
-            seconds=table[:, 2],
-            groups=table[:, 3].astype(np.int64),
-            num_nodes=2 * self.pp * self.size,
-        )
+def _walked(table: FloatArray, chunks: int) -> Walked:
+    """From the rows of :func:`interleaved_bounds`."""
+    pp = len(table) // (chunks + 1)
+    return Walked(table[:-pp].reshape(chunks, pp, -1), table[-pp:])

@@ -1,5 +1,5 @@
 """
-Closed forms of interleaved 1F1B, asynchronous and with Megatron-Core's blocking warm-up and flush.
+Interleaved 1F1B, asynchronous and with Megatron-Core's blocking warm-up and flush: event graph, period, lower form.
 
 Notation: stage ``s`` of ``pp``, ``v`` chunks, ``m`` micro-batches in groups of ``pp``, warm-up forwards ``w_s = 2 (pp -
 1 - s) + (v - 1) pp``; ``f``, ``b`` the work of one chunk and ``c = f + b``; ``u_s``, ``d_s`` the transfer from ``s`` to
@@ -23,21 +23,11 @@ last) do not wait for the ring. For ``h = 0`` it is the work of the busiest stag
 lower bound; so the period is exact whenever that is the largest term: always unless the two transfers of a link take
 more than the work of one chunk. Without interleaving the divisor is ``h + 1``: this is what interleaving buys. With
 blocking sends a receive of the steady state is posted when the forward (or backward) before it is done, which adds the
-cycles ``f_s + u_{s-1}`` and ``b_s + d_s``. The exact period, of unequal chunks and blocking sends too, is a cycle ratio
-that ``cycles.py`` computes.
+cycles ``f_s + u_{s-1}`` and ``b_s + d_s``. ``cycles.py`` has the exact period, of unequal chunks and blocking sends
+too, and the forms that enclose the whole schedule within some hundredths of a percent.
 
-**Upper form**, asynchronous. Cycles taken out of a path from the first forward to the last backward leave the round
-trip ``R_k`` up to some stage ``k``, which sets the index back by ``w_k``. Before its first turn a path makes at least
-``w = w_{pp-1}`` steps of forwards only, after its last turn as many of backwards only, worth at most ``g = max(max f,
-sum (f + u) / pp)`` and ``h = max(max b, sum (b + d) / pp)`` each; every other step is worth at most a period::
-
-    T <= max over k of [ R_k + w (g + h) + (m v - 1 + w_k - 2 w) period ]
-
-Unequal chunks: all as large as the largest of their stage, or all as small as the smallest and every excess added for
-every micro-batch, whichever is less. With equal stages and free links it is ``(pp - 1) c`` above the critical path.
-
-**Lower form.** Every path through the event graph is a lower bound. Taken are those that reach a stage in one of two
-ways, stay there, and leave it in one of two ways:
+**Lower form**, in explicit terms. Every path through the event graph is a lower bound. Taken are those that reach a
+stage in one of two ways, stay there, and leave it in one of two ways:
 
 - in: the first micro-batch goes forward through all layer groups up to a chunk of the stage; or to the last group and
   back to a chunk of the stage;
@@ -51,8 +41,9 @@ With equal stages and links it is the critical path, for any ``m``. It is a maxi
 whole coefficients, so linear rows express it.
 
 **What the solver minimises** are such rows, but not these: with links that differ a path may change stages in its
-steady state, and the forms above are up to some tenths of a percent apart from the critical path. ``longest_paths.py``
-reads the rows off the critical paths themselves, at the placements that matter; there they are exact.
+steady state, and the form above is some tenths of a percent below the critical path. ``longest_paths.py`` reads the
+rows off the critical paths themselves, at the placements that matter; there they are exact. Each is a walk through the
+folded graph of ``folded.py``.
 """
 
 import numpy as np
@@ -91,37 +82,6 @@ def interleaved_period_s(times: PlacedTimes) -> FloatArray:
     Exact if the chunks of each stage are equal and its busiest stage is the largest term.
     """
     forward, backward = times.forward_s.max(axis=0), times.backward_s.max(axis=0)
-    return _cycle_s(forward, backward, times) * len(times.forward_s)
-
-
-def interleaved_upper_s(times: PlacedTimes, num_microbatches: int) -> FloatArray:
-    """When each stage has finished its last backward, at the latest, shape ``(pp, dp)``; asynchronous."""
-    chunks = len(times.forward_s)
-    least = times.forward_s.min(axis=0), times.backward_s.min(axis=0)
-    excess = (times.forward_s + times.backward_s).sum(axis=(0, 1)) - chunks * (least[0] + least[1]).sum(axis=0)
-    largest = _upper_s(times.forward_s.max(axis=0), times.backward_s.max(axis=0), times, num_microbatches)
-    smallest = _upper_s(*least, times, num_microbatches) + num_microbatches * excess
-    finish: FloatArray = np.minimum(largest, smallest) - _first_chunk_after(times)
-    return finish
-
-
-def _upper_s(forward: FloatArray, backward: FloatArray, times: PlacedTimes, num_microbatches: int) -> FloatArray:
-    """The upper form of the whole schedule with equal chunks, shape ``(dp,)``."""
-    pp, steps = len(forward), num_microbatches * len(times.forward_s) - 1
-    up, down = times.send_forward_s, times.send_backward_s
-    only_forward = np.maximum(forward.max(axis=0), (forward + up).sum(axis=0) / pp)
-    only_backward = np.maximum(backward.max(axis=0), (backward + down).sum(axis=0) / pp)
-    round_trip = np.cumsum(forward + backward, axis=0)
-    round_trip[1:] += np.cumsum(up + down, axis=0)[:-1]
-    ahead = 2 * np.arange(pp)[::-1] + (len(times.forward_s) - 1) * pp
-    ahead = np.minimum(ahead, steps)[:, None]
-    both = (steps + ahead - 2 * ahead[-1]) * _cycle_s(forward, backward, times)
-    latest: FloatArray = (round_trip + ahead[-1] * (only_forward + only_backward) + both).max(axis=0)
-    return latest
-
-
-def _cycle_s(forward: FloatArray, backward: FloatArray, times: PlacedTimes) -> FloatArray:
-    """Largest cycle mean per chunk and micro-batch, shape ``(dp,)``."""
     pp, work = len(forward), forward + backward
     transfer = times.send_forward_s + times.send_backward_s
     best: FloatArray = np.maximum(work.max(axis=0), (forward + times.send_forward_s).sum(axis=0) / pp)
@@ -130,7 +90,7 @@ def _cycle_s(forward: FloatArray, backward: FloatArray, times: PlacedTimes) -> F
     for links in range(1, pp):
         total = total + np.roll(transfer, 1 - links, axis=0) + np.roll(work, -links, axis=0)
         best = np.maximum(best, total.max(axis=0) / (2 * links + 1))
-    return best
+    return best * len(times.forward_s)
 
 
 def _groups(times: PlacedTimes) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:

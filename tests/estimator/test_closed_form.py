@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,13 +104,40 @@ def test_interleaved_lower_form(num_chunks: int, kind: str, p2p: P2PMode) -> Non
     np.testing.assert_allclose(finish_lower_s(equal, 8, p2p), critical_path(equal, 8, p2p))
 
 
-def test_interleaved_upper_form_is_refused() -> None:
-    """The forms of 1F1B do not hold for interleaved schedules."""
+def test_interleaved_period_is_refused() -> None:
+    """The explicit terms of 1F1B do not hold for interleaved schedules."""
     times = random_pipeline(np.random.default_rng(0), "near", 2, num_chunks=2)
     with pytest.raises(ValueError, match="2 chunks"):
         period_s(times, "async")
     with pytest.raises(ValueError, match="2 chunks"):
-        upper_s(times, 2, "async")
+        finish_upper_s(times, 2, "async")
+
+
+@pytest.mark.parametrize("p2p", MODES)
+@pytest.mark.parametrize("beside", [False, True])
+def test_interleaved_iteration_forms(p2p: P2PMode, beside: bool) -> None:
+    """With reductions after or beside the last backwards, the forms enclose the judge's iteration time."""
+    rng = np.random.default_rng(12)
+    for kind, num_stages, groups in itertools.product(KINDS, range(2, 7), (1, 3, 4, 10)):
+        num_chunks = int(rng.integers(2, 5))
+        times = replace(
+            random_pipeline(rng, kind, num_stages, 4, num_chunks),
+            reduction_s=rng.uniform(0, 9, num_stages),
+            optimizer_s=1.5,
+            embedding_s=float(rng.uniform(0, 2)),
+        )
+        if beside:
+            extra = rng.uniform(0, 1, times.forward_s.shape)
+            times = replace(
+                times,
+                reduction_buckets=rng.integers(0, 2, num_stages),
+                ready_s=9 * extra,
+                first_extra_s=extra,
+                last_extra_s=extra[::-1],
+            )
+        m = groups * num_stages
+        judged = judge_times(times, m, p2p).iteration_time_s
+        assert lower_s(times, m, p2p) <= judged * (1 + 1e-9) <= upper_s(times, m, p2p) * (1 + 2e-9)
 
 
 @pytest.mark.parametrize("p2p", MODES)
