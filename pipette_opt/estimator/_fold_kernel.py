@@ -98,13 +98,32 @@ def walk_longest(begin: Any, source: Any, wraps: Any, seconds: Any, base: Any, r
 
 
 @njit(cache=True)
-def trace_walk(last: Any, source: Any, wraps: Any, node_rate: Any, on_cycle: Any, node: int) -> Any:
-    """How often the longest walk to a node wraps, the largest rate of its nodes, and whether it meets the cycle."""
-    turns, best, meets = 0, node_rate[node], on_cycle[node]
-    while last[node] >= 0:
-        edge = last[node]
-        turns += wraps[edge]
-        node = source[edge]
-        best = max(best, node_rate[node])
-        meets = meets or on_cycle[node]
-    return turns, best, meets
+def walks_by_wraps(begin: Any, source: Any, wraps: Any, seconds: Any, base: Any, on_cycle: Any, most: int) -> Any:
+    """
+    Longest walk to each node that wraps exactly so often; and of those that meet a cycle.
+
+    Parameters
+    ----------
+    begin, source, wraps, seconds, base
+        As in ``walk_longest``.
+    on_cycle
+        Whether a node is on the cycle, shape ``(num_nodes,)``.
+
+    Returns
+    -------
+    array
+        Lengths, shape ``(2, most + 1, num_nodes)``, minus infinity where there is none.
+    """
+    num_nodes = len(base)
+    value = np.full((2, most + 1, num_nodes), -np.inf)
+    for turns in range(most + 1):
+        for node in range(num_nodes):
+            best, met = base[node] if turns == 0 else -np.inf, -np.inf
+            for edge in range(begin[node], begin[node + 1]):
+                before = turns - wraps[edge]
+                if before >= 0:
+                    best = max(best, value[0, before, source[edge]] + seconds[node])
+                    met = max(met, value[1, before, source[edge]] + seconds[node])
+            value[0, turns, node] = best
+            value[1, turns, node] = best if on_cycle[node] else met
+    return value

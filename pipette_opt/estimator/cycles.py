@@ -16,10 +16,14 @@ then, so there is a longest walk. Its length ``L``, price included, does not dep
 A lower price has no longest walk, and with a higher one the slope would be wrong. Up to three groups have no steady
 state; the form is the critical path then.
 
-**Lower form.** Let that walk wrap ``k <= K`` times. What lacks may be any cycles that it meets: the critical cycle, of
-``l`` wraps, as often as it fits, and the order of operations of a stage that it passes, one wrap a time. The walk so
-made wraps ``K`` times, thus is a path; it is ``(K - k)`` (or what is left of it modulo ``l``) times the difference of
-the rates below the upper form. The forms are equal, hence exact, if the walk passes a stage whose work is the period.
+**Lower form.** The critical cycle wraps ``l`` times. A walk that meets it and wraps ``k <= K`` times, where ``l``
+divides ``K - k``, may go round it until it wraps ``K`` times, thus is a path. With ``L_k`` the length of the longest
+such walk, without price::
+
+    T >= max over k <= min(K, l) of L_k + (K - k) rate
+
+So the forms are equal, hence exact, if the walk of the upper form is one of these; mostly the critical cycle is the
+busiest stage's order of operations, with ``l = 1``. For ``K <= l`` the lower form is the critical path.
 
 Both hold for operations too that wait for parameters or run beside collectives, as these are outside of the folded
 group: the first forwards and the last backwards of each chunk.
@@ -47,12 +51,12 @@ class Walks(NamedTuple):
     ----------
     rate, price
         Period of a group of ``pp`` micro-batches, in seconds; what a wrap costs: the same, and a margin for rounding.
-    length, last
-        Length of the longest walk to each node, and its last edge or -1, shape ``(num_nodes,)``.
-    stage_rate
-        Seconds per group of the stage's order, at its operations in the folded group; minus infinity elsewhere.
+    length
+        Of the longest walk to each node, shape ``(num_nodes,)``.
+    seconds, base
+        What each node takes, and what a walk that begins there is worth, minus infinity if none does; same shape.
     on_cycle
-        Whether a node is on the cycle that decides the rate, shape ``(num_nodes,)``.
+        Whether a node is on the critical cycle; on any of them if those are orders of stages. Same shape.
     cycle_wraps
         How often that cycle wraps.
     """
@@ -60,8 +64,8 @@ class Walks(NamedTuple):
     rate: float
     price: float
     length: FloatArray
-    last: IntArray
-    stage_rate: FloatArray
+    seconds: FloatArray
+    base: FloatArray
     on_cycle: BoolArray
     cycle_wraps: int
 
@@ -78,7 +82,7 @@ def interleaved_bounds(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) 
     """
     Lower and upper form of :func:`~pipette_opt.estimator.critical_path.walk`; interleaved 1F1B.
 
-    The lower form of an event is minus infinity where its longest walk wraps more often than the schedule does.
+    The lower form of an event is minus infinity where no walk of the right number of wraps meets the critical cycle.
     """
     chunks, pp, dp = times.forward_s.shape
     more = num_microbatches // pp - GROUPS_OUTSIDE
@@ -94,7 +98,7 @@ def interleaved_bounds(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) 
     for place, replica in enumerate(replicas):
         walks = longest_walks(graph, seconds[:, replica], ready[:, :, replica])
         upper[:, place] = walks.length[nodes] + more * walks.price
-        lower[:, place] = upper[:, place] - [_slack(graph, walks, int(node), more) for node in nodes]
+        lower[:, place] = _lower(graph, walks, nodes, more)
     return _walked(lower[:, column], chunks), _walked(upper[:, column], chunks)
 
 
@@ -116,13 +120,12 @@ def longest_walks(graph: FoldedGraph, durations_s: FloatArray, ready_s: FloatArr
     base[graph.first] = np.maximum(base[graph.first], ready_s)
     folded = graph.stage >= 0
     work = np.bincount(graph.stage[folded], seconds[folded])
-    stage_rate = np.where(folded, work[graph.stage], -np.inf)
-    rate, margin = float(work.max()), _MARGIN * float(seconds.sum() + ready_s.max())
-    on_cycle, wraps = stage_rate == rate, 1
+    rate, wraps, margin = float(work.max()), 1, _MARGIN * float(seconds.sum() + ready_s.max())
+    on_cycle = folded & (work >= rate - margin)[graph.stage]
     while True:
         length, last, node = walk_longest(graph.begin, graph.source, graph.wraps, seconds, base, rate + margin)
         if node < 0:
-            return Walks(rate, rate + margin, length, last, stage_rate, on_cycle, wraps)
+            return Walks(rate, rate + margin, length, seconds, base, on_cycle, wraps)
         cycle = _cycle(graph, last, node)
         wraps, before = int(graph.wraps[last[cycle]].sum()), rate
         rate = float(seconds[cycle].sum()) / wraps
@@ -140,17 +143,17 @@ def _cycle(graph: FoldedGraph, last: IntArray, node: int) -> list[int]:
     return cycle
 
 
-def _slack(graph: FoldedGraph, walks: Walks, node: int, more: int) -> float:
-    """How far the lower form of an event is below its upper form, if the schedule wraps ``more`` times."""
-    from pipette_opt.estimator._fold_kernel import trace_walk
+def _lower(graph: FoldedGraph, walks: Walks, nodes: IntArray, more: int) -> FloatArray:
+    """Lower form of events of a schedule that wraps ``more`` times, shape ``(len(nodes),)``."""
+    from pipette_opt.estimator._fold_kernel import walks_by_wraps
 
-    wraps, best, meets = trace_walk(walks.last, graph.source, graph.wraps, walks.stage_rate, walks.on_cycle, node)
-    if wraps > more:
-        return np.inf
-    rest = (more - wraps) % walks.cycle_wraps if meets else more - wraps
-    of_stage = rest * (walks.price - best) if rest else 0.0
-    slack: float = of_stage + (more - wraps - rest) * (walks.price - walks.rate)
-    return slack
+    most = min(more, walks.cycle_wraps)
+    edges = graph.begin, graph.source, graph.wraps
+    found, meeting = walks_by_wraps(*edges, walks.seconds, walks.base, walks.on_cycle, most)[:, :, nodes]
+    left = more - np.arange(most + 1)
+    fits = left % walks.cycle_wraps == 0
+    lower: FloatArray = (meeting[fits] + left[fits, None] * walks.rate).max(axis=0)
+    return np.maximum(lower, found[more]) if more <= most else lower
 
 
 def _walked(table: FloatArray, chunks: int) -> Walked:

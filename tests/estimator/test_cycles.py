@@ -46,7 +46,7 @@ def test_forms_enclose_the_critical_path(kind: str, p2p: P2PMode, overlap: bool)
 
 @pytest.mark.parametrize(("p2p", "overlap"), WAYS)
 def test_forms_are_close(p2p: P2PMode, overlap: bool) -> None:
-    """Stages, chunks and links that differ: upper within 0.2 % on average and 2 % always, lower 0.4 % on average."""
+    """Stages, chunks and links that differ: upper within 0.2 % on average, lower 0.05 %, both 2 % always."""
     rng = np.random.default_rng(33)
     above, below = [], []
     for kind, pp, chunks, groups in itertools.product(("near", "uneven"), (2, 3, 4, 8), (2, 4), (4, 7, 16)):
@@ -56,8 +56,8 @@ def test_forms_are_close(p2p: P2PMode, overlap: bool) -> None:
         above.append(upper.finish_s[0] / exact - 1)
         below.append(1 - lower.finish_s[0] / exact)
     assert np.mean(above) < 0.002
-    assert np.max(above) < 0.02
-    assert np.mean(below) < 0.004
+    assert np.mean(below) < 0.0005
+    assert max(np.max(above), np.max(below)) < 0.02
 
 
 @pytest.mark.parametrize(("p2p", "overlap"), WAYS)
