@@ -83,8 +83,11 @@ def interleaved_bounds(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) 
     Lower and upper form of :func:`~pipette_opt.estimator.critical_path.walk`; interleaved 1F1B.
 
     The lower form of an event is minus infinity where no walk of the right number of wraps meets the critical cycle.
+    ``ValueError`` if the micro-batches are not whole groups.
     """
     chunks, pp, dp = times.forward_s.shape
+    if num_microbatches % pp:
+        raise ValueError(f"{num_microbatches} micro-batches are not whole groups of {pp}.")
     more = num_microbatches // pp - GROUPS_OUTSIDE
     if more <= 0:
         walked = walk(times, num_microbatches, p2p)

@@ -101,6 +101,12 @@ def test_forms_by_hand() -> None:
         assert lower.finish_s[0, 0] == pytest.approx(1 + 64 + 1)
 
 
+def test_micro_batches_come_in_groups() -> None:
+    """Nine are no groups of two."""
+    with pytest.raises(ValueError, match="9 micro-batches"):
+        interleaved_bounds(pipeline(np.ones((2, 2, 1)), np.ones((2, 2, 1))), 9, "async")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("p2p", MODES)
 def test_exact_period(kind: str, p2p: P2PMode) -> None:
