@@ -53,7 +53,7 @@ def test_numbas_own_setting_is_left_alone() -> None:
 def test_kernels_are_cached_there(tmp_path: Path) -> None:
     """A second process finds what the first has compiled."""
     code = (
-        "from pipette_opt.solver.bounds import matching_size as f\n"
+        "from pipette_opt.solver.matching import matching_size as f\n"
         "import numpy as np\n"
         "assert f(np.eye(3, dtype=np.bool_)) == 3\n"
         "print(sum(f.stats.cache_hits.values()))"

@@ -15,7 +15,8 @@ from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_repli
 from pipette_opt.heuristics.megatron import identity_order
 from pipette_opt.heuristics.varuna import varuna
 from pipette_opt.placement_bench.clusters import UnavailableError
-from pipette_opt.placement_bench.instances import BenchInstance, Shape, balanced_problem
+from pipette_opt.placement_bench.instances import BenchInstance
+from pipette_opt.placement_bench.problems import Shape, balanced_problem
 from pipette_opt.problem import ProblemData, largest_ticks, objective_ticks
 from pipette_opt.search import SearchParams, search
 from pipette_opt.solution import Result, Solution

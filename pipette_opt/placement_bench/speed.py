@@ -11,7 +11,7 @@ from pipette_opt.heuristics import kernels, swaps
 from pipette_opt.heuristics.compiled import tables
 from pipette_opt.heuristics.plain_grid import grid_of
 from pipette_opt.placement_bench.clusters import link_gb_per_s
-from pipette_opt.placement_bench.instances import Shape, balanced_problem
+from pipette_opt.placement_bench.problems import Shape, balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.types import P2PMode
 

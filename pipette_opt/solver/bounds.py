@@ -16,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 
-from pipette_opt.jit import njit
 from pipette_opt.optimistic import best_kind, best_path_work, has_room, optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, finish_ticks
 from pipette_opt.solver.many_hosts import counting_bound, counts_hosts
+from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.types import BoolArray, IntArray
 
 MOST_NODES_TO_MATCH = 300
@@ -375,60 +375,3 @@ def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | N
         if best is None or raised.sum() > best.sum():
             best = raised
     return best
-
-
-def bottleneck_level(ticks: IntArray, number: int) -> int:
-    """
-    Smallest t such that ``number`` arcs of cost <= t exist of which no two share a sender or a receiver.
-
-    ``UNUSABLE_TICKS`` if there are not that many usable arcs; 0 if ``number`` is 0.
-    """
-    if number <= 0:
-        return 0
-    levels = np.unique(ticks[ticks < UNUSABLE_TICKS])
-    if not len(levels) or matching_size(ticks <= levels[-1]) < number:
-        return UNUSABLE_TICKS
-    low, high = 0, len(levels) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if matching_size(ticks <= levels[middle]) >= number:
-            high = middle
-        else:
-            low = middle + 1
-    return int(levels[low])
-
-
-@njit(cache=True, nogil=True)
-def matching_size(usable):  # type: ignore[no-untyped-def]
-    """Largest number of arcs without a common sender or receiver (augmenting paths, depth first)."""
-    n, m = usable.shape
-    sender = np.full(m, -1, np.int64)
-    stack = np.empty(n + 1, np.int64)
-    tried = np.empty(n + 1, np.int64)
-    size = 0
-    for start in range(n):
-        seen = np.zeros(m, np.bool_)
-        stack[0] = start
-        tried[0] = 0
-        depth = 0
-        while depth >= 0:
-            u = stack[depth]
-            v = tried[depth]
-            if v == m:
-                depth -= 1
-                continue
-            tried[depth] += 1
-            if not usable[u, v] or seen[v]:
-                continue
-            seen[v] = True
-            if sender[v] >= 0:
-                depth += 1
-                stack[depth] = sender[v]
-                tried[depth] = 0
-                continue
-            for level in range(depth, -1, -1):
-                receiver = tried[level] - 1
-                sender[receiver] = stack[level]
-            size += 1
-            break
-    return size

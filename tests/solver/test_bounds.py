@@ -9,12 +9,7 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 
 from pipette_opt.optimistic import has_room, optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, Paths, ProblemData
-from pipette_opt.solver.bounds import (
-    bottleneck_level,
-    candidate_bound,
-    least_cost,
-    lower_bounds,
-)
+from pipette_opt.solver.bounds import candidate_bound, least_cost, lower_bounds
 
 VARIANTS = [
     Variant(p2p=p2p, directed=directed, missing_share=missing, num_kinds=kinds, num_capacities=kinds, exact_share=0.7)
@@ -132,22 +127,6 @@ def test_room(capacity: tuple[int, ...], fits: bool) -> None:
     )
     assert has_room(data, data.candidates[0]) is fits
     assert bool(lower_bounds(data)[0] < UNUSABLE_TICKS) is fits
-
-
-def test_bottleneck_level_against_enumeration() -> None:
-    """The smallest level with enough arcs that share no sender and no receiver."""
-    rng = np.random.default_rng(5)
-    for _ in range(200):
-        n = int(rng.integers(1, 5))
-        ticks = rng.integers(0, 10, size=(n, n))
-        ticks[rng.random((n, n)) < 0.4] = UNUSABLE_TICKS
-        for number in range(n + 1):
-            best = min(
-                max((ticks[u, v] for u, v in zip(senders, receivers, strict=True)), default=0)
-                for senders in itertools.combinations(range(n), number)
-                for receivers in itertools.permutations(range(n), number)
-            )
-            assert bottleneck_level(ticks, number) == best
 
 
 def test_levels_are_looked_at_where_they_can_matter() -> None:

@@ -1,0 +1,64 @@
+"""How many arcs there are of which no two share a sender or a receiver, and how slow so many of them must be."""
+
+import numpy as np
+
+from pipette_opt.jit import njit
+from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.types import IntArray
+
+
+def bottleneck_level(ticks: IntArray, number: int) -> int:
+    """
+    Smallest t such that ``number`` arcs of cost <= t exist of which no two share a sender or a receiver.
+
+    ``UNUSABLE_TICKS`` if there are not that many usable arcs; 0 if ``number`` is 0.
+    """
+    if number <= 0:
+        return 0
+    levels = np.unique(ticks[ticks < UNUSABLE_TICKS])
+    if not len(levels) or matching_size(ticks <= levels[-1]) < number:
+        return UNUSABLE_TICKS
+    low, high = 0, len(levels) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if matching_size(ticks <= levels[middle]) >= number:
+            high = middle
+        else:
+            low = middle + 1
+    return int(levels[low])
+
+
+@njit(cache=True, nogil=True)
+def matching_size(usable):  # type: ignore[no-untyped-def]
+    """Largest number of arcs without a common sender or receiver (augmenting paths, depth first)."""
+    n, m = usable.shape
+    sender = np.full(m, -1, np.int64)
+    stack = np.empty(n + 1, np.int64)
+    tried = np.empty(n + 1, np.int64)
+    size = 0
+    for start in range(n):
+        seen = np.zeros(m, np.bool_)
+        stack[0] = start
+        tried[0] = 0
+        depth = 0
+        while depth >= 0:
+            u = stack[depth]
+            v = tried[depth]
+            if v == m:
+                depth -= 1
+                continue
+            tried[depth] += 1
+            if not usable[u, v] or seen[v]:
+                continue
+            seen[v] = True
+            if sender[v] >= 0:
+                depth += 1
+                stack[depth] = sender[v]
+                tried[depth] = 0
+                continue
+            for level in range(depth, -1, -1):
+                receiver = tried[level] - 1
+                sender[receiver] = stack[level]
+            size += 1
+            break
+    return size
