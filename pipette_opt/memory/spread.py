@@ -46,6 +46,9 @@ SMALLEST_GROWTH, LARGEST_GROWTH = 0.2, 1.5
 RARE = 0.95
 """Quantile of errors from which it is learnt how those grow that bounds are about."""
 
+SURE = 0.9
+"""How surely that quantile is not larger than is learnt: few errors tell little of rare ones."""
+
 LARGEST_SHIFT = 3.0
 """Beyond it a calibration says nothing of larger jobs."""
 
@@ -186,8 +189,8 @@ def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) 
     What larger jobs do to errors: all of this once more with the smaller jobs alone, and the largest predicted.
 
     The growth of the variance with each doubling comes of the median error, which risks rest on; by how much rare
-    errors grow besides, which bounds rest on, comes of their upper quantile, the worst step of size counting. What is
-    assumed stays where the jobs are of one size or too few.
+    errors grow besides, which bounds rest on, comes of an upper limit of their upper quantile, the worst step of size
+    counting. What is assumed stays where the jobs are of one size or too few.
     """
     largest = max(run.num_gpus for run in runs if run.peak_gib is not None)
     smaller = [run for run in runs if run.num_gpus < largest]
@@ -201,5 +204,20 @@ def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) 
     ratio = np.median(np.abs(after)) / np.median(np.abs(small.errors))
     growth = float(np.clip((ratio**2 - 1) / doublings, SMALLEST_GROWTH, LARGEST_GROWTH))
     usual = max(float(np.quantile(small.errors, RARE)), 1.0) * np.sqrt(1 + growth * doublings)
-    shift = float(np.clip(np.quantile(after, RARE) / usual, small.shift, LARGEST_SHIFT))
+    shift = float(np.clip(quantile_limit(after, RARE, SURE) / usual, small.shift, LARGEST_SHIFT))
     return replace(fitted, growth=growth, shift=shift)
+
+
+def quantile_limit(values: FloatArray, level: float, sure: float) -> float:
+    """
+    What the quantile of that level does not exceed, with at least that probability; the largest value if none is sure.
+
+    The smallest order statistic above enough of the values: of ``n``, as many as lie below the quantile are binomial
+    (David and Nagaraja, Order Statistics, 3rd edition, section 7.1).
+    """
+    count = len(values)
+    logs = np.cumsum([0.0, *np.log(np.arange(1, count + 1))])  # of factorials
+    index = np.arange(count)
+    chances = logs[-1] - logs[:-1] - logs[:0:-1] + index * np.log(level) + (count - index) * np.log(1 - level)
+    enough = np.flatnonzero(np.cumsum(np.exp(chances)) >= sure)
+    return float(np.sort(values)[enough[0] if len(enough) else -1])

@@ -1,13 +1,14 @@
 """Widths that are learnt: where predictions are uncertain, and for how much larger jobs."""
 
 from dataclasses import replace
+from math import comb
 
 import numpy as np
 import pytest
 
 from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.framework import COLUMNS, KINDS, Framework
-from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
+from pipette_opt.memory.spread import fit_framework, oom_probability, quantile_limit, upper_gib
 
 CERTAIN, BUFFERS = COLUMNS.index("counted"), COLUMNS.index("gathered_buffers")
 START = Framework(counted=1.0, gathered_buffers=1.0)
@@ -94,6 +95,20 @@ def test_rare_errors_of_larger_jobs_widen_bounds_alone() -> None:
     )
     assert wider == pytest.approx(fitted.shift * np.sqrt(1 + fitted.growth))
     assert oom_probability(beyond) == oom_probability(replace(beyond, shift=1.0))
+
+
+@pytest.mark.parametrize("count", [1, 20, 44, 45, 145, 400])
+def test_the_limit_of_a_quantile_is_an_order_statistic(count: int) -> None:
+    """By counting: the first with the quantile of 95 % below it in 9 of 10 samples; the largest of fewer than 45."""
+    chances = [comb(count, below) * 0.95**below * 0.05 ** (count - below) for below in range(count)]
+    ranks = [rank for rank in range(1, count + 1) if sum(chances[:rank]) >= 0.9]
+    assert quantile_limit(np.arange(count, 0, -1.0), 0.95, 0.9) == (ranks[0] if ranks else count)
+    assert bool(ranks) == (count >= 45)
+
+
+def test_the_limit_of_a_quantile_nears_it() -> None:
+    """Of many values, 1.28 binomial standard deviations above."""
+    assert quantile_limit(np.arange(5000.0), 0.95, 0.9) == pytest.approx(4750 + 1.2816 * np.sqrt(0.0475 * 5000), abs=2)
 
 
 def test_few_peaks_keep_usual_widths() -> None:
