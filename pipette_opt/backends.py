@@ -110,11 +110,11 @@ class JoblibBackend:
                 raise one
             yield one
         given_up.set()
-        _kill_workers()
+        end_joblib_workers()
 
 
-def _kill_workers() -> None:
-    """End the processes that joblib keeps; the next call starts others."""
+def end_joblib_workers() -> None:
+    """End the processes that joblib keeps for the next call, which starts others."""
     from joblib.externals.loky import get_reusable_executor
 
     get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)

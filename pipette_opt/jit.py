@@ -36,6 +36,13 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return compile_later
 
 
+def is_cached(compiled: Any) -> bool:
+    """Whether there is a cached kernel of a function, for whatever arguments."""
+    function = compiled.py_func
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-*.nbi"
+    return any(True for _ in cache_folder().rglob(name))
+
+
 @cache
 def cache_folder() -> Path:
     """

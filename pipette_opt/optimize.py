@@ -8,7 +8,8 @@ best plan is not interleaved the solver optimises its closed form, too, with a c
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,10 +18,9 @@ import numpy as np
 from pipette_opt.backends import Backend
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import Certified, CertifyParams, certify
-from pipette_opt.costs.placed import placed_times
-from pipette_opt.errors import InfeasibleError, MissingLinkError
-from pipette_opt.estimator.estimate import judge_times
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
+from pipette_opt.compiling import compile_kernels
+from pipette_opt.errors import InfeasibleError
+from pipette_opt.heuristics.annealing import AnnealingParams
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
@@ -31,7 +31,7 @@ from pipette_opt.judge import (
     make_plan,
     stage_memory,
 )
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
@@ -49,9 +49,6 @@ MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
-
-COMPILED_WITH = 8
-"""Candidates of either kind on which kernels are tried before the search."""
 
 WORTH_SAYING = 0.001
 """Of an iteration."""
@@ -121,6 +118,13 @@ class Watcher:
         """Seconds since the start."""
         return time.perf_counter() - self.started
 
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What takes seconds once per installation, which do not count as time of the search."""
+        begun = time.perf_counter()
+        yield
+        self.started += time.perf_counter() - begun
+
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
         """Tell where the run is."""
         self.on_progress(
@@ -156,7 +160,9 @@ def optimize(
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report)
-    compile_kernels(prepared, watcher)
+    watcher.report("loading compiled kernels (the first time they are compiled)")
+    with watcher.uncounted():
+        compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher), known)
     judged = judge_pool(prepared.instance, prepared.exact, hint)
     if judged:
@@ -176,33 +182,6 @@ def optimize(
     plan = finish(prepared, judged, result, params, watcher, inputs, certified)
     verify(prepared.instance, plan)
     return plan
-
-
-def compile_kernels(prepared: Prepared, watcher: Watcher) -> None:
-    """Once per installation this takes a while, which does not count as time of the search."""
-    from pipette_opt.estimator.longest_paths import critical_counts
-    from pipette_opt.solver.bounds import candidate_bound
-    from pipette_opt.solver.searching import compile_searches
-
-    watcher.report("loading compiled kernels (the first time they are compiled)")
-    started = time.perf_counter()
-    for data in (prepared.exact, prepared.interleaved):
-        for candidate in data.candidates[:: -(-len(data.candidates) // COMPILED_WITH) or 1]:
-            alone = replace(data, candidates=(candidate,))
-            found = anneal(alone, AnnealingParams(time_limit_s=None, max_moves=1)).solution
-            if found is None or watcher.stop.is_set():
-                continue
-            load_replicas(alone)
-            candidate_bound(alone, candidate)
-            compile_searches(alone, candidate, found.objective_ticks - 1)
-            placement = block_placement(candidate.config, candidate.block, found.nodes)
-            try:
-                times = placed_times(prepared.instance, candidate.config, placement)
-            except MissingLinkError:
-                continue
-            judge_times(times, candidate.num_microbatches, data.p2p)
-            critical_counts(times, candidate.num_microbatches, data.p2p)
-    watcher.started += time.perf_counter() - started
 
 
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:

@@ -6,7 +6,6 @@ that survive count as holding their parameters; the trade-off lists the fastest 
 that must load others.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -141,7 +140,9 @@ def _options(
         params.max_oom_risk,
         lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
     )
-    _compile(prepared, watcher)
+    watcher.report("loading compiled kernels (the first time they are compiled)")
+    with watcher.uncounted():
+        _compile(prepared)
     watcher.report("keeping what the hosts hold")
     seconds = KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s)
     kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
@@ -160,14 +161,10 @@ def _options(
     return options
 
 
-def _compile(prepared: Prepared, watcher: Watcher) -> None:
-    """Once per installation this takes seconds, which do not count as time of the search."""
-    watcher.report("loading compiled kernels (the first time they are compiled)")
-    started = time.perf_counter()
+def _compile(prepared: Prepared) -> None:
     data = prepared.problem
     somewhere = np.arange(data.candidates[0].num_cells).reshape(data.candidates[0].grid)
     anneal_keeping(data, 0, somewhere, np.full(data.num_nodes, -1), num_moves=1)
-    watcher.started += time.perf_counter() - started
 
 
 def _judged(prepared: Prepared, before: Layout, index: int, kept: Kept) -> tuple[JudgedSolution, tuple[Move, ...]]:

@@ -70,3 +70,15 @@ def test_kernels_are_cached_there(tmp_path: Path) -> None:
     ]
     assert hits == ["0", "1"]
     assert list(tmp_path.rglob("*.nbi"))
+
+
+def test_what_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel is known to be there once it has been called."""
+    from pipette_opt.solver.matching import matching_size
+
+    monkeypatch.setattr(jit, "cache_folder", lambda: tmp_path)
+    assert not jit.is_cached(matching_size)
+    folder = tmp_path / "solver_1"
+    folder.mkdir()
+    (folder / "matching.matching_size-30.py311.nbi").touch()
+    assert jit.is_cached(matching_size)

@@ -1,0 +1,102 @@
+"""Kernels before a search: none is missing afterwards, and a machine that starts no processes has them too."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from instances import one_candidate_cluster
+from specs_for_tests import LLAMA_8B, cluster
+
+from pipette_opt import compiling
+from pipette_opt.backends import Work
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.compiling import PARTS, Sample, compile_kernels
+from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.specs import Instance, TrainingSpec
+
+
+def small() -> Prepared:
+    """Candidates of two hosts, with and without interleaving."""
+    training = TrainingSpec(global_batch_size=16, seq_length=1024)
+    given = Instance(model=LLAMA_8B, cluster=cluster(2), training=training)
+    return prepare(given, SearchSpace(tensor_parallel=(4, 8)), 0.01)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    """See :func:`small`."""
+    return small()
+
+
+def test_a_machine_without_processes(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be compiled beside is compiled here."""
+    called = []
+
+    class Fails:
+        num_workers = 2
+
+        def __init__(self, workers: int) -> None:
+            pass
+
+        def run(self, work: Work, pieces: Sequence[object], stop: threading.Event) -> Iterator[tuple[int, object]]:
+            called.append(len(pieces))
+            raise OSError("no semaphores")
+            yield
+
+    monkeypatch.setattr(compiling, "is_cached", lambda compiled: False)
+    monkeypatch.setattr(compiling, "JoblibBackend", Fails)
+    compile_kernels(prepared, threading.Event())
+    assert called == [len(PARTS)]
+
+
+def test_a_stop(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is begun after it."""
+    tried: list[Sample] = []
+    monkeypatch.setattr(compiling, "PARTS", (tried.append,))
+    stop = threading.Event()
+    compile_kernels(prepared, stop)
+    assert tried
+    tried.clear()
+    stop.set()
+    compile_kernels(prepared, stop)
+    assert not tried
+
+
+def test_hosts_without_links(prepared: Prepared) -> None:
+    """A candidate whose first hosts are not connected is passed over."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
+    one = data.candidates[0]
+    apart = replace(one, p2p_ticks=np.full_like(one.p2p_ticks, UNUSABLE_TICKS))
+    sample = Sample(instance=prepared.instance, data=replace(data, candidates=(apart,)))
+    PARTS[0](sample)
+
+
+@pytest.mark.slow
+def test_a_first_run_leaves_nothing_to_compile(tmp_path: Path) -> None:
+    """With an empty cache: what processes compiled side by side is all that the next run calls."""
+    code = (
+        "import threading\n"
+        "import numba.core.event as event\n"
+        "from pipette_opt.compiling import compile_kernels\n"
+        "from test_compiling import small\n"
+        "prepared = small()\n"
+        "with event.install_recorder('numba:compile') as compiled:\n"
+        "    compile_kernels(prepared, threading.Event())\n"
+        "print(len(compiled.buffer))\n"
+    )
+    folders = f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": folders}
+    counts = [
+        int(subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True).stdout)
+        for _ in range(2)
+    ]
+    assert any(tmp_path.rglob("swaps.anneal_grid-*.nbi"))
+    assert counts[1] == 0
+    assert counts[0] == 0 or os.cpu_count() == 1
