@@ -71,7 +71,9 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
     try:
         schedule_program(schedule, p2p, config.overlap_p2p_communication)
     except ValueError as error:
-        hint = str(error).replace("give p2p 'async' for this schedule", "give --p2p async for this schedule")
+        hint = str(error).replace(
+            "give p2p 'async' for this schedule", "give --p2p async with --args, or to the solve that makes the plan"
+        )
         raise InputError(f"{OPTION} {given}", hint) from None
     return schedule
 
