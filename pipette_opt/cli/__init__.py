@@ -1,5 +1,6 @@
 """The command line; one file per command."""
 
+import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -7,17 +8,18 @@ if TYPE_CHECKING:
     from pipette_opt.errors import PipetteError
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as shells have it, or SIGTERM, as schedulers send it when a job's time is over."""
 
 
 def main() -> None:
     """
     Run the command line.
 
-    Exit codes: 0 done, 2 wrong input, 3 infeasible, 4 stopped early with the best plan so far written.
+    Exit codes: 0 done, 2 wrong input, 3 infeasible, 4 stopped early with the best plan so far written, 130 interrupted.
     """
     from pipette_opt.errors import InputError, PipetteError
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from pipette_opt.cli.app import app
 

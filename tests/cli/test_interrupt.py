@@ -55,6 +55,20 @@ def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_has_nothing_to_keep_says_so(number: signal.Signals) -> None:
+    """Ctrl-C and a scheduler's SIGTERM end it alike."""
+    code = (
+        "import os, signal\n"
+        "from pipette_opt.cli import main\n"
+        "import pipette_opt.cli.app as cli\n"
+        f"cli.app = lambda: os.kill(os.getpid(), {int(number)})\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 130, done.stderr
+
+
 @pytest.mark.slow
 def test_a_kill_while_solving_leaves_a_plan(tmp_path: Path) -> None:
     """The annealed plan is on disk before the solver starts, so even a kill loses little."""
