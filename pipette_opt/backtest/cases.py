@@ -76,7 +76,8 @@ def make_case(
     if missing:
         unknown = f"the catalogue has no GPU {run.gpu_name!r}" if "gpu" in missing else ""
         empty = ", ".join(name for name in missing if name != "gpu")
-        return Skipped(run=run, reason=unknown or f"{empty} not given")
+        whole = " as a whole number" if "mbs" in missing else ""
+        return Skipped(run=run, reason=unknown or f"{empty} not given{whole}")
     if run.recompute not in (None, "selective", "full"):
         return Skipped(run=run, reason=f"recomputation {run.recompute_text!r} is not one of none, selective, full")
     assert run.gpu is not None

@@ -58,6 +58,7 @@ def test_another_stack_brings_its_links() -> None:
     ("changes", "reason"),
     [
         ({"hidden": None}, "hidden not given"),
+        ({"mbs": None}, "mbs not given as a whole number"),
         ({"gpu": None, "gpu_name": "TPU"}, "no GPU 'TPU'"),
         ({"recompute": "op-level", "recompute_text": "op-level 0.7"}, "op-level 0.7"),
         ({"precision": "fp8"}, "fp8"),
