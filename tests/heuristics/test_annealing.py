@@ -162,6 +162,6 @@ def test_restarts_of_large_grids_do_not_depend_on_speed(monkeypatch: pytest.Monk
         anneal(data, AnnealingParams(time_limit_s=seconds))
         return made
 
-    fast, slow = lengths(4.0, 1e7), lengths(4.02, 4e6)
+    fast, slow = lengths(4.0, 1e7), lengths(4.02, 3.5e6)
     assert slow[:3] == fast[:3]
     assert 3 * fast[2] == pytest.approx(2 * fast[1], abs=9)
