@@ -267,8 +267,8 @@ def test_memory_follows_the_schedule_that_is_timed() -> None:
         trace_stage(LLAMA_8B, JOB, job, 2, schedule=named_schedule("zb-h1", 4, 6))
 
 
-def test_ten_thousand_stages_in_a_tenth_of_a_second() -> None:
-    """From configurations to expected bytes, the best of five in processor time."""
+def test_ten_thousand_predictions_take_less_than_a_trace() -> None:
+    """From configurations to expected bytes, the best of five; ``benchmarks/memory/speed.py`` has the seconds."""
     degrees = itertools.product((1, 2, 4, 8), range(1, 400), (1, 2, 4, 8), (False, True))
     configs = [
         config(tp, 1, dp, micro_batch_size=size, use_distributed_optimizer=shared)
@@ -282,4 +282,6 @@ def test_ten_thousand_stages_in_a_tenth_of_a_second() -> None:
         found = formula.total * np.exp(network.log_ratio(table_features(table, formula)))
         times.append(time.process_time() - start)
     assert found.shape == (10_000,)
-    assert min(times) < 0.1
+    start = time.process_time()
+    trace_stage(MIXTRAL, job, configs[0], 0)
+    assert min(times) < time.process_time() - start
