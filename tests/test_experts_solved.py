@@ -129,7 +129,7 @@ def test_optimum_is_the_best_of_all_placements(seed: int, space: dict[str, tuple
         uneven_layers=False,
         **space,  # type: ignore[arg-type]
     )
-    plan = optimize(job, limits, OptimizeParams(time_limit_s=3.0, workers=1))
+    plan = optimize(job, limits, OptimizeParams(time_limit_s=12.0, workers=1))
     best, best_closed = np.inf, np.inf
     for chosen in enumerate_candidates(job, limits):
         data = integers(job, [chosen], lower_form=False)
