@@ -23,13 +23,6 @@ SHARED_MOVES = 100_000
 TEMPERED_MOVES, MOST_TEMPERED_MOVES = 200_000, 2_000_000
 """Instead of restarts of so many moves replicas go on, in turns of at most so many, unless the grid is large."""
 
-LONG_SHARE = 1 / 3
-"""Of what is left, for a restart of a candidate that is alone: a long one finds what several short ones do not."""
-
-PLANNED_MOVES_PER_S = 3e7
-"""Moves a second of a usual processor, times the square root of the cells, from 256 to 1,280. Restarts of large grids
-are planned for it, whatever this one makes, so that a slower one makes the same restarts, as far as it gets."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnealingParams:
@@ -79,6 +72,10 @@ class AnnealingParams:
             raise ValueError(f"pool_size must be >= 0, got {self.pool_size}.")
         if not 0 < self.cold <= self.hot:
             raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
+
+
+LONG_SHARE = 1 / 3
+"""Of the time left, for a restart of a large grid that is alone: a long one finds what several short ones do not."""
 
 
 class _Shapes:
@@ -146,15 +143,10 @@ class _Budget:
         return self.ends is not None and time.perf_counter() >= self.ends
 
     def long_restart(self, search: CandidateSearch) -> int:
-        """Moves of a restart that takes its share of what is left; 0 if there is no limit."""
+        """Moves of a restart that takes its share of the time left; 0 if there is no limit."""
         if self.ends is None:
             return 0
-        if not search.is_large:
-            return int(LONG_SHARE * max(0.0, self.ends - time.perf_counter()) * search.moves_per_s)
-        planned = _planned_moves(self.ends - self.started, search.archived.shape[1])
-        while planned - search.moves < planned // 8:
-            planned *= 2  # there is more time than was thought
-        return int(LONG_SHARE * (planned - search.moves))
+        return int(LONG_SHARE * max(0.0, self.ends - time.perf_counter()) * search.moves_per_s)
 
     def take(self, moves: int, moves_per_s: float = np.inf) -> int:
         """As many of ``moves`` as are left, at this speed."""
@@ -166,13 +158,6 @@ class _Budget:
             taken = min(taken, self.moves_left)
             self.moves_left -= taken
         return taken
-
-
-def _planned_moves(time_limit_s: float, num_cells: int) -> int:
-    """Moves in all for a large grid, rounded down to quarters of a power of two: nearly equal limits plan the same."""
-    moves = max(4, int(time_limit_s * PLANNED_MOVES_PER_S / num_cells**0.5))
-    quarter = 1 << (moves.bit_length() - 3)
-    return moves // quarter * quarter
 
 
 def anneal(

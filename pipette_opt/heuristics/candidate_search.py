@@ -74,7 +74,7 @@ class CandidateSearch:
         self.best: int = UNUSABLE_TICKS
         self.temperature, self.energy = 1.0, 0
         self.replicas: _Replicas | None = None
-        self.restarts, self.moves, self.moves_per_s = 0, 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
+        self.restarts, self.moves_per_s = 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
         cells = data.candidates[index].num_cells
         self.is_large = cells >= LARGE_CELLS
         self.archive = np.full((swaps.NUM_ARCHIVED, 2), -1, dtype=np.int64)
@@ -114,7 +114,6 @@ class CandidateSearch:
             self._anneal_any(moves, GENERAL_HOT * hot, GENERAL_HOT * cold, min(softness, 3.0))
         else:
             moves = self._anneal_grid(moves, hot, cold, softness, is_over)
-        self.moves += moves
         self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
 
     def refine(self, nodes: IntArray, moves: int, is_over: Callable[[], bool]) -> None:
