@@ -119,8 +119,9 @@ class Watcher:
         return time.perf_counter() - self.started
 
     @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """What takes seconds once per installation, which do not count as time of the search."""
+    def loading_kernels(self) -> Iterator[None]:
+        """Compiling takes seconds once per installation, which do not count as time of the search."""
+        self.report("loading compiled kernels (the first time they are compiled)")
         begun = time.perf_counter()
         yield
         self.started += time.perf_counter() - begun
@@ -160,8 +161,7 @@ def optimize(
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report)
-    watcher.report("loading compiled kernels (the first time they are compiled)")
-    with watcher.uncounted():
+    with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher), known)
     judged = judge_pool(prepared.instance, prepared.exact, hint)

@@ -140,8 +140,7 @@ def _options(
         params.max_oom_risk,
         lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
     )
-    watcher.report("loading compiled kernels (the first time they are compiled)")
-    with watcher.uncounted():
+    with watcher.loading_kernels():
         _compile(prepared)
     watcher.report("keeping what the hosts hold")
     seconds = KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s)
