@@ -77,6 +77,13 @@ EDGES = [
         ({}, {"global_batch_size": 6}, {"pp": 4, "virtual_pipeline_model_parallel_size": 2}),
         {"virtual_pipeline_model_parallel_size": None},
     ),
+    ("fp8 shapes", ({"ffn_hidden_size": 4000}, {"fp8": True}, {"tp": 4}), {"tp": 2}),
+    ("fp8 shapes", ({}, {"fp8": True, "seq_length": 1032}, {}), {"mbs": 2}),
+    (
+        "fp8 shapes",
+        (MOE | {"moe_ffn_hidden_size": 1000 * 4}, {"fp8": True}, {"tp": 4, "sequence_parallel": True}),
+        {"expert_tensor_parallel_size": 1},
+    ),
 ]
 
 

@@ -22,6 +22,9 @@ GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss"
 
 NORM_KERNEL = "rms kernel"
 
+FP8_WORDS = ("fp8", "fp8-hybrid", "fp8-cs", "fp8-mx", "mxfp8")
+"""Matrix products in fp8, all else in bf16; scaling by tensor (delayed or current) or by block costs the same here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
@@ -86,7 +89,7 @@ def make_case(
         training = run_training(run, fused_norm=fused_norm)
         config = run_config(run)
         config.num_microbatches(training.global_batch_size)
-        _check_precision(run.precision)
+        _check_precision(run)
         check_experts(model, training, config)
         spec = cluster or assumed_cluster(run, run.gpu, stack)
         placement = identity_placement(config, spec.gpus_per_node, np.arange(spec.num_nodes), "tp-cp-ep-dp-pp")
@@ -164,7 +167,8 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
     The job of a row.
 
     Kernels by their names: ``flash...`` with a version (``v1...`` is the first), ``fused`` softmax, ``torch`` or
-    ``unfused``. A column ``fused_norm`` says what it says; ``fused_norm`` stands in for it.
+    ``unfused``. A column ``fused_norm`` says what it says; ``fused_norm`` stands in for it. ``fp8`` and its kin are fp8
+    products in bf16 training.
     """
     kernel = run.attention_kernel.lower()
     precision = run.precision or "bf16"
@@ -177,6 +181,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         flash_version=1 if re.search(r"v?1\.|attention_?1|v1", kernel) else 2,
         fused_softmax=not kernel.startswith("torch"),
         fused_norm=_flag(run, "fused_norm", fused_norm),
+        fp8=precision in FP8_WORDS,
     )
 
 
@@ -258,10 +263,12 @@ def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -
     )
 
 
-def _check_precision(precision: str) -> None:
-    """Raise ``ValueError`` for a precision whose matrix products the clock does not know."""
-    if precision not in ("", "bf16", "fp16", "fp32"):
-        raise ValueError(f"precision {precision!r} is not one of bf16, fp16, fp32")
+def _check_precision(run: MeasuredRun) -> None:
+    """Raise ``ValueError`` for a precision whose matrix products the clock, or the GPU, does not know."""
+    if run.precision not in ("", "bf16", "fp16", "fp32", *FP8_WORDS):
+        raise ValueError(f"precision {run.precision!r} is not one of bf16, fp16, fp32, {', '.join(FP8_WORDS)}")
+    if run.precision in FP8_WORDS and run.gpu is not None and "fp8" not in run.gpu.gpu.peak_flops:
+        raise ValueError(f"precision {run.precision!r} is not one of {run.gpu.gpu.name}")
 
 
 def _is_flash(run: MeasuredRun) -> bool:

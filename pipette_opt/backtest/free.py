@@ -42,6 +42,7 @@ class Free:
 
 FREE = (
     Free(name="best_matmul", spread=0.3, largest=1.0),
+    Free(name="best_matmul_fp8", spread=0.3, largest=1.0),
     Free(name="best_attention_forward", spread=0.3, largest=1.0),
     Free(name="best_attention_backward", spread=0.3, largest=1.0),
     Free(name="flash1", spread=0.3, largest=1.0),
@@ -95,6 +96,7 @@ def told_constants(
         if one.between_hosts and not several_hosts:
             return False
         told_by = {
+            "best_matmul_fp8": any(case.instance.training.fp8 for case in cases),
             "flash1": flash1,
             "flush_s": at_edge,
             "refill_s": near_edge,

@@ -18,6 +18,9 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
 """Says why a configuration is illegal, with the numbers; ``None`` if this rule has no objection."""
 
+FP8_MULTIPLE = 16
+"""Sizes of products in fp8."""
+
 
 def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """Every tensor rank has equally many attention heads (``TransformerConfig``)."""
@@ -133,6 +136,30 @@ def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
     return None
 
 
+def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """
+    Products in fp8 have sizes in multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
+
+    The backward has products along every size, tokens of a micro-batch too.
+    """
+    if not training.fp8:
+        return None
+    tp, tokens = config.tensor_model_parallel_size, config.micro_batch_size * training.seq_length
+    widths = {
+        "hidden_size": model.hidden_size,
+        "query width on a rank": model.query_projection_size // tp,
+        "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
+        "ffn_hidden_size on a rank": model.ffn_hidden_size // tp,
+        "tokens of a micro-batch": tokens // config.context_parallel_size,
+    }
+    if model.num_experts is not None:
+        widths["moe_ffn_hidden_size on a rank"] = model.expert_ffn_size // config.expert_tensor_size
+    for name, width in widths.items():
+        if width % FP8_MULTIPLE:
+            return f"fp8 needs multiples of {FP8_MULTIPLE}, and {name} is {width}"
+    return None
+
+
 LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "position embeddings": position_embeddings,
@@ -150,6 +177,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "layers": layers,
         "batch": batch,
         "interleaving": interleaving,
+        "fp8 shapes": fp8_shapes,
     }
 )
 """All rules, by the name under which rejections are counted."""

@@ -33,6 +33,14 @@ SeqLength = Annotated[int | None, typer.Option(help="Tokens per sequence.", rich
 Example = Annotated[
     str | None, typer.Option(help="A shipped example instead, e.g. lab-16x8 or lab-2x8.", rich_help_panel=JOB)
 ]
+Fp8 = Annotated[
+    bool,
+    typer.Option(
+        "--fp8",
+        help="Matrix products of the layers in fp8 (Transformer Engine); the rest as --precision says.",
+        rich_help_panel=JOB,
+    ),
+]
 Precision = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; the example's, or bf16.", rich_help_panel=JOB)]
 AttentionKernel = Annotated[str, typer.Option(help="flash or unfused.", rich_help_panel=JOB)]
 Profile = Annotated[
@@ -147,6 +155,7 @@ def read_job(
     seq_length: int | None,
     example: str | None,
     precision: str | None = None,
+    fp8: bool = False,
     attention_kernel: str = "flash",
     profile: Path | None = None,
     calibration: str | None = None,
@@ -209,11 +218,14 @@ def read_job(
                 raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
     base = shown.training if shown else None
     precision = precision or (base.precision if base else "bf16")
+    if fp8 and precision == "fp32":
+        raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
     training = TrainingSpec(
         global_batch_size=global_batch_size or cast("Any", base).global_batch_size,
         seq_length=seq_length or cast("Any", base).seq_length,
         precision=precision,  # type: ignore[arg-type]
         accumulate_allreduce_grads_in_fp32=precision != "fp16",
+        fp8=fp8,
         attention_kernel=attention_kernel,  # type: ignore[arg-type]
         moe_token_dispatcher_type=moe_token_dispatcher,  # type: ignore[arg-type]
         expert_imbalance=expert_imbalance,
@@ -249,6 +261,8 @@ def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
         if training.precision not in gpu.peak_flops:
             known = ", ".join(name for name in ("bf16", "fp16", "fp32") if name in gpu.peak_flops)
             raise InputError("--precision", f"must be one that {gpu.name} has ({known}), got {training.precision}.")
+        if training.fp8 and "fp8" not in gpu.peak_flops:
+            raise InputError("--fp8", f"is not for {gpu.name}, which has {', '.join(sorted(gpu.peak_flops))}.")
 
 
 def _profile(path: Path | None) -> Any:

@@ -131,11 +131,15 @@ def tensor_traffic(
 
     Two all-reduces each way (attention and MLP; of a layer with experts attention, and the shared experts if there are
     some), or, with sequence parallelism, an all-gather and a reduce-scatter in place of each,
-    which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's.
+    which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's. In fp8 the
+    all-gathers move one byte an element: of inputs forward, of the outputs' gradients backward (Transformer Engine
+    casts before it gathers); what is reduced stays as it is.
     """
     tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
-    message = tokens * model.hidden_size * training.parameter_bytes
-    one = all_reduce_traffic(message, config.tensor_model_parallel_size)
+    element: float = training.parameter_bytes
+    if training.fp8 and config.sequence_parallel:
+        element = (element + 1) / 2
+    one = all_reduce_traffic(tokens * model.hidden_size * element, config.tensor_model_parallel_size)
     parts = 1 if has_experts and not model.moe_shared_expert_intermediate_size else 2
     calls = 2 * parts if config.sequence_parallel else parts
     repeated = config.recompute_granularity == "full"

@@ -14,7 +14,7 @@ import numpy as np
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
 from pipette_opt.costs.learned import learned_factor
-from pipette_opt.costs.products import matmul_time_s, peak_flops
+from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, peak_flops, plain_format
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
@@ -192,9 +192,8 @@ def head_times_s(
         tokens,
         vocabulary,
         model.hidden_size,
-        peak=peak_flops(gpu, training),
+        form=plain_format(gpu, training, rates),
         gpu=gpu,
-        element_bytes=training.parameter_bytes,
         rates=rates,
     )
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
@@ -203,7 +202,11 @@ def head_times_s(
 
 
 def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
-    """Adam on the largest stage: gradient, master copy and two moments are read, all but the gradient written."""
+    """
+    Adam on the largest stage: gradient, master copy and two moments are read, all but the gradient written.
+
+    With fp8 each rank then casts its whole matrices once; micro-batches share the copies.
+    """
     rates = rates or instance.stack
     parameters, experts = stage_parameters(instance.model, config), stage_expert_parameters(instance.model, config)
     if config.use_distributed_optimizer:
@@ -211,7 +214,17 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
         experts = experts / expert_replicas(config)
     training = instance.training
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
-    return float((parameters + experts).max() * moved / (gpu.memory_bytes_per_s * rates.streaming))
+    step = float((parameters + experts).max() * moved / (gpu.memory_bytes_per_s * rates.streaming))
+    return step + cast_s(_cast_parameters(instance.model, config), linear_format(gpu, training, rates), gpu, rates)
+
+
+def _cast_parameters(model: ModelSpec, config: ParallelConfig) -> float:
+    """Parameters of the layers' matrices on a rank of the largest stage."""
+    with_experts = moe_layers(model, config).sum(axis=0)
+    dense = np.array(config.layers_per_stage) - with_experts
+    matrices = dense * model.sharded_layer_parameters + with_experts * model.sharded_moe_layer_parameters
+    of_stages = matrices / config.tensor_model_parallel_size + stage_expert_parameters(model, config)
+    return float(of_stages.max())
 
 
 def _tokens(training: TrainingSpec, config: ParallelConfig) -> int:
@@ -251,7 +264,8 @@ def attention_times_s(
     # a masking and two casts around the softmax read and write them one by one.
     passes = (8.0, 8.0) if training.fused_softmax else (14.0, 16.0)
     stream = scores / (gpu.memory_bytes_per_s * rates.streaming)
-    product = flops / (peak * rates.best_matmul * model.kv_channels / (model.kv_channels + rates.inner_half))
+    rate = plain_format(gpu, training, rates).flops_per_s
+    product = flops / (rate * model.kv_channels / (model.kv_channels + rates.inner_half))
     return (
         FORWARD * product + passes[0] * stream + 6 * rates.kernel_s,
         BACKWARD * product + passes[1] * stream + 8 * rates.kernel_s,
@@ -264,30 +278,38 @@ def _outside_attention_times_s(
     """
     The projections and everything that streams: norms, residuals, activation, rotary embedding, dropout.
 
-    ``ffn`` is the width of the MLP that every token passes, 0 for none.
+    ``ffn`` is the width of the MLP that every token passes, 0 for none. In fp8 the inputs of all projections and the
+    gradients of their outputs are cast; a fused norm writes its output in fp8 itself (Transformer Engine).
     """
     tokens, tp, h = _tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     query, kv = model.query_projection_size, model.kv_projection_size
     up = 2 * ffn if model.gated_linear_unit else ffn
-    peak, element = peak_flops(gpu, training), training.parameter_bytes
+    form, element = linear_format(gpu, training, rates), training.parameter_bytes
     shapes = [
         ((query + 2 * kv) // tp, h),
         (h, query // tp),
         *([(up // tp, h), (h, ffn // tp)] if ffn else []),
     ]
-    products = sum(
-        matmul_time_s(tokens, n, k, peak=peak, gpu=gpu, element_bytes=element, rates=rates) for n, k in shapes
-    )
+    products = sum(matmul_time_s(tokens, n, k, form=form, gpu=gpu, rates=rates) for n, k in shapes)
     share = tp if config.sequence_parallel else 1
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
+    outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
+    inputs = (query + ffn) / tp + (0.0 if training.fused_norm else outside)
+    gradients = (query + 2 * kv + up) / tp + outside
     whole = 6.0 * h / share  # two residuals, each read with the branch and written
     split = (2.0 * up + ffn + 3.0 * query) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
     overhead = 8 * rates.kernel_s
     return (
-        FORWARD * products + stream * (fused + 2 * norms[0] * h / share) + overhead,
-        BACKWARD * products + stream * (1.5 * fused + 2 * norms[1] * h / share) + overhead,
+        FORWARD * products
+        + stream * (fused + 2 * norms[0] * h / share)
+        + cast_s(tokens * inputs, form, gpu, rates)
+        + overhead,
+        BACKWARD * products
+        + stream * (1.5 * fused + 2 * norms[1] * h / share)
+        + cast_s(tokens * gradients, form, gpu, rates)
+        + overhead,
     )
 
 

@@ -15,7 +15,7 @@ pieces together, in framework operations, each through memory.
 """
 
 from pipette_opt.costs.experts import expert_block, rows_of_expert, tokens_of_rank
-from pipette_opt.costs.products import matmul_time_s, peak_flops
+from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, plain_format
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 
@@ -53,7 +53,7 @@ def expert_times_s(
 ) -> tuple[float, float]:
     """Forward and backward of a layer's router and routed experts on the busiest rank, seconds, nothing sent."""
     assert model.num_experts is not None
-    peak, element, h = peak_flops(gpu, training), training.parameter_bytes, model.hidden_size
+    form, element, h = linear_format(gpu, training, rates), training.parameter_bytes, model.hidden_size
     local = model.num_experts // config.expert_model_parallel_size
     width = model.expert_ffn_size // config.expert_tensor_size
     up = 2 * width if model.gated_linear_unit else width
@@ -62,21 +62,20 @@ def expert_times_s(
 
     def products_s(n: int, k: int) -> tuple[float, float]:
         """Forward; backward, where the product for inputs takes what the forward's does."""
-        forward = matmul_time_s(height, n, k, peak=peak, gpu=gpu, element_bytes=element, rates=rates, count=local)
+        forward = matmul_time_s(height, n, k, form=form, gpu=gpu, rates=rates, count=local)
         weights = matmul_time_s(
             n,
             k,
             height,
-            peak=peak,
+            form=form,
             gpu=gpu,
-            element_bytes=element,
             rates=rates,
             count=local,
             result_bytes=2 * training.gradient_bytes,
         )
         return forward, forward + weights
 
-    router = matmul_time_s(own, model.num_experts, h, peak=peak, gpu=gpu, element_bytes=element, rates=rates)
+    router = matmul_time_s(own, model.num_experts, h, form=plain_format(gpu, training, rates), gpu=gpu, rates=rates)
     first, second = products_s(up, h), products_s(h, width)
     memory = gpu.memory_bytes_per_s * rates.streaming
     scores = ROUTER_PASSES * own * model.num_experts * 4.0 / memory
@@ -85,6 +84,10 @@ def expert_times_s(
     # There and back: each a read and a write of every copy.
     permuted = 2.0 * copied * h * element / memory
     activation = local * rows * (up + width) * element * rates.elementwise / memory
+    casts = (
+        cast_s(local * rows * (h + width), form, gpu, rates),
+        cast_s(local * rows * (up + h), form, gpu, rates),
+    )
     fixed = EXPERT_KERNELS * rates.kernel_s
     biases = (0.0, 0.0)
     if model.add_bias_linear:
@@ -95,6 +98,6 @@ def expert_times_s(
             BIAS_PASSES[1] * once + kernels[1] * rates.kernel_s,
         )
     return (
-        first[0] + second[0] + router + scores + permuted + activation + biases[0] + fixed,
-        first[1] + second[1] + 2.0 * router + scores + permuted + 1.5 * activation + biases[1] + fixed,
+        first[0] + second[0] + router + scores + permuted + activation + biases[0] + casts[0] + fixed,
+        first[1] + second[1] + 2.0 * router + scores + permuted + 1.5 * activation + biases[1] + casts[1] + fixed,
     )

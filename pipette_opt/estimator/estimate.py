@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.products import FP8
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.errors import InputError
 from pipette_opt.estimator.critical_path import Walked, critical_path, walk
@@ -231,8 +232,8 @@ def _transfers_free(times: PlacedTimes) -> PlacedTimes:
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:
-    """Peak of all GPUs with a rank, in the precision of the training."""
-    precision = instance.training.precision
+    """Peak of all GPUs with a rank, in the precision of the training's matrix products."""
+    precision = FP8 if instance.training.fp8 else instance.training.precision
     nodes, num_ranks = np.unique(placement.node, return_counts=True)
     total = 0.0
     for node, ranks in zip(nodes, num_ranks, strict=True):

@@ -21,6 +21,7 @@ SAID_OF_TRAINING = (
     "precision",
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
+    "fp8",
     "fused_softmax",
     "moe_token_dispatcher_type",
 )
@@ -266,6 +267,8 @@ def _precision_options(training: TrainingSpec) -> list[Option]:
             options.append(("--accumulate-allreduce-grads-in-fp32",))
         elif training.precision == "bf16":
             options.append(("--grad-reduce-in-bf16",))
+    if training.fp8:
+        options += [("--transformer-impl", "transformer_engine"), ("--fp8-format", "hybrid")]
     if not training.fused_softmax:
         options.append(("--no-masked-softmax-fusion",))
     return [*options, ("--attention-backend", training.attention_kernel)]

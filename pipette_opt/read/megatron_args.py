@@ -28,6 +28,8 @@ class MegatronArgs:
         ``None`` without ``--num-layers``.
     micro_batch_size, global_batch_size, seq_length, precision
         ``None`` if not given.
+    fp8
+        Whether ``--fp8-format`` is given.
     recompute_granularity
         ``--recompute-activations`` is ``selective``.
     moe_token_dispatcher_type
@@ -54,6 +56,7 @@ class MegatronArgs:
     global_batch_size: int | None = None
     seq_length: int | None = None
     precision: Precision | None = None
+    fp8: bool = False
     sequence_parallel: bool = False
     use_distributed_optimizer: bool = False
     overlap_grad_reduce: bool = False
@@ -168,6 +171,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         where=where,
         model=model,
         precision="bf16" if given.get("bf16") else "fp16" if given.get("fp16") else None,
+        fp8="fp8_format" in given,
         recompute_granularity=_word(
             given, "recompute_granularity", ("selective", "full"), "selective" if activations else None, where
         ),

@@ -186,7 +186,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "zero_stage": int(flag("use_distributed_optimizer")),
         "recompute": RECOMPUTE.get(recompute, "none"),
         "attention_kernel": _attention_kernel(arguments),
-        "precision": "bf16" if flag("bf16") else "fp16" if flag("fp16") else "fp32",
+        "precision": _precision(arguments),
         "gated_linear_unit": flag("swiglu"),
         "tied_embeddings": not flag("untie_embeddings_and_output_weights"),
         "add_bias_linear": biases,
@@ -194,6 +194,13 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "kv_channels": number("kv_channels", hidden // heads),
         **experts(),
     }
+
+
+def _precision(arguments: dict[str, str]) -> str:
+    """``fp8`` where matrix products are (``--fp8-format``), else the format of parameters."""
+    if arguments.get("fp8", "None") != "None":
+        return "fp8"
+    return next((name for name in ("bf16", "fp16") if arguments.get(name) == "True"), "fp32")
 
 
 def _attention_kernel(arguments: dict[str, str]) -> str:

@@ -44,6 +44,7 @@ _WORDS = (
     "recompute_method",
     "moe_layer_freq",
     "moe_token_dispatcher_type",
+    "fp8_format",
 )
 _FLAGS = (
     "group_query_attention",

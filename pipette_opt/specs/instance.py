@@ -46,11 +46,9 @@ class Instance:
     edge_loss_s: Callable[[Any], float] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what only the memory side knows, before anything is timed wrongly."""
+        """Refuse what would be timed wrongly."""
         if self.model.num_experts is not None and self.profile is not None:
             problem = f"has times of dense layers; model {self.model.name} has {self.model.num_experts} experts."
             raise InputError("--profile", problem)
-        if self.training.fp8:
-            raise InputError(
-                "fp8", "times of fp8 training are not known, only its memory (`pipette-opt memory predict`)."
-            )
+        if self.training.fp8 and self.profile is not None:
+            raise InputError("--profile", "has times of layers in 16 or 32 bits, not in fp8.")

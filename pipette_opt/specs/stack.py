@@ -16,6 +16,8 @@ class StackSpec:
     ----------
     best_matmul
         Share of the dense peak that a large matrix product attains.
+    best_matmul_fp8
+        The same of the fp8 peak, for operands in fp8.
     best_attention_forward, best_attention_backward
         The same for fused attention of the second version, which also does the softmax.
     flash1
@@ -93,6 +95,7 @@ class StackSpec:
     """
 
     best_matmul: float = 0.80
+    best_matmul_fp8: float = 0.80
     best_attention_forward: float = 0.55
     best_attention_backward: float = 0.45
     flash1: float = 0.6
@@ -177,6 +180,7 @@ class StackSpec:
 
 SHARES = (
     "best_matmul",
+    "best_matmul_fp8",
     "best_attention_forward",
     "best_attention_backward",
     "flash1",

@@ -14,7 +14,7 @@ from pipette_opt.backtest.cases import (
     run_training,
     with_stack,
 )
-from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.runs import MeasuredRun, find_run_gpu
 from pipette_opt.specs import DEFAULT_STACK
 
 
@@ -61,7 +61,8 @@ def test_another_stack_brings_its_links() -> None:
         ({"mbs": None}, "mbs not given as a whole number"),
         ({"gpu": None, "gpu_name": "TPU"}, "no GPU 'TPU'"),
         ({"recompute": "op-level", "recompute_text": "op-level 0.7"}, "op-level 0.7"),
-        ({"precision": "fp8"}, "fp8"),
+        ({"precision": "fp8"}, "'fp8' is not one of a100-80gb"),
+        ({"precision": "nvfp4"}, "'nvfp4' is not one of bf16"),
         ({"gbs": 63}, "global_batch_size=63"),
         ({"layers_per_stage": (12, 11)}, "sum 24"),
     ],
@@ -71,6 +72,13 @@ def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: s
     made = make_case(measured_run(**changes), DEFAULT_STACK)
     assert isinstance(made, Skipped)
     assert reason in made.reason
+
+
+@pytest.mark.parametrize("word", ["fp8", "fp8-hybrid", "fp8-cs", "fp8-mx", "mxfp8"])
+def test_words_of_fp8(word: str) -> None:
+    """Products in fp8, the rest in bf16 with gradients in fp32."""
+    training = case(measured_run(precision=word, gpu=find_run_gpu("H100"))).instance.training
+    assert (training.fp8, training.precision, training.gradient_bytes) == (True, "bf16", 4)
 
 
 def test_families_are_known_by_name() -> None:

@@ -1,5 +1,7 @@
 """Collectives against hand counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from specs_for_tests import TINY, cluster, config, instance, matrix
@@ -51,6 +53,17 @@ def test_tensor_traffic() -> None:
     assert forward.hop_bytes == backward.hop_bytes == 2 * one
     again = tensor_traffic(TINY, job.training, config(tp=4, recompute_granularity="full"))[1]
     assert again.hop_bytes == 4 * one
+
+
+def test_fp8_is_gathered_in_one_byte() -> None:
+    """A gather of one byte and a scatter of two in place of two each; without sequence parallelism nothing changes."""
+    job = instance(cluster(2)).training
+    narrow = replace(job, fp8=True)
+    for sequence_parallel, share in ((True, 0.75), (False, 1.0)):
+        shape = config(tp=4, sequence_parallel=sequence_parallel)
+        for wide, one in zip(tensor_traffic(TINY, job, shape), tensor_traffic(TINY, narrow, shape), strict=True):
+            assert one.hop_bytes == pytest.approx(share * wide.hop_bytes)
+            assert (one.num_steps, one.num_calls) == (wide.num_steps, wide.num_calls)
 
 
 def test_rings_share_a_host_pair() -> None:

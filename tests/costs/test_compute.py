@@ -10,10 +10,10 @@ from pipette_opt.costs.compute import (
     DEFAULT_EFFICIENCY,
     head_times_s,
     layer_times_s,
-    matmul_time_s,
     optimizer_time_s,
     stage_compute,
 )
+from pipette_opt.costs.products import matmul_time_s, plain_format
 from pipette_opt.specs import ComputeProfile, ProfileKey
 from pipette_opt.units import TFLOP
 
@@ -22,7 +22,9 @@ PEAK = 312 * TFLOP
 
 def product(m: int, n: int, k: int) -> float:
     """One bf16 product on an A100."""
-    return matmul_time_s(m, n, k, peak=PEAK, gpu=A100_80, element_bytes=2, rates=DEFAULT_EFFICIENCY)
+    training = instance(cluster(1)).training
+    form = plain_format(A100_80, training, DEFAULT_EFFICIENCY)
+    return matmul_time_s(m, n, k, form=form, gpu=A100_80, rates=DEFAULT_EFFICIENCY)
 
 
 def test_a_large_product_is_bound_by_compute() -> None:

@@ -19,7 +19,7 @@ from pipette_opt.costs.experts import (
     rows_of_expert,
     stage_expert_parameters,
 )
-from pipette_opt.costs.products import matmul_time_s
+from pipette_opt.costs.products import ProductFormat, matmul_time_s
 from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
 from pipette_opt.units import GB
 
@@ -193,9 +193,8 @@ def test_a_result_that_is_written_once_moves_one_element(shape: tuple[int, int, 
 
     def time_s(result_bytes: int | None) -> float:
         m, n, k = shape
-        return matmul_time_s(
-            m, n, k, peak=312e12, gpu=A100_80, element_bytes=2, rates=DEFAULT_STACK, result_bytes=result_bytes
-        )
+        form = ProductFormat(flops_per_s=250e12, operand_bytes=2, result_bytes=2)
+        return matmul_time_s(m, n, k, form=form, gpu=A100_80, rates=DEFAULT_STACK, result_bytes=result_bytes)
 
     assert time_s(None) == time_s(2)
     assert time_s(8) >= time_s(2)

@@ -162,6 +162,16 @@ def test_other_uneven_stages_are_a_layout(layers: tuple[int, ...], chunks: int |
     assert not {name for name in found if "decoder-" in name or "virtual" in name}
 
 
+def test_fp8_is_said() -> None:
+    """Transformer Engine's products in fp8 with its own implementation; read back it is fp8; without it nothing."""
+    plan = with_training(small_plan(), fp8=True)
+    assert values(plan)["--fp8-format"] == "hybrid"
+    assert values(plan)["--transformer-impl"] == "transformer_engine"
+    assert parse_megatron_args(" ".join([*megatron_arguments(plan), "--vocab-size 50000"])).fp8
+    assert "--fp8-format" not in values(small_plan())
+    assert not parse_megatron_args(" ".join([*megatron_arguments(small_plan()), "--vocab-size 50000"])).fp8
+
+
 def test_async_sends_without_a_pipeline_are_nothing() -> None:
     """With one stage there is nothing to send."""
     given = replace(small_instance(), p2p="async")

@@ -97,7 +97,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("nemo", trained(exp_avg_dtype="bf16"), "exp_avg_dtype: is 'bf16'"),
     ("megatron", configured(zero_stage=2), "zero_stage: is 2"),
     ("megatron", configured(expert_model_parallel_size=2), "has no experts"),
-    ("megatron", trained(fp8=True), "fp8: is True"),
+    ("nemo", trained(fp8=True), "fp8: is True"),
+    ("torchtitan", trained(fp8=True), "fp8: is True"),
     ("kubernetes", lambda plan: replace(plan, hosts=("h" * 64, *plan.hosts[1:])), "longer than the 63 characters"),
 ]
 

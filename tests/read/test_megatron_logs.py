@@ -72,6 +72,12 @@ def test_a_log_becomes_a_row(tmp_path: Path) -> None:
     assert run.seq_parallel is True
 
 
+@pytest.mark.parametrize(("fp8", "precision"), [("None", "bf16"), ("hybrid", "fp8"), ("e4m3", "fp8")])
+def test_products_in_fp8(tmp_path: Path, fp8: str, precision: str) -> None:
+    """Megatron prints the format as ``fp8``."""
+    assert imported(tmp_path, log({**ARGUMENTS, "fp8": fp8}, [2500.0] * 6)).precision == precision
+
+
 MIXTURE = {
     "num_experts": "8",
     "moe_router_topk": "2",

@@ -1,0 +1,70 @@
+"""Training with products in fp8 on the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from pipette_opt.cli.app import app
+from pipette_opt.errors import InputError
+
+JOB = ["--model", "llama-3-8b", "--global-batch-size", "32", "--seq-length", "4096"]
+NARROW = ["--tensor-parallel", "4", "--pipeline-parallel", "2", "--micro-batch-size", "1", "--recompute", "none"]
+
+
+def invoke(command: list[str]) -> Result:
+    """A command; what it raises is in the result."""
+    return CliRunner().invoke(app, command)
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hosts of H100."""
+    path = tmp_path_factory.mktemp("fp8") / "cluster.yaml"
+    path.write_text(
+        "name: two\nnodes:\n- {hosts: 'h[1-2]', gpu: h100-80gb, gpus_per_node: 8}\n"
+        "intra_node: {bandwidth_gb_per_s: 360, latency_us: 8}\n"
+        "inter_node: {latency_us: 12, nics_per_node: 8, bandwidth_gb_per_s: 45}\n"
+    )
+    return path
+
+
+def planned(hosts: Path, plan: Path, *more: str) -> dict[str, Any]:
+    """The plan of the job."""
+    limits = ["--virtual-pipeline", "1", "--time-limit", "2"]
+    result = invoke(["solve", "--cluster", str(hosts), *JOB, *NARROW, *limits, *more, "-o", str(plan)])
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(plan.read_text())
+    return found
+
+
+def test_fp8_is_faster_and_said_everywhere(hosts: Path, tmp_path: Path) -> None:
+    """In the plan, in what verify computes again, in the launch; and memory is predicted for it."""
+    plain, narrow = tmp_path / "bf16.json", tmp_path / "fp8.json"
+    wide, quick = planned(hosts, plain), planned(hosts, narrow, "--fp8")
+    assert quick["inputs"]["training"]["fp8"] is True
+    assert 0.5 < quick["estimate"]["iteration_time_s"] / wide["estimate"]["iteration_time_s"] < 0.9
+    assert quick["memory"] != wide["memory"]
+    assert invoke(["verify", str(narrow)]).exit_code == 0
+    assert invoke(["export", str(narrow), "--format", "megatron", "-o", str(tmp_path / "run")]).exit_code == 0
+    assert "--fp8-format hybrid" in (tmp_path / "run" / "megatron_args.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--example", "lab-2x8", "--fp8"), "--fp8: is not for a100-80gb, which has bf16"),
+        (("--cluster", "HOSTS", "--fp8", "--precision", "fp32"), "--fp8: goes with --precision bf16 or fp16, got fp32"),
+        (("--cluster", "HOSTS", "--compare-current", "--fp8-format hybrid"), "have --fp8-format, the job has no --fp8"),
+        (("--cluster", "HOSTS", "--fp8", "--compare-current", "--bf16"), "have no --fp8-format, the job has --fp8"),
+    ],
+)
+def test_refused(hosts: Path, tmp_path: Path, more: tuple[str, ...], said: str) -> None:
+    """GPUs and formats without fp8, and comparisons of unlike jobs."""
+    words = [str(hosts) if word == "HOSTS" else word for word in more]
+    error = invoke(["solve", *JOB, *words, "-o", str(tmp_path / "plan.json")]).exception
+    assert isinstance(error, InputError), error
+    assert said in str(error)
