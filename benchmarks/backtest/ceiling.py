@@ -8,19 +8,25 @@ what the residuals go with. The section is appended to the page that ``run.py`` 
 import argparse
 import re
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import run
+import page
+from experiments import Runs, want
+from fitting import RISK, fitted_stack, predicted
+from run import ROOT, measured_folder
 
+from pipette_opt.backtest.calibrate import calibrate_runs
 from pipette_opt.backtest.metrics import by_group, measure
 from pipette_opt.backtest.predict import Prediction
 from pipette_opt.backtest.tables import group_rows
 from pipette_opt.backtest.time_ceiling import choice_of, crossed_spread, explained, redrawn, twin_spread, twins
 from pipette_opt.files import write_atomically
-from pipette_opt.read.runs import read_runs
+from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
+from pipette_opt.specs import StackSpec
 from pipette_opt.types import FloatArray
 from pipette_opt.units import GIB
 
@@ -60,25 +66,25 @@ def main() -> None:
     """Print the section, and write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     today = datetime.now(UTC).date().isoformat()
-    parser.add_argument("--page", type=Path, default=run.ROOT / "benchmarks" / "results" / f"{today}-backtest.md")
-    page, path = parser.parse_args().page, run.measured_folder() / FILE
+    parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-backtest.md")
+    out, path = parser.parse_args().page, measured_folder() / FILE
     if not path.is_file():
         print(f"{FILE} is not there.")
         return
-    text = section(run.want(read_runs(path)))
+    text = section(want(read_runs(path)))
     print(text)
-    before = page.read_text().split(TITLE)[0].rstrip() + "\n\n" if page.is_file() else ""
-    write_atomically(page, before + text)
+    before = out.read_text().split(TITLE)[0].rstrip() + "\n\n" if out.is_file() else ""
+    write_atomically(out, before + text)
 
 
-def section(split: tuple[run.Runs, run.Runs]) -> str:
+def section(split: tuple[Runs, Runs]) -> str:
     """Everything, from the runs to fit to and those to judge."""
     seen, judged = split
-    stack = run.fitted_stack(seen, read_stack())
-    ours = timed(run.predicted(judged, stack))
-    hindsight = timed(run.predicted(judged, hindsight_stack(judged, stack)))
-    without = timed(run.predicted(judged, without_series(seen, stack)))
-    seen_ones = timed(run.predicted(seen, stack))
+    stack = fitted_stack(seen, read_stack())
+    ours = timed(predicted(judged, stack))
+    hindsight = timed(predicted(judged, hindsight_stack(judged, stack)))
+    without = timed(predicted(judged, without_series(seen, stack)))
+    seen_ones = timed(predicted(seen, stack))
     pairs = twins(seen)
     crossed = {"13B": crossings(seen_ones), "30B": crossings(ours)}
     low = twin_spread(np.array([[one.iter_time_s for one in pair] for pair in pairs], dtype=np.float64))
@@ -115,19 +121,19 @@ def timed(predictions: Sequence[Prediction]) -> list[Prediction]:
     return [one for one in predictions if one.measured_s is not None and one.iter_time_s is not None]
 
 
-def hindsight_stack(judged: run.Runs, stack: run.StackSpec) -> run.StackSpec:
+def hindsight_stack(judged: Runs, stack: StackSpec) -> StackSpec:
     """Constants of the clock, and factors of layers, from the judged runs themselves; memory as it was."""
-    base = run.replace(read_stack(), memory=stack.memory)
-    return run.calibrate_runs(judged, base, validate=False).stack
+    base = replace(read_stack(), memory=stack.memory)
+    return calibrate_runs(judged, base, validate=False).stack
 
 
-def without_series(seen: run.Runs, stack: run.StackSpec) -> run.StackSpec:
+def without_series(seen: Runs, stack: StackSpec) -> StackSpec:
     """The same fit without one series of trials, which no other run agrees with; memory as it was."""
     kept = [one for one in seen if one.iter_time_s is not None and not in_late_series(one)]
-    return run.calibrate_runs(kept, run.replace(read_stack(), memory=stack.memory), validate=False).stack
+    return calibrate_runs(kept, replace(read_stack(), memory=stack.memory), validate=False).stack
 
 
-def in_late_series(one: run.MeasuredRun) -> bool:
+def in_late_series(one: MeasuredRun) -> bool:
     """2,048 tokens on up to 64 GPUs, by the later of two series of trial numbers."""
     found = re.search(r"trial (\d+)", one.notes)
     return one.num_gpus <= 64 and one.seq_len == 2048 and found is not None and int(found.group(1)) >= LATE_TRIAL
@@ -191,7 +197,7 @@ def hindsight_table(
         ]
     )
     degrees = [
-        run.replace(one, iter_time_s=(one.iter_time_s or 0.0) * factor)
+        replace(one, iter_time_s=(one.iter_time_s or 0.0) * factor)
         for one, factor in zip(ours, np.exp(others).tolist(), strict=True)
     ]
     lines = ["| prediction | mean | p90 | rank | worst regret | pick within 2 % |", "|---|---|---|---|---|---|"]
@@ -201,11 +207,11 @@ def hindsight_table(
         ("ours, fitted to the judged runs", hindsight),
         ("ours, times what the other kernels leave with the same degrees", degrees),
     ):
-        found, groups = measure(*times(ones)), group_rows(ones, run.RISK)
+        found, groups = measure(*times(ones)), group_rows(ones, RISK)
         regret = max(float(str(row["regret"])) for row in groups)
         lines.append(
             f"| {name} | {found.mean:.1%} | {found.p90:.1%} | {found.spearman:.3f} | {regret:.1%} | "
-            f"{run.picks(groups)} |"
+            f"{page.picks(groups)} |"
         )
     return lines
 

@@ -1,6 +1,6 @@
 """The back-test of public runs: without measurements, and AMP's unequal layers by hand."""
 
-import importlib.util
+import importlib
 import os
 import subprocess
 import sys
@@ -19,23 +19,19 @@ from pipette_opt.types import FloatArray
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "backtest"
 
 
-def loaded(file: str, name: str) -> ModuleType:
-    """A module beside the benchmark."""
+def loaded(name: str) -> ModuleType:
+    """A module beside the benchmark, and those that it needs."""
     if not FOLDER.is_dir():
         pytest.skip("benchmarks are not beside the installed package")
-    spec = importlib.util.spec_from_file_location(name, FOLDER / file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    return importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")
 def het_model() -> ModuleType:
     """AMP's unequal layers."""
-    return loaded("het_model.py", "het_model")
+    return loaded("het_model")
 
 
 def layers() -> dict[int, FloatArray]:
@@ -51,7 +47,8 @@ def test_without_measurements(tmp_path: Path) -> None:
     environment = {**os.environ, "PIPETTE_OPT_SHARED": str(tmp_path), "PYTHONPATH": str(FOLDER.parents[1])}
     command = [sys.executable, str(FOLDER / "run.py"), "--out", str(out), "--jobs", "1"]
     subprocess.run(command, env=environment, capture_output=True, check=True)
-    assert out.read_text().count("| not there |") == 8
+    num_experiments = len(loaded("experiments").EXPERIMENTS) + len(loaded("special").SPECIAL)
+    assert out.read_text().count("| not there |") == num_experiments
 
 
 def test_ceiling_without_measurements(tmp_path: Path) -> None:
@@ -66,14 +63,13 @@ def test_ceiling_without_measurements(tmp_path: Path) -> None:
     assert not page.exists()
 
 
-def test_rows_of_experts_say_what_the_source_leaves_out(het_model: ModuleType) -> None:
+def test_rows_of_experts_say_what_the_source_leaves_out() -> None:
     """Only GPT-OSS in 16 bits; the degree comes out of the notes, a fabric over many hosts is one host."""
-    run = loaded("run.py", "backtest_run")
-    assert run.het_model is het_model
+    experiments = loaded("experiments")
     one = measured_run(model="GPT OSS 120B", num_gpus=64, tp=1, pp=4, dp=16, gbs=1280, mbs=1, notes="EP 8; FSDP 0")
     fabric = replace(one, gpu_name="GB200", gpus_per_node=4)
     others = [replace(one, precision="mxfp8"), replace(one, model="Llama-3-8B"), replace(one, gpu=None)]
-    seen, judged = run.experts([one, fabric, *others])
+    seen, judged = experiments.experts([one, fabric, *others])
     assert not seen
     assert [(each.model, each.gpus_per_node) for each in judged] == [
         ("GPT OSS 120B, A100-80GB", 8),

@@ -1,0 +1,29 @@
+"""What a stack learns from runs, and what it then says of others."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from pipette_opt.backtest.calibrate import calibrate_runs
+from pipette_opt.backtest.memory import calibrate_memory, framework_of_stack, memory_columns
+from pipette_opt.backtest.predict import Prediction, predict_runs
+from pipette_opt.memory.framework import numbers_of
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import StackSpec
+
+RISK = 0.01
+"""Of running out of memory, as ``solve`` takes by default."""
+
+
+def fitted_stack(seen: Sequence[MeasuredRun], base: StackSpec) -> StackSpec:
+    """What the runs teach of memory first, then of times."""
+    framework = calibrate_memory(seen, base)
+    started = replace(base, memory=numbers_of(framework)) if framework.largest_job else base
+    return calibrate_runs(seen, started, validate=False).stack
+
+
+def predicted(judged: Sequence[MeasuredRun], stack: StackSpec) -> list[Prediction]:
+    """Times, and memory where the stack knows it."""
+    with_memory = stack.memory is not None
+    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=RISK) if with_memory else None
+    return predict_runs(judged, stack, memory=memory)

@@ -1,0 +1,127 @@
+"""The page of the back-test: its head, its tables, and how a pick went."""
+
+import platform
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from fitting import RISK
+
+from pipette_opt import __version__
+from pipette_opt.backtest.metrics import measure, measure_predictions
+from pipette_opt.backtest.predict import Prediction
+from pipette_opt.backtest.tables import form_rows, group_rows
+from pipette_opt.specs import StackSpec
+
+GOOD_PICK = 0.02
+"""Slower than the best measured."""
+
+REGRETS = ("regret", "regret_of_all")
+"""Of the configurations of one job, and of a whole group as if it were one."""
+
+
+def head(today: str) -> str:
+    """Versions, and what the words of the tables mean."""
+    return (
+        f"# Back-test, {today}\n\n"
+        f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
+        "`python benchmarks/backtest/run.py`.\n\nError: `|predicted / measured - 1|`. Rank: Spearman. Regret: measured "
+        "time of the configuration predicted fastest over the fastest measured of the same job (rows of one model name "
+        "and number of GPUs may be several jobs: another batch, vocabulary or number of key-value heads), minus one, "
+        "worst job of the worst group. Pick: the same of the configuration predicted fastest among those predicted to "
+        "fit with a risk of at most 1 %, also of runs "
+        "that died: in how many groups it ran and was within 2 %, and the worst. Memory is calibrated on the same rows "
+        "as the times. Every form has the same costs, ours; only the form differs. No constant belongs to a row, a "
+        "model or a group; factors of layers "
+        "belong to a shape (width, micro-batch, tensor ranks, sequence length, kernels).\n"
+    )
+
+
+def summary(rows: Sequence[str]) -> str:
+    """The first table, a row for each experiment."""
+    return "\n".join(
+        [
+            "| experiment | fitted to | judged on | mean | p90 | rank | worst regret | pick within 2 % | wanted |",
+            "|---|---|---|---|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def result_row(name: str, num_seen: int, predictions: Sequence[Prediction], target: str) -> str:
+    """An experiment in the first table."""
+    errors = measure_predictions(predictions)
+    assert errors is not None
+    groups = group_rows(predictions, RISK)
+    worst, of_groups = (max((float(str(row[name])) for row in groups), default=0.0) for name in REGRETS)
+    regret = f"{worst:.1%}" if worst == of_groups else f"{worst:.1%} (groups as one job: {of_groups:.1%})"
+    return (
+        f"| {name} | {num_seen} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
+        f"{errors.spearman:.3f} | {regret} | {picks(groups)} | {target} |"
+    )
+
+
+def group_lines(predictions: Sequence[Prediction]) -> list[str]:
+    """Our errors by model, sequence length, GPUs and kernel."""
+    lines = [
+        "| model | seq | GPUs | kernel | runs | mean | p90 | rank | regret | pick |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in group_rows(predictions, RISK):
+        rank = row["spearman"]
+        lines.append(
+            f"| {row['model']} | {row['seq_len']} | {row['num_gpus']} | {row['kernel']} | {row['num_runs']} | "
+            f"{row['mean_error']:.1%} | {row['p90_error']:.1%} | {'' if rank is None else f'{rank:.3f}'} | "
+            f"{row['regret']:.1%} | {row['pick']} |"
+        )
+    return lines
+
+
+def picks(groups: Sequence[Mapping[str, object]]) -> str:
+    """In how many groups the pick ran and was within 2 % of the best, and the worst of them."""
+    picked = [row for row in groups if "pick_ran" in row]
+    if not picked:
+        return ""
+    regrets = [float(str(row["pick_regret"])) for row in picked if row["pick_regret"] is not None]
+    good = sum(regret <= GOOD_PICK for regret in regrets)
+    died = sum(row["pick_ran"] is False for row in picked)
+    worst = f"worst {max(regrets):.1%}" if regrets else ""
+    return f"{good} of {len(picked)}, {died} died, {worst}"
+
+
+def forms(predictions: Sequence[Prediction]) -> list[str]:
+    """Ours beside the closed forms of others."""
+    lines = ["| form | mean | p90 | rank in groups | worst regret |", "|---|---|---|---|---|"]
+    for row in form_rows(predictions):
+        rank = row["mean_group_spearman"]
+        lines.append(
+            f"| {row['form']} | {row['mean_error']:.1%} | {row['p90_error']:.1%} | "
+            f"{'' if rank is None else f'{rank:.3f}'} | "
+            f"{'' if row['worst_regret'] is None else format(row['worst_regret'], '.1%')} |"
+        )
+    return [*lines, ""]
+
+
+def own_predictor(predictions: Sequence[Prediction]) -> str:
+    """AMP's predictions, which its results carry in the notes."""
+    pairs = [
+        (float(found.group(1)), one.measured_s)
+        for one in predictions
+        if one.measured_s is not None
+        and one.iter_time_s is not None
+        and (found := re.search(r"AMP predicted cost \(not measured\) ([\d.]+)", one.run.notes))
+    ]
+    if not pairs:
+        return ""
+    theirs, measured = np.array(pairs, dtype=np.float64).T
+    errors = measure(theirs, measured)
+    return f"AMP's own predictor on the same runs: mean {errors.mean:.1%}, rank {errors.spearman:.3f}.\n"
+
+
+def learned_layers(stack: StackSpec) -> str:
+    """What was learned of layers, for people."""
+    if stack.layers is None:
+        return "Factors of layers did not help runs left out, so there are none."
+    factors = [one.factor for one in stack.layers.shapes]
+    return f"Factors of {len(factors)} shapes of layers, {min(factors):.2f} to {max(factors):.2f}."

@@ -1,0 +1,54 @@
+"""Sources whose runs are no transformers of equal stages; each has a model of its own, and is judged here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import het_model
+import numpy as np
+from experiments import halves
+from page import own_predictor
+
+from pipette_opt.backtest.metrics import measure
+from pipette_opt.backtest.predict import Prediction
+from pipette_opt.read.runs import read_runs
+
+UNEQUAL = "AMP, het_model (TransGAN on 16 V100): half and half"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Special:
+    """
+    One row of the page.
+
+    Parameters
+    ----------
+    judge
+        Gives the row and its section, from the paths of ``files``.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    judge: Callable[..., tuple[str, str]]
+
+
+def unequal(path: Path, layers: Path) -> tuple[str, str]:
+    """AMP's model of unequal layers, whose stages come from measured layer times."""
+    seen, judged = halves([run for run in read_runs(path) if "het_model" in run.notes])
+    constants = het_model.fit(seen, het_model.read_layers(layers))
+    predicted = het_model.predict_s(judged, het_model.read_layers(layers), constants)
+    errors = measure(predicted, np.array([run.iter_time_s for run in judged], dtype=np.float64))
+    own = own_predictor([Prediction(run=run, iter_time_s=1.0) for run in judged])
+    summary = (
+        f"| {UNEQUAL} | {len(seen)} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
+        f"{errors.spearman:.3f} | {errors.regret:.1%} | | rank above AMP's own |"
+    )
+    fitted = ", ".join(f"{name} {getattr(constants, name):.3g}" for name in het_model.PRIORS)
+    return summary, (
+        f"## {UNEQUAL}\n\nStages from measured forward times of the layers for one sample; how they grow with samples, "
+        "the network and a fixed cost are fitted. Pipelines with several tensor ranks take less than layer times and a "
+        f"common growth with samples say.\n\n{own}\nConstants: {fitted}.\n"
+    )
+
+
+SPECIAL = (Special(name=UNEQUAL, files=("amp_aws16.csv", "amp_layer_forward_times.json"), judge=unequal),)
