@@ -4,12 +4,12 @@ The experiments of the back-test: which rows of which source a stack is fitted t
 Parts are fixed here, before anything is predicted; sources whose runs no equal layers describe are in ``special.py``.
 """
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import vendor
 
 from pipette_opt.read.runs import MeasuredRun
 
@@ -84,45 +84,6 @@ def amp(runs: Runs) -> tuple[Runs, Runs]:
     return halves([run for run in runs if "homogeneous" in run.notes])
 
 
-GPT_OSS_120B = {
-    "num_layers": 36,
-    "hidden": 2880,
-    "ffn_hidden": 2880,
-    "heads": 64,
-    "kv_heads": 8,
-    "vocab": 201088,
-    "zero_stage": 1,
-    "attention_kernel": "flash",
-}
-"""What the rows leave out: config.json of huggingface.co/openai/gpt-oss-120b, and Megatron-Bridge's optimizer."""
-
-GPT_OSS_COLUMNS = {
-    "num_experts": "128",
-    "moe_router_topk": "4",
-    "moe_ffn_hidden_size": "2880",
-    "kv_channels": "64",
-    "add_bias_linear": "true",
-    "add_qkv_bias": "true",
-}
-
-
-def experts(runs: Runs) -> tuple[Runs, Runs]:
-    """
-    Nothing to fit to, and GPT-OSS 120B in 16 bits where the catalogue has the GPU; the experts' degree is in the notes.
-
-    64 GB200 or GB300 are on one NVLink fabric (NVL72), so they are one host.
-    """
-    judged = []
-    for run in runs:
-        degree = re.search(r"\bEP (\d+)", run.notes)
-        if run.model == "GPT OSS 120B" and run.precision == "bf16" and run.gpu is not None and degree:
-            columns = {**run.extra, **GPT_OSS_COLUMNS, "ep": degree.group(1)}
-            per_node = run.num_gpus if run.gpu_name in ("GB200", "GB300") else run.gpus_per_node
-            named = replace(run, model=f"{run.model}, {run.gpu_name}", gpus_per_node=per_node, extra=columns)
-            judged.append(replace(named, **GPT_OSS_120B))  # type: ignore[arg-type]
-    return [], judged
-
-
 EXPERIMENTS = (
     Experiment(
         name="Korthikanti et al., shipped stack",
@@ -195,7 +156,7 @@ EXPERIMENTS = (
     Experiment(
         name="GPT-OSS 120B (mixture of experts), 64 GPUs, shipped stack",
         file="nvidia_perf_tables.csv",
-        split=experts,
+        split=vendor.gpt_oss,
         why_bad="A vendor's figures, of several releases the same configuration. Nothing is fitted; hosts have eight "
         "links of 400 Gbit/s (DGX H100 and B200, datasheets), 64 GB200 or GB300 one fabric; and what "
         "the rows do not say (recomputation, overlap) is taken as none. All runs are predicted a quarter to a "
@@ -205,6 +166,30 @@ EXPERIMENTS = (
         "and GB300, and exchange tokens without overlap in most; the activation is clamped "
         "and attention has sinks: no model here has these, and which of them costs what nobody measured. Rows in "
         "8 bits, with other attention (MLA) or with layers that do not divide are left out",
+        target="",
+        node_bytes_per_s=8 * 50e9,
+    ),
+    Experiment(
+        name="MLPerf: GPT-3 175B on 64-768 H100 and B200, judged on Llama 3.1 405B, H100, H200 and GB200",
+        file="mlperf_training.csv",
+        split=vendor.mlperf,
+        why_bad="TODO",
+        target="",
+        node_bytes_per_s=8 * 50e9,
+    ),
+    Experiment(
+        name="Vendor's tables: dense models up to 175B, judged on Llama 3.1 405B",
+        file="nvidia_perf_tables.csv",
+        split=vendor.dense,
+        why_bad="TODO",
+        target="",
+        node_bytes_per_s=8 * 50e9,
+    ),
+    Experiment(
+        name="Vendor's tables: mixtures on 8-64 GPUs, judged on Qwen3 235B on 256",
+        file="nvidia_perf_tables.csv",
+        split=vendor.experts,
+        why_bad="TODO",
         target="",
         node_bytes_per_s=8 * 50e9,
     ),

@@ -10,9 +10,10 @@ import numpy as np
 from pipette_opt.backtest.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.gpus import CatalogueEntry
-from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
 from pipette_opt.types import RecomputeGranularity
+from pipette_opt.units import GB
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """What a row must say to be predicted."""
@@ -109,7 +110,7 @@ def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | N
 
     def hosts(run: MeasuredRun) -> ClusterSpec:
         assert run.gpu is not None
-        key = (run.gpu.gpu.name, run.gpus_per_node, run.num_gpus)
+        key = (run.gpu.gpu.name, run.gpus_per_node, run.num_gpus, node_bytes_per_s(run, stack))
         if key not in known:
             known[key] = assumed_cluster(run, run.gpu, stack)
         return known[key]
@@ -247,10 +248,10 @@ def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ..
 
 
 def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
-    """Equal hosts with the GPU's usual fabric and the stack's assumed links, one NIC for each GPU."""
+    """Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU."""
     per_node = min(run.gpus_per_node, run.num_gpus)
     num_nodes = -(-run.num_gpus // per_node)
-    one_flow = stack.assumed_node_bytes_per_s / run.gpus_per_node
+    one_flow = node_bytes_per_s(run, stack) / run.gpus_per_node
     links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_nodes, num_nodes), one_flow)),)
     return ClusterSpec(
         name="assumed",
@@ -261,6 +262,12 @@ def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -
         nics_per_node=run.gpus_per_node,
         link_matrices=links if num_nodes > 1 else (),
     )
+
+
+def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
+    """What all GPUs of a host send to another at once: as the row says, or as the stack assumes."""
+    told = run.extra.get(BANDWIDTH_COLUMN, "")
+    return float(told) * GB if told else stack.assumed_node_bytes_per_s
 
 
 def _check_precision(run: MeasuredRun) -> None:

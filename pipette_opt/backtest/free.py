@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.backtest.cases import Case
+from pipette_opt.read.runs import BANDWIDTH_COLUMN
 from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.types import FloatArray
 
@@ -92,6 +93,8 @@ def told_constants(
 
     def told(one: Free) -> bool:
         if one.name.startswith("assumed_") and (cluster is not None or not several_hosts):
+            return False
+        if one.name == "assumed_node_bytes_per_s" and all(run.extra.get(BANDWIDTH_COLUMN) for run in runs):
             return False
         if one.between_hosts and not several_hosts:
             return False

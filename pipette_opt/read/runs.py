@@ -59,6 +59,9 @@ RECOMPUTE_WORDS = ("none", "selective", "full")
 FLAGS = ("gated_linear_unit", "tied_embeddings", "add_bias_linear", "add_qkv_bias", "fused_norm")
 """Optional further columns that are true or false."""
 
+BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"
+"""Optional: what all GPUs of a host send to another at once, 10^9 bytes/s, for files with runs of several clusters."""
+
 GRADIENT_WORDS = ("freed", "kept")
 """What the optional column ``gradients`` says."""
 
@@ -264,6 +267,7 @@ def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
     for name in FLAGS:
         row.flag(name)
     row.whole("kv_channels")
+    row.number(BANDWIDTH_COLUMN, above_zero=True)
     row.word("gradients", GRADIENT_WORDS)
     stage = row.text("peak_mem_stage")
     if not re.fullmatch("[0-9]{1,9}", stage):

@@ -1,0 +1,154 @@
+"""
+Runs that vendors published: MLPerf Training logs and performance tables, with what the rows leave out.
+
+Nothing here is fitted. Architectures are the project's presets; hosts have one link of 400 Gbit/s for each GPU (DGX and
+HGX datasheets); up to 64 GB200 or GB300 are on one NVLink fabric (NVL72), so they are one host.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipette_opt.backtest.memory import VERSION_COLUMN
+from pipette_opt.read.model import read_model
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
+from pipette_opt.specs import ModelSpec
+
+Runs = list[MeasuredRun]
+
+LINK_GB_PER_S = 50.0
+
+FABRIC = ("GB200", "GB300")
+FABRIC_GPUS = 64
+"""Of the 72 in a rack, what jobs use."""
+
+DENSE = {
+    "GPT3-175B": "gpt-3-175b",
+    "LLAMA2-13B": "llama-2-13b",
+    "LLAMA3-8B": "llama-3-8b",
+    "Llama-3-8B": "llama-3-8b",
+    "Llama-3-70B": "llama-3-70b",
+    "Llama-3.1-405B": "llama-3.1-405b",
+}
+"""Presets of dense models, by the names of the tables."""
+
+QWEN3_235B = {
+    "num_layers": 94,
+    "hidden_size": 4096,
+    "ffn_hidden_size": 12288,
+    "num_attention_heads": 64,
+    "num_query_groups": 4,
+    "moe_ffn_hidden_size": 1536,
+}
+"""Where it differs from the 30B: config.json of huggingface.co/Qwen/Qwen3-235B-A22B."""
+
+
+def mlperf(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
+    """GPT-3 175B, whose rounds are versions of the software, and Llama 3.1 405B."""
+    told = [
+        replace(on_hosts(run, run.extra | {VERSION_COLUMN: run.source}), attention_kernel="flash")
+        for run in runs
+        if run.iter_time_s is not None
+    ]
+    return _parted(told, "Llama-3.1-405B")
+
+
+def dense(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
+    """Dense models of up to 175 billion parameters, and Llama 3.1 405B; pre-training only."""
+    told = []
+    for run in runs:
+        preset = DENSE.get(run.model)
+        if preset is not None and "LoRA" not in run.notes and "SFT" not in run.notes:
+            told.append(described(run, read_model(preset)))
+    return _parted(told, "Llama-3.1-405B")
+
+
+def experts(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
+    """Mixtures on up to 64 GPUs, GPT-OSS 120B and Qwen3 30B; and Qwen3 235B on 256."""
+    small = read_model("qwen3-30b-a3b")
+    large = replace(small, name="qwen3-235b-a22b", **QWEN3_235B)  # type: ignore[arg-type]
+    models = {"Qwen3_30B_a3B": small, "Qwen3_235B_a22B": large}
+    told = [described(run, models[run.model]) for run in runs if run.model in models]
+    return gpt_oss(runs)[1] + [run for run in told if run.num_gpus <= FABRIC_GPUS], [
+        run for run in told if run.num_gpus > FABRIC_GPUS
+    ]
+
+
+GPT_OSS_120B = {
+    "num_layers": 36,
+    "hidden": 2880,
+    "ffn_hidden": 2880,
+    "heads": 64,
+    "kv_heads": 8,
+    "vocab": 201088,
+    "zero_stage": 1,
+    "attention_kernel": "flash",
+}
+"""What the rows leave out: config.json of huggingface.co/openai/gpt-oss-120b, and Megatron-Bridge's optimizer."""
+
+GPT_OSS_COLUMNS = {
+    "num_experts": "128",
+    "moe_router_topk": "4",
+    "moe_ffn_hidden_size": "2880",
+    "kv_channels": "64",
+    "add_bias_linear": "true",
+    "add_qkv_bias": "true",
+}
+
+
+def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
+    """Nothing to fit to, and GPT-OSS 120B in 16 bits where the catalogue has the GPU."""
+    judged = []
+    for run in runs:
+        degree = _expert_degree(run)
+        if run.model == "GPT OSS 120B" and run.precision == "bf16" and run.gpu is not None and degree:
+            named = on_hosts(run, run.extra | GPT_OSS_COLUMNS | {"ep": degree})
+            judged.append(replace(named, model=f"{run.model}, {run.gpu_name}", **GPT_OSS_120B))  # type: ignore[arg-type]
+    return [], judged
+
+
+def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
+    """A row of the tables with the model's sizes, and what the vendor's recipes have: flash, sequence parallelism."""
+    assert run.tp is not None
+    columns = {
+        "gated_linear_unit": str(model.gated_linear_unit),
+        "tied_embeddings": str(not model.untie_embeddings_and_output_weights),
+        "add_bias_linear": str(model.add_bias_linear),
+        "add_qkv_bias": str(model.add_qkv_bias),
+        "kv_channels": str(model.kv_channels),
+    }
+    if model.num_experts is not None:
+        names = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
+        columns |= {name: str(getattr(model, name)) for name in names} | {"ep": _expert_degree(run)}
+    return replace(
+        on_hosts(run, run.extra | columns),
+        model=f"{run.model}, {run.gpu_name} {run.precision or 'bf16'}",
+        num_layers=model.num_layers,
+        hidden=model.hidden_size,
+        ffn_hidden=model.ffn_hidden_size,
+        heads=model.num_attention_heads,
+        kv_heads=model.num_query_groups,
+        vocab=model.vocab_size,
+        zero_stage=1 if run.zero_stage is None else run.zero_stage,
+        seq_parallel=run.tp > 1,
+        attention_kernel="flash",
+    )
+
+
+def on_hosts(run: MeasuredRun, columns: dict[str, str]) -> MeasuredRun:
+    """The run with its hosts and their links, and such columns."""
+    fabric = any(name in run.gpu_name for name in FABRIC)
+    per_node = min(run.num_gpus, FABRIC_GPUS) if fabric else run.gpus_per_node
+    links = {BANDWIDTH_COLUMN: str(LINK_GB_PER_S * per_node)} if fabric else {}
+    return replace(run, gpus_per_node=per_node, extra=columns | links)
+
+
+def _expert_degree(run: MeasuredRun) -> str:
+    """The tables have it in their notes."""
+    found = re.search(r"\bEP (\d+)", run.notes)
+    return found.group(1) if found else ""
+
+
+def _parted(runs: Sequence[MeasuredRun], judged: str) -> tuple[Runs, Runs]:
+    """Runs of other models, and of this one."""
+    return [run for run in runs if judged not in run.model], [run for run in runs if judged in run.model]
