@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.backtest.cases import Case, make_cases, with_stack
+from pipette_opt.backtest.cases import Case, make_cases, untimed, with_stack
 from pipette_opt.backtest.descent import NOISE, LeastSquares, badness, descend
 from pipette_opt.backtest.edge import edge_risks
 from pipette_opt.backtest.fit_notes import INTERRUPTED, layer_notes, version_notes
@@ -109,7 +109,8 @@ def calibrate_runs(
         Whether to cross-validate, which takes as long as a few fits; Ctrl-C then ends it, and the fit is kept.
     """
     base = replace(base, layers=None, versions=None)
-    usable = [case for case in make_cases(_timed(runs), base, cluster) if isinstance(case, Case)]
+    cases = make_cases(_timed(runs), base, cluster)
+    usable = [case for case in cases if isinstance(case, Case) and not untimed(case)]
     if len(usable) < MIN_RUNS:
         raise InputError(
             "calibrate", f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."

@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from pipette_opt.backtest.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
+from pipette_opt.costs.compute import check_timed
+from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
@@ -104,6 +106,15 @@ def make_case(
     )
 
 
+def untimed(case: Case) -> str:
+    """Why the run's time is not known, though its memory may be; empty if it is."""
+    try:
+        check_timed(case.instance.model, case.config)
+    except InputError as error:
+        return error.problem.rstrip(".")
+    return ""
+
+
 def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None = None) -> list[Case]:
     """The same runs with another stack; assumed hosts follow its links, ``cluster`` where there is one stays."""
     known: dict[tuple[object, ...], ClusterSpec] = {}
@@ -193,6 +204,7 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
     assert run.pp is not None
     assert run.dp is not None
     assert run.mbs is not None
+    sharded = bool(run.zero_stage) and run.dp * run.cp > 1
     granularity: dict[str | None, RecomputeGranularity | None] = {None: None, "selective": "selective", "full": "full"}
     return ParallelConfig(
         tensor_model_parallel_size=run.tp,
@@ -204,7 +216,8 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         virtual_pipeline_model_parallel_size=run.vpp if run.vpp > 1 and run.pp > 1 else None,
         sequence_parallel=bool(run.seq_parallel) and run.tp > 1,
         recompute_granularity=granularity[run.recompute],
-        use_distributed_optimizer=bool(run.zero_stage) and run.dp * run.cp > 1,
+        use_distributed_optimizer=sharded,
+        zero_stage=run.zero_stage if sharded and run.zero_stage is not None and run.zero_stage > 1 else None,
         **expert_degrees(run),
     )
 

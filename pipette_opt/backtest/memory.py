@@ -16,7 +16,6 @@ from pipette_opt.memory.framework import KINDS, MOMENTS, Framework, framework_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.memory.table import stage_table
-from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec, TrainingSpec
 from pipette_opt.types import FloatArray, IntArray
@@ -49,7 +48,7 @@ def shipped_predictor() -> MemoryPredictor:
 
 def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRun:
     """What the row of a case says about memory, and what its stages weigh."""
-    run, config, instance = case.run, memory_config(case), case.instance
+    run, config, instance = case.run, case.config, case.instance
     chosen = predictor or shipped_predictor()
     assert run.gpu is not None
     link = run.gpu.intra_node_bytes_per_s
@@ -78,14 +77,6 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         if run.attention_kernel
         else columns_of(replace(instance.training, attention_kernel=UNFUSED)),
     )
-
-
-def memory_config(case: Case) -> ParallelConfig:
-    """The degrees of a case, with what only memory knows: ZeRO stages beyond the distributed optimizer."""
-    config, stage = case.config, case.run.zero_stage
-    if config.use_distributed_optimizer and stage is not None and stage > 1:
-        return replace(config, zero_stage=stage)
-    return config
 
 
 def measured_stages(run: MeasuredRun, pp: int) -> IntArray:

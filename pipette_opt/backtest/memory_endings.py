@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipette_opt.backtest.cases import Case, make_cases
-from pipette_opt.backtest.memory import memory_config
 from pipette_opt.memory.allocator import DeviceFullError
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.nanotron import replay_nanotron
@@ -38,8 +37,7 @@ def replayed_peaks(runs: Sequence[MeasuredRun], stack: StackSpec) -> list[tuple[
     return [
         (
             case.run,
-            replay_nanotron(case.instance.model, case.instance.training, memory_config(case)).peaks.reserved_bytes
-            / GIB,
+            replay_nanotron(case.instance.model, case.instance.training, case.config).peaks.reserved_bytes / GIB,
         )
         for case in make_cases(chosen, stack)
         if isinstance(case, Case)

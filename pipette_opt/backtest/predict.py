@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipette_opt.backtest.cases import Case, Skipped, make_cases, num_microbatches
+from pipette_opt.backtest.cases import Case, Skipped, make_cases, num_microbatches, untimed
 from pipette_opt.backtest.edge import edge_risks
 from pipette_opt.backtest.rivals import RIVALS
 from pipette_opt.backtest.versions import run_version
@@ -80,13 +80,14 @@ def predict_runs(
         Adds the columns about memory.
     """
     cases = make_cases(runs, stack, cluster)
-    known = [case for case in cases if isinstance(case, Case)]
+    reasons = [case.reason if isinstance(case, Skipped) else untimed(case) for case in cases]
+    known = [case for case, reason in zip(cases, reasons, strict=True) if isinstance(case, Case) and not reason]
     times = iter(predicted_times_s(known, edge_risks(known, stack)).tolist())
     predictions = []
-    for case in cases:
+    for case, reason in zip(cases, reasons, strict=True):
         told = memory(case) if memory else {}
-        if isinstance(case, Skipped):
-            predictions.append(Prediction(run=case.run, memory=told, reason=case.reason))
+        if isinstance(case, Skipped) or reason:
+            predictions.append(Prediction(run=case.run, memory=told, reason=reason))
         elif not math.isfinite(time_s := next(times)):
             predictions.append(Prediction(run=case.run, memory=told, reason=NOT_FINITE))
         else:

@@ -98,10 +98,14 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     return parameters
 
 
-def _check_timed(config: ParallelConfig) -> None:
-    """Refuse what only the memory side knows."""
-    if config.sharding_stage > 1:
-        raise InputError("zero_stage", f"times of ZeRO stage {config.sharding_stage} are not known, only of 0 and 1.")
+def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
+    """Raise ``InputError`` for what only the memory side knows."""
+    stage = config.sharding_stage
+    if stage > 1 and (config.pipeline_model_parallel_size > 1 or model.num_experts is not None):
+        problem = f"times of ZeRO stage {stage} are not known with pipelines or experts, only of 0 and 1."
+        raise InputError("zero_stage", problem)
+    if stage > 1 and (config.overlap_grad_reduce or config.overlap_param_gather):
+        raise InputError("overlap_grad_reduce", f"is the distributed optimizer's; ZeRO stage {stage} overlaps anyway.")
     if config.recompute_granularity == "full" and config.recompute_method == "block":
         raise InputError("recompute_method", "times of block recomputation are not known, only of uniform.")
 
@@ -112,7 +116,7 @@ def stage_compute(
     rates: StackSpec | None = None,
 ) -> StageCompute:
     """Compute times of every stage on every kind of GPU of the cluster; ``rates`` in place of the instance's stack."""
-    _check_timed(config)
+    check_timed(instance.model, config)
     rates = rates or instance.stack
     kinds = instance.cluster.gpu_kinds
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)

@@ -19,7 +19,7 @@ from pipette_opt.costs.collectives import (
     stacked,
 )
 from pipette_opt.costs.messages import intra_node_message_s
-from pipette_opt.costs.overlap import exposed
+from pipette_opt.costs.overlap import exposed, shown_gather_s
 from pipette_opt.costs.placed_experts import PlacedExperts, check_expert_ranks, in_step
 from pipette_opt.costs.placed_links import PlacedLinks, flow_rates, spread
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
@@ -32,10 +32,10 @@ from pipette_opt.types import Collective, FloatArray, IntArray, RankOrder
 
 __all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "placed_times"]
 
-Grid = tuple[int, int, int, int, int, int, int, RankOrder, bool, bool, bool]
+Grid = tuple[int, int, int, int, int, int, int, int, RankOrder, bool, bool, bool]
 """
 What a batch has in common: tensor, context, data and pipeline size, chunks per stage, expert and expert tensor size,
-rank order; whether gradients, parameters and activations are sent beside compute.
+ZeRO stage, rank order; whether gradients, parameters and activations are sent beside compute.
 """
 
 
@@ -115,6 +115,7 @@ def _grid(config: ParallelConfig, placement: Placement) -> Grid:
         config.num_chunks,
         config.expert_model_parallel_size,
         config.expert_tensor_size,
+        config.sharding_stage,
         placement.order,
         config.overlap_grad_reduce,
         config.overlap_param_gather,
@@ -145,6 +146,9 @@ class _Batch:
         (tensor_forward, tensor_backward), experts = self._inside_layers()
         send_forward, send_backward = (self._in_step(one) for one in self._sends())
         forward, backward = self._in_step(forward + tensor_forward), self._in_step(backward + tensor_backward)
+        sharded = self._sharded(forward, backward)
+        if sharded is not None:
+            forward, backward = forward + sharded[0], backward + sharded[1]
         reduction, gather = self._reductions()
         beside = None
         if self.config.overlap_grad_reduce:
@@ -166,6 +170,8 @@ class _Batch:
             overlap_p2p=self.config.overlap_p2p_communication,
             expert_forward_s=None if experts is None else experts[0],
             expert_backward_s=None if experts is None else experts[1],
+            sharded_forward_s=None if sharded is None else sharded[0],
+            sharded_backward_s=None if sharded is None else sharded[1],
             **({} if beside is None else beside._asdict()),
             missing=self.links.missing,
         )
@@ -268,7 +274,7 @@ class _Batch:
 
     def _reductions(self) -> tuple[FloatArray, FloatArray | None]:
         """Gradient reduction and parameter gather of each stage: the slowest of its rings, shape ``(n, pp)``."""
-        n, pp, dp, cp, tp = self.hosts.shape
+        dp, cp = self.hosts.shape[2:4]
         beside = self.config.overlap_param_gather
         algorithm = self.instance.allreduce
         if algorithm == "tree" and self.config.use_distributed_optimizer:
@@ -276,18 +282,34 @@ class _Batch:
         reduction, gather = self._expert_reductions(algorithm)
         if dp * cp == 1:
             return reduction, gather if beside else None
-        groups = self.hosts.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
-        rings = self.links.rings(groups, "a data-parallel group", algorithm)
-
-        def slowest(traffic: list[RingTraffic]) -> FloatArray:
-            of_ring = (np.repeat(values.reshape(n, pp), tp, axis=1) for values in stacked(traffic))
-            times: FloatArray = rings.time_s(RingArrays(*of_ring)).reshape(n, pp, tp).max(axis=2)
-            return times
-
-        reduction = reduction + slowest([one for costs in self.costs for one in costs.gradient])
+        reduction = reduction + self._data_parallel([costs.gradient for costs in self.costs], algorithm)
         if not beside:
             return reduction, None
-        return reduction, gather + slowest([one for costs in self.costs for one in costs.parameters])
+        return reduction, gather + self._data_parallel([costs.parameters for costs in self.costs], algorithm)
+
+    def _data_parallel(self, traffic: list[list[RingTraffic]], algorithm: Collective = "ring") -> FloatArray:
+        """Rings over the ranks that hold the same, the slowest of each stage, shape ``(n, pp)``."""
+        n, pp, dp, cp, tp = self.hosts.shape
+        groups = self.hosts.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
+        rings = self.links.rings(groups, "a data-parallel group", algorithm)
+        each = stacked([of_stage for one in traffic for of_stage in one])
+        of_ring = (np.repeat(values.reshape(n, pp), tp, axis=1) for values in each)
+        times: FloatArray = rings.time_s(RingArrays(*of_ring)).reshape(n, pp, tp).max(axis=2)
+        return times
+
+    def _sharded(self, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+        """What ZeRO stages 2 and 3 add to the passes of a micro-batch, shape ``(n, chunks, pp, dp)`` each."""
+        known = [one.sharded for one in self.costs if one.sharded is not None]
+        if not known or self.hosts.shape[2] * self.hosts.shape[3] == 1:
+            return None
+        units = np.array([one.units for one in known])[:, None, :, None]
+        slowdown = self.instance.stack.overlap_slowdown
+        passes = ((forward_s, [one.forward for one in known]), (backward_s, [one.backward for one in known]))
+        shown = [
+            shown_gather_s(self._data_parallel(traffic)[:, None, :, None], units, work_s, slowdown)
+            for work_s, traffic in passes
+        ]
+        return shown[0], shown[1]
 
     def _expert_reductions(self, algorithm: Collective) -> tuple[FloatArray, FloatArray]:
         """Gradients of experts, after those of everything else, and their parameters beside the forwards."""

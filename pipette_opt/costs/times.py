@@ -52,6 +52,8 @@ class PlacedTimes:
     expert_forward_s, expert_backward_s
         The part of ``tensor_forward_s`` and ``tensor_backward_s`` that is tokens on their way to experts and back; the
         rest is tensor- and context-parallel.
+    sharded_forward_s, sharded_backward_s
+        The part of ``forward_s`` and ``backward_s`` that ZeRO stages 2 and 3 add, gathering and scattering.
     overlap_p2p
         Whether an interleaved schedule with blocking sends goes on while it sends in its steady state.
     """
@@ -74,6 +76,8 @@ class PlacedTimes:
     shown_s: FloatArray | None = None
     expert_forward_s: FloatArray | None = None
     expert_backward_s: FloatArray | None = None
+    sharded_forward_s: FloatArray | None = None
+    sharded_backward_s: FloatArray | None = None
     overlap_p2p: bool = True
 
     def __post_init__(self) -> None:
@@ -104,6 +108,8 @@ OPTIONAL = (
     "shown_s",
     "expert_forward_s",
     "expert_backward_s",
+    "sharded_forward_s",
+    "sharded_backward_s",
 )
 """The arrays that some have."""
 
@@ -145,6 +151,8 @@ class PlacedBatch:
     shown_s: FloatArray | None = None
     expert_forward_s: FloatArray | None = None
     expert_backward_s: FloatArray | None = None
+    sharded_forward_s: FloatArray | None = None
+    sharded_backward_s: FloatArray | None = None
     overlap_p2p: bool = True
     missing: Mapping[int, MissingLink] = field(default_factory=dict)
 

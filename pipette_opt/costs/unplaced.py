@@ -18,6 +18,7 @@ from pipette_opt.costs.exchange import expert_rings, passes
 from pipette_opt.costs.experts import expert_traffic, moe_layers
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.overlap import hiding_s, num_buckets
+from pipette_opt.costs.sharded import ShardedCosts, once_traffic, sharded_costs
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance
@@ -62,6 +63,7 @@ class Costs(NamedTuple):
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
     embedding: RingTraffic
+    sharded: ShardedCosts | None
     buckets: IntArray
     least: tuple[FloatArray, FloatArray]
     experts: ExpertCosts | None
@@ -78,8 +80,11 @@ def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
         tensor=tensor_traffic(model, training, config, stack),
         context=context_traffic(model, training, config),
         attention=hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0),
-        gradient=gradient_traffic(model, training, config, stack),
+        gradient=once_traffic(model, training, config)
+        if config.sharding_stage > 1
+        else gradient_traffic(model, training, config, stack),
         parameters=parameter_traffic(model, training, config) if config.overlap_param_gather else [],
+        sharded=sharded_costs(model, training, config),
         embedding=embedding_traffic(model, training, config),
         buckets=num_buckets(model, config) if overlap else none.astype(np.int64),
         least=hiding_s(instance, config, compute, least=True) if overlap else (none, none),

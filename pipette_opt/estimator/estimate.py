@@ -71,16 +71,20 @@ def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedul
     if times.expert_forward_s is not None and times.expert_backward_s is not None:
         sent = (times.expert_forward_s + times.expert_backward_s)[:, stage, replica]
         experts = num_microbatches * float(sent.sum())
+    sharded = 0.0
+    if times.sharded_forward_s is not None and times.sharded_backward_s is not None:
+        shown = (times.sharded_forward_s + times.sharded_backward_s)[:, stage, replica]
+        sharded = num_microbatches * float(shown.sum())
     # The clips remove rounding only.
     pipeline = max(alone - float(free[stage, 0]), 0.0)
     bubble = max(alone - pipeline - work, 0.0)
     breakdown = {
-        "compute": alone - pipeline - bubble - inside,
+        "compute": alone - pipeline - bubble - inside - sharded,
         "tensor_parallel": max(inside - experts, 0.0),
         **({"expert_parallel": experts} if times.expert_forward_s is not None else {}),
         "bubble": bubble,
         "pipeline_parallel": pipeline,
-        "data_parallel": float(done[stage]) - finished + max(finished - alone, 0.0),
+        "data_parallel": float(done[stage]) - finished + max(finished - alone, 0.0) + sharded,
         "optimizer": times.optimizer_s,
     }
     return Judged(
@@ -210,6 +214,9 @@ def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
 EXPERTS = ("expert_forward_s", "expert_backward_s")
 """Tokens on their way."""
 
+SHARDED = ("sharded_forward_s", "sharded_backward_s")
+"""What ZeRO stages 2 and 3 add to every micro-batch."""
+
 BESIDE = ("ready_s", "first_extra_s", "last_extra_s")
 """What collectives beside compute add to a schedule."""
 
@@ -217,7 +224,16 @@ BESIDE = ("ready_s", "first_extra_s", "last_extra_s")
 def _replica(times: PlacedTimes, replica: int) -> PlacedTimes:
     """One replica."""
     one = slice(replica, replica + 1)
-    names = ("forward_s", "backward_s", "tensor_forward_s", "tensor_backward_s", "weight_s", *EXPERTS, *BESIDE)
+    names = (
+        "forward_s",
+        "backward_s",
+        "tensor_forward_s",
+        "tensor_backward_s",
+        "weight_s",
+        *EXPERTS,
+        *SHARDED,
+        *BESIDE,
+    )
     of_replica: dict[str, Any] = {
         name: array[:, :, one] for name in names if (array := getattr(times, name)) is not None
     }

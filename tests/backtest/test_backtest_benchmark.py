@@ -4,7 +4,6 @@ import importlib
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 from measured_runs import measured_run
 
-from pipette_opt.backtest.cases import Case, make_case
-from pipette_opt.specs import DEFAULT_STACK
 from pipette_opt.types import FloatArray
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "backtest"
@@ -61,24 +58,6 @@ def test_ceiling_without_measurements(tmp_path: Path) -> None:
     found = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
     assert "not there" in found.stdout
     assert not page.exists()
-
-
-def test_rows_of_experts_say_what_the_source_leaves_out() -> None:
-    """Only GPT-OSS in 16 bits; the degree comes out of the notes, a fabric over many hosts is one host."""
-    experiments = loaded("experiments")
-    one = measured_run(model="GPT OSS 120B", num_gpus=64, tp=1, pp=4, dp=16, gbs=1280, mbs=1, notes="EP 8; FSDP 0")
-    fabric = replace(one, gpu_name="GB200", gpus_per_node=4)
-    others = [replace(one, precision="mxfp8"), replace(one, model="Llama-3-8B"), replace(one, gpu=None)]
-    seen, judged = experiments.experts([one, fabric, *others])
-    assert not seen
-    assert [(each.model, each.gpus_per_node) for each in judged] == [
-        ("GPT OSS 120B, A100-80GB", 8),
-        ("GPT OSS 120B, GB200", 64),
-    ]
-    case = make_case(judged[0], DEFAULT_STACK)
-    assert isinstance(case, Case)
-    assert case.config.expert_model_parallel_size == 8
-    assert 115e9 < case.instance.model.num_parameters < 118e9
 
 
 def test_one_stage_on_one_gpu_each(het_model: ModuleType) -> None:
