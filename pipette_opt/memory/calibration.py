@@ -161,7 +161,7 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
     needs = columns @ (constants * NEEDED)
     fullest = int(needs.argmax())
     rows = columns[run.measured_rows]
-    room = usable - float((rows @ (constants * HIDDEN)).max())
+    room = max(usable - float((rows @ (constants * HIDDEN)).max()), 0.0)
     taken, seen = _taken(rows, constants, room)
     more = 1.0
     if run.other_columns is not None and not framework.largest_job:
