@@ -11,6 +11,7 @@ from pipette_opt.backtest.expert_columns import check_experts, expert_degrees, e
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
@@ -91,7 +92,8 @@ def make_case(
         model = run_model(run)
         training = run_training(run, fused_norm=fused_norm)
         config = run_config(run)
-        config.num_microbatches(training.global_batch_size)
+        microbatches = config.num_microbatches(training.global_batch_size)
+        check_interleaving(config.pipeline_model_parallel_size, microbatches, config.num_chunks)
         _check_precision(run)
         check_experts(model, training, config)
         spec = cluster or assumed_cluster(run, run.gpu, stack)

@@ -132,6 +132,15 @@ def num_in_flight(num_stages: IntArray, stage: IntArray, num_chunks: IntArray, n
     return counts
 
 
+def check_interleaving(num_stages: int, num_microbatches: int, num_chunks: int) -> None:
+    """Raise ``ValueError`` for an interleaved schedule that Megatron-Core does not have."""
+    if num_chunks > 1 and (num_stages < 2 or num_microbatches % num_stages):
+        raise ValueError(
+            f"interleaving needs >= 2 stages and a multiple of that many micro-batches, got {num_stages} stages "
+            f"and {num_microbatches} micro-batches."
+        )
+
+
 @lru_cache(maxsize=256)
 def build_schedule(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
     """
@@ -143,11 +152,7 @@ def build_schedule(num_stages: int, num_microbatches: int, num_chunks: int = 1) 
         raise ValueError(
             f"stages, micro-batches and chunks must be >= 1, got {num_stages}, {num_microbatches} and {num_chunks}."
         )
-    if num_chunks > 1 and (num_stages < 2 or num_microbatches % num_stages):
-        raise ValueError(
-            f"interleaving needs >= 2 stages and a multiple of that many micro-batches, got {num_stages} stages "
-            f"and {num_microbatches} micro-batches."
-        )
+    check_interleaving(num_stages, num_microbatches, num_chunks)
     number = np.arange(num_microbatches * num_chunks)
     num_warmup = num_warmup_forwards(
         np.array(num_stages), np.arange(num_stages), np.array(num_chunks), np.array(num_microbatches)

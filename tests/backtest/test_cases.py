@@ -65,6 +65,7 @@ def test_another_stack_brings_its_links() -> None:
         ({"precision": "nvfp4"}, "'nvfp4' is not one of bf16"),
         ({"gbs": 63}, "global_batch_size=63"),
         ({"layers_per_stage": (12, 11)}, "sum 24"),
+        ({"vpp": 2, "gbs": 56}, "got 2 stages and 7 micro-batches"),
     ],
 )
 def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: str) -> None:
