@@ -1,5 +1,6 @@
 """The page of the back-test: its head, its tables, and how a pick went."""
 
+import math
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -56,9 +57,10 @@ def result_row(name: str, num_seen: int, predictions: Sequence[Prediction], targ
     groups = group_rows(predictions, RISK)
     worst, of_groups = (max((float(str(row[name])) for row in groups), default=0.0) for name in REGRETS)
     regret = f"{worst:.1%}" if worst == of_groups else f"{worst:.1%} (groups as one job: {of_groups:.1%})"
+    rank = "" if math.isnan(errors.spearman) else f"{errors.spearman:.3f}"
     return (
-        f"| {name} | {num_seen} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
-        f"{errors.spearman:.3f} | {regret} | {picks(groups)} | {target} |"
+        f"| {name} | {num_seen} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | {rank} | "
+        f"{regret} | {picks(groups)} | {target} |"
     )
 
 

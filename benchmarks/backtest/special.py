@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import het_model
+import mist
 import numpy as np
 from experiments import halves
 from page import own_predictor
@@ -51,4 +53,7 @@ def unequal(path: Path, layers: Path) -> tuple[str, str]:
     )
 
 
-SPECIAL = (Special(name=UNEQUAL, files=("amp_aws16.csv", "amp_layer_forward_times.json"), judge=unequal),)
+SPECIAL = (
+    Special(name=UNEQUAL, files=("amp_aws16.csv", "amp_layer_forward_times.json"), judge=unequal),
+    *(Special(name=part.name, files=mist.FILES, judge=partial(mist.judge, part)) for part in mist.PARTS),
+)

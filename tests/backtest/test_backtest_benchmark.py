@@ -1,6 +1,5 @@
 """The back-test of public runs: without measurements, and AMP's unequal layers by hand."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -9,20 +8,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmark_modules import FOLDER, loaded
 from measured_runs import measured_run
 
 from pipette_opt.types import FloatArray
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "backtest"
-
-
-def loaded(name: str) -> ModuleType:
-    """A module beside the benchmark, and those that it needs."""
-    if not FOLDER.is_dir():
-        pytest.skip("benchmarks are not beside the installed package")
-    if str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))
-    return importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")
