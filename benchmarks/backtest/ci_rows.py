@@ -1,0 +1,78 @@
+"""
+Rows of Megatron-LM's functional tests: what their notes say as columns, and which layouts are fitted and judged.
+
+Most rows are a model of twelve layers, 512 wide, on eight GPUs; a test runs with two versions of the software, and
+often again from a checkpoint. So layouts are halved, not rows: no judged layout was seen.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pipette_opt.read.runs import MeasuredRun
+
+SMALL = 512
+"""Hidden size of the small model."""
+
+NOT_MODELLED = ("use-megatron-fsdp", "multi-latent-attention", "account-for-embedding-in-pipeline-split")
+PARTLY_KNOWN = ("decoder-first-pipeline-num-layers",)
+"""Flags of rows that are left out: what the clock does not know, and layers of stages that the row does not tell."""
+
+
+def small_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[MeasuredRun]]:
+    """Half of the layouts of the small model, and the other half."""
+    usable = [one for run in runs if (one := with_flags(run)) is not None and run.hidden == SMALL]
+    layouts = list(dict.fromkeys(layout(run) for run in usable))
+    order = np.random.default_rng(0).permutation(len(layouts))
+    seen = {layouts[index] for index in order[: len(layouts) // 2]}
+    return [run for run in usable if layout(run) in seen], [run for run in usable if layout(run) not in seen]
+
+
+def large_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[MeasuredRun]]:
+    """Nothing to fit to, and the larger models whose batch is known."""
+    found = [with_flags(run) for run in runs if (run.hidden or 0) > SMALL and run.gbs is not None]
+    return [], [run for run in found if run is not None]
+
+
+def layout(run: MeasuredRun) -> tuple[object, ...]:
+    """What a test chose."""
+    degrees = (run.tp, run.pp, run.dp, run.vpp, run.cp, run.extra.get("ep"))
+    how = (run.zero_stage, run.seq_parallel, run.recompute, run.attention_kernel, run.precision)
+    return run.model, *degrees, *how
+
+
+def with_flags(run: MeasuredRun) -> MeasuredRun | None:
+    """
+    The row with its notes as columns; ``None`` if something in them is not modelled.
+
+    Experts: one for each token, two in the tests that say so in their name (NVIDIA/Megatron-LM,
+    ``tests/functional_tests/test_cases/moe/*/model_config.yaml``).
+    """
+    flags = flags_of(run)
+    if any(flag.startswith((*NOT_MODELLED, *PARTLY_KNOWN)) for flag in flags):
+        return None
+    version = re.search(r"env (\w+)", run.notes)
+    extra = {
+        **run.extra,
+        "tied_embeddings": "false" if "untie-embeddings-and-output-weights" in flags else "true",
+        "gated_linear_unit": "true" if "swiglu" in flags else "false",
+        "stack_version": version.group(1) if version else "",
+    }
+    experts = extra.get("n_experts", "").removesuffix(".0")
+    if experts:
+        extra |= {
+            "num_experts": experts,
+            "moe_router_topk": "2" if "top2router" in run.model else "1",
+            "moe_ffn_hidden_size": str(run.ffn_hidden or 4 * SMALL),
+        }
+    name = f"{run.num_layers} layers, {run.hidden} wide" + (f", {experts} experts" if experts else "")
+    recompute = "full" if run.recompute_text == "full uniform 1" else run.recompute
+    return replace(run, model=name, recompute=recompute, extra=extra)
+
+
+def flags_of(run: MeasuredRun) -> list[str]:
+    """Megatron's options in the notes."""
+    found = re.search(r"flags ([^;]+)", run.notes)
+    return [flag.strip() for flag in found.group(1).split(",")] if found else []
