@@ -83,7 +83,12 @@ def judge(part: Part, *paths: Path) -> tuple[str, str]:
         stacks.append(stack)
         num_seen += len(seen)
     constants = "; ".join(
-        ", ".join(f"{name} {getattr(stack, name):.3g}" for name in (*FITTED, *FLASH)) for stack in stacks
+        ", ".join(
+            f"{name} {getattr(stack, name):.3g}"
+            for name in (*FITTED, *FLASH)
+            if getattr(stack, name) != getattr(base, name)
+        )
+        for stack in stacks
     )
     lines = [
         f"## {part.name}\n",
