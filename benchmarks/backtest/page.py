@@ -3,6 +3,7 @@
 import math
 import platform
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -53,7 +54,8 @@ def summary(rows: Sequence[str]) -> str:
 def result_row(name: str, num_seen: int, predictions: Sequence[Prediction], target: str) -> str:
     """An experiment in the first table."""
     errors = measure_predictions(predictions)
-    assert errors is not None
+    if errors is None:
+        return f"| {name} | {num_seen} | 0 | | | | | | {target} |"
     groups = group_rows(predictions, RISK)
     worst, of_groups = (max((float(str(row[name])) for row in groups), default=0.0) for name in REGRETS)
     regret = f"{worst:.1%}" if worst == of_groups else f"{worst:.1%} (groups as one job: {of_groups:.1%})"
@@ -78,6 +80,12 @@ def group_lines(predictions: Sequence[Prediction]) -> list[str]:
             f"{row['regret']:.1%} | {row['pick']} |"
         )
     return lines
+
+
+def left_out(predictions: Sequence[Prediction]) -> list[str]:
+    """How many measured runs are not predicted, and why."""
+    reasons = Counter(one.reason for one in predictions if one.reason and one.measured_s is not None)
+    return [f"Not predicted: {count} ({reason}).\n" for reason, count in reasons.most_common()]
 
 
 def picks(groups: Sequence[Mapping[str, object]]) -> str:

@@ -70,6 +70,7 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
     detail = [
         f"## {experiment.name}\n",
         f"{experiment.why_bad}. Fitting took {seconds:.0f} s of one core.\n",
+        *page.left_out(predictions),
         *page.forms(predictions),
     ]
     own = page.own_predictor(predictions)
