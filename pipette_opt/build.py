@@ -282,12 +282,12 @@ def _paths(
     """Paths with the times of a configuration's chunks."""
     forward, backward = _chunk_seconds(instance, config, compute, block)
     work = np.einsum("rcs,kcs->rks", counts.forward, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
-    layers = np.array(config.layers_per_stage) // config.num_chunks * (block.nodes_per_slot > 1)
+    layers = np.array(config.layers_per_chunk) * (block.nodes_per_slot > 1)
     return Paths(
         stage=counts.stage,
         work_ticks=np.floor(work / tick_s),
-        forward_layers=counts.forward.sum(axis=1) * layers,
-        backward_layers=counts.backward.sum(axis=1) * layers,
+        forward_layers=(counts.forward * layers).sum(axis=1),
+        backward_layers=(counts.backward * layers).sum(axis=1),
         up=counts.up,
         down=counts.down,
     )

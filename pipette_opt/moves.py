@@ -81,11 +81,10 @@ def layers_of_stages(config: ParallelConfig) -> list[tuple[int, ...]]:
     """
     found: list[list[int]] = [[] for _ in config.layers_per_stage]
     first = 0
-    for _ in range(config.num_chunks):
-        for stage, layers in enumerate(config.layers_per_stage):
-            of_chunk = layers // config.num_chunks
-            found[stage] += range(first, first + of_chunk)
-            first += of_chunk
+    for chunk in config.layers_per_chunk:
+        for stage, layers in enumerate(chunk):
+            found[stage] += range(first, first + layers)
+            first += layers
     return [tuple(layers) for layers in found]
 
 

@@ -20,6 +20,7 @@ CONFIGS = [
     config(tp=1, pp=8, dp=8, mbs=2, num_layers=32, recompute_granularity="full"),
     config(tp=16, pp=2, dp=2, num_layers=32, sequence_parallel=True),
     config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=2),
+    config(tp=16, pp=2, dp=2, layers_per_stage=(16, 16), virtual_pipeline_model_parallel_size=17),
     config(tp=8, pp=1, dp=8, num_layers=32),
     config(tp=8, pp=8, dp=1, num_layers=32),
 ]

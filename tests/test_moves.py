@@ -32,6 +32,8 @@ def test_layers_of_interleaved_stages() -> None:
     assert layers_of_stages(plain) == [(0, 1, 2), (3, 4, 5, 6, 7)]
     chunks = config(tp=1, pp=2, dp=1, mbs=1, layers_per_stage=(4, 4), virtual_pipeline_model_parallel_size=2)
     assert layers_of_stages(chunks) == [(0, 1, 4, 5), (2, 3, 6, 7)]
+    counted = config(tp=1, pp=2, dp=1, mbs=1, layers_per_stage=(3, 3), virtual_pipeline_model_parallel_size=2)
+    assert layers_of_stages(counted) == [(0, 3, 4), (1, 2, 5)]
 
 
 def test_the_same_plan_moves_nothing() -> None:

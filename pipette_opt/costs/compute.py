@@ -122,7 +122,7 @@ def stage_compute(
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward = np.empty(shape), np.empty(shape)
     with_experts = moe_layers(instance.model, config)
-    dense = np.array(config.layers_per_stage) // config.num_chunks - with_experts
+    dense = np.array(config.layers_per_chunk) - with_experts
     idle = np.full((len(kinds), 2), np.inf)
     for kind, gpu in enumerate(kinds):
         forward[kind] = backward[kind] = 0.0

@@ -66,7 +66,7 @@ def inside_stages_s(
     experts has beside that.
     """
     with_experts = moe_layers(instance.model, config)
-    dense = np.array(config.layers_per_stage) // config.num_chunks - with_experts
+    dense = np.array(config.layers_per_chunk) - with_experts
     plain = inside_layer_s(instance, config, compute)
     other = inside_layer_s(instance, config, compute, has_experts=True)
     return np.stack([dense * plain[way] + with_experts * (other[way] + experts_s[way]) for way in (0, 1)])

@@ -54,8 +54,7 @@ class ExpertTraffic(NamedTuple):
 
 def moe_layers(model: ModelSpec, config: ParallelConfig) -> IntArray:
     """Layers with experts of each chunk of each stage, shape ``(num_chunks, pp)``; the model's first have none."""
-    chunks, layers = config.num_chunks, np.array(config.layers_per_stage, dtype=np.int64)
-    of_chunk = np.tile(layers // chunks, (chunks, 1))
+    of_chunk = np.array(config.layers_per_chunk, dtype=np.int64)
     if model.num_experts is None:
         return np.zeros_like(of_chunk)
     ends = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape)

@@ -198,11 +198,11 @@ class _Batch:
         All of it, and the part that experts send.
         """
         idle = [(one.compute.idle_forward_s, one.compute.idle_backward_s) for one in self.costs]
-        context, chunks = self._context(), self.config.num_chunks
+        context = self._context()
         plain = context + self._tensor([one.tensor for one in self.costs], idle)
-        layers = np.array([config.layers_per_stage for config in self.configs])[:, None, :] / chunks
+        layers = np.array([config.layers_per_chunk for config in self.configs], dtype=np.float64)
         if self.experts is None:
-            return np.repeat(layers[..., None] * plain[:, :, None], chunks, axis=2), None
+            return layers[..., None] * plain[:, :, None], None
         experts = self.experts.layer_s()
         with_experts = np.stack([one.layers for one in self.experts.costs]).astype(np.float64)[..., None]
         other = context + self._tensor([one.tensor for one in self.experts.costs], idle)

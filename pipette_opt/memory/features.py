@@ -97,7 +97,7 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
         4 * tokens / table.shards * table.num_experts / total,
         e * tokens * table.shared_up / total,
         np.log2(table.in_flight),
-        np.log2(1 + table.chunk_layers),
+        np.log2(1 + np.ceil(table.chunk_layers)),  # of a whole chunk, where the mean has a layer that is not there
         np.log2(1 + table.brought_back),
         np.log2(table.tensor),
         np.log2(table.context),

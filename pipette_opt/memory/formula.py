@@ -41,7 +41,7 @@ class FormulaBytes:
     head_work
         The same of the output product.
     embedding_work
-        The same of the embeddings, whose backward pass runs when all else of the micro-batch is gone.
+        The same of the embeddings, whose backward pass runs when all else of the micro-batch's first chunk is gone.
     step_work
         fp32 copies of 16-bit gradients or of narrow states in the optimizer step, when no activations are held.
     """
@@ -98,6 +98,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     experts = np.minimum(table.moe_share * table.chunk_layers, unrecomputed)
     rest = (unrecomputed - experts) * dense + experts * moe
     saved = table.inputs_kept * layer_input + rest + unrecomputed * (1 - table.selective) * core
+    freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
     # Layers that were kept whole are gone before the first recomputed one has its turn.
     of_chunk = np.ceil(table.moe_layers * table.chunk_layers / np.maximum(table.layers, 1))
@@ -117,7 +118,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         workspace=table.element * table.scores,
         layer_work=(table.layers > 0) * _layer_work(table),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
-        embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - saved - masks, 0.0),
+        embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - freed - masks, 0.0),
         step_work=table.step * _owned(table, 1),
     )
 

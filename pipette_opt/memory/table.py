@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.chunks import deal_layers
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.types import FloatArray, IntArray
@@ -36,13 +37,15 @@ class StageTable:
     fp8
         1 if matrix products are in fp8.
     layers, chunk_layers
-        Transformer layers of the stage, and of one of its chunks.
+        Transformer layers of the stage; and of a chunk, the mean of those in flight.
     moe_layers, moe_share
         Layers of the stage with experts, and their share of all layers in flight.
     in_flight
         Forward passes of a chunk whose activations are held at most at once.
     first_in_flight
         Those of the first chunk among them.
+    first_chunk
+        Layers of the first chunk, as a share of ``chunk_layers``.
     first, last
         1 on the first, on the last stage.
     layer_parameters, first_parameters, last_parameters
@@ -74,7 +77,8 @@ class StageTable:
     full
         Share of the layers of a chunk that are recomputed whole.
     inputs_kept, brought_back
-        Inputs of layers that a chunk keeps for recomputation, and layers that one recomputation brings back.
+        Inputs of layers that a chunk keeps for recomputation, the mean of those in flight; and layers that one
+        recomputation brings back.
     """
 
     tokens: FloatArray
@@ -94,6 +98,7 @@ class StageTable:
     moe_share: FloatArray
     in_flight: FloatArray
     first_in_flight: FloatArray
+    first_chunk: FloatArray
     first: FloatArray
     last: FloatArray
     layer_parameters: FloatArray
@@ -189,14 +194,22 @@ def stage_table(
     at_once = column("recompute_num_layers")
     microbatches = training.global_batch_size // (dp * mbs) if num_microbatches is None else np.array(num_microbatches)
     first, last = stages == 0, stages == pp - 1
-    chunk_layers = layers // chunks
-    recomputed = full * np.where(block, np.minimum(at_once, chunk_layers), chunk_layers)
+    of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
+    recomputed = full * np.where(block, np.minimum(at_once, of_chunk), of_chunk)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
     groups, rest = np.divmod(in_flight, pp * chunks)
-    of_chunk = _layers_with_experts(model, [configs[row] for row in config_of_row.tolist()], stages, layers, chunks)
     held = groups * pp + np.clip(rest - np.arange(len(of_chunk))[:, None] * pp, 0, pp)
-    moe_layers = of_chunk.sum(axis=0)
+
+    def in_flight_mean(counts: IntArray) -> FloatArray:
+        mean: FloatArray = (held * counts).sum(axis=0) / in_flight
+        return mean
+
+    chunk_layers = in_flight_mean(of_chunk)
+    moe_of_chunk = of_chunk - np.clip(model.num_dense_layers - before, 0, of_chunk)
+    if model.num_experts is None:
+        moe_of_chunk = np.zeros_like(of_chunk)
+    moe_layers = moe_of_chunk.sum(axis=0)
 
     h = model.hidden_size
     multiple = model.make_vocab_size_divisible_by * tp
@@ -241,11 +254,12 @@ def stage_table(
         "step": training.step_bytes,
         "fp8": training.fp8,
         "layers": layers,
-        "chunk_layers": layers / chunks,
+        "chunk_layers": chunk_layers,
         "moe_layers": moe_layers,
-        "moe_share": (held * of_chunk).sum(axis=0) / np.maximum(in_flight * chunk_layers, 1),
+        "moe_share": (held * moe_of_chunk).sum(axis=0) / np.maximum(in_flight * chunk_layers, 1),
         "in_flight": in_flight,
         "first_in_flight": np.where(chunks > 1, held[0], in_flight),
+        "first_chunk": of_chunk[0] / np.where(chunk_layers > 0, chunk_layers, 1),
         "first": first,
         "last": last,
         "layer_parameters": dense_size,
@@ -283,9 +297,9 @@ def stage_table(
         "shared_up": gates * shared,
         "shared_down": shared,
         "selective": selective,
-        "full": recomputed / np.maximum(chunk_layers, 1),
-        "inputs_kept": kept,
-        "brought_back": np.minimum(np.where(block, 1, at_once), chunk_layers) * full,
+        "full": in_flight_mean(recomputed) / np.where(chunk_layers > 0, chunk_layers, 1),
+        "inputs_kept": in_flight_mean(kept),
+        "brought_back": np.minimum(np.where(block, 1, at_once), of_chunk.max(axis=0)) * full,
         "interleaved": chunks > 1,
     }
     shape = (len(config_of_row),)
@@ -296,24 +310,21 @@ def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:
     return cast(IntArray, np.array([getattr(config, name) for config in configs], dtype=np.int64))
 
 
-def _layers_with_experts(
-    model: ModelSpec, configs: Sequence[ParallelConfig], stages: IntArray, layers: IntArray, chunks: IntArray
-) -> IntArray:
-    """
-    Layers with experts of each chunk of each row's stage, shape ``(most chunks, num_rows)``.
-
-    The first layers of all have none; chunks go round the stages.
-    """
-    chunk = np.arange(chunks.max(initial=1))[:, None]
-    of_chunk = layers // chunks * (chunk < chunks)
-    if model.num_experts is None:
-        return np.zeros_like(of_chunk)
-    if model.num_dense_layers == 0:
-        return of_chunk
-    before = [sum(config.layers_per_stage[:stage]) for config, stage in zip(configs, stages, strict=True)]
-    starts = np.array(before, dtype=np.int64) // chunks + chunk * (model.num_layers // chunks)
-    with_experts: IntArray = of_chunk - np.clip(model.num_dense_layers - starts, 0, of_chunk)
-    return with_experts
+def _layers_of_chunks(
+    configs: Sequence[ParallelConfig], config_of_row: IntArray, stages: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Layers of each chunk of each row's stage, and all layers before it, shape ``(most chunks, num_rows)`` each."""
+    splits = [(config.layers_per_stage, config.num_chunks) for config in configs]
+    number = {split: index for index, split in enumerate(dict.fromkeys(splits))}  # few differ
+    widest, most = (max(map(size, number), default=1) for size in (lambda one: len(one[0]), lambda one: one[1]))
+    held = np.zeros((most, len(number), widest), dtype=np.int64)
+    before = np.zeros_like(held)
+    for (layers, chunks), index in number.items():
+        dealt = np.array(deal_layers(layers, chunks), dtype=np.int64)
+        held[:chunks, index, : len(layers)] = dealt
+        before[:chunks, index, : len(layers)] = np.cumsum(dealt).reshape(dealt.shape) - dealt
+    row = np.array([number[split] for split in splits], dtype=np.int64)[config_of_row]
+    return held[:, row, stages], before[:, row, stages]
 
 
 def _twice(

@@ -156,26 +156,23 @@ def build_stage(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, shapes: LocalShapes, stage: int
 ) -> nn.ModuleList:
     """The model chunks of a stage; embeddings before the first chunk of all, head after the last."""
-    num_chunks, pp = config.num_chunks, config.pipeline_model_parallel_size
-    layers_per_chunk = config.layers_per_stage[stage] // num_chunks
+    pp = config.pipeline_model_parallel_size
     embeddings = Embeddings(model, training, shapes) if stage == 0 else None
     shared = None
     if embeddings is not None and pp == 1 and not model.untie_embeddings_and_output_weights:
         shared = embeddings.tables[0]
     head = Head(model, training, shapes, shared) if stage == pp - 1 else None
     selective = config.recompute_granularity == "selective"
-    recomputed = 0
-    if config.recompute_granularity == "full":
-        whole = config.recompute_method == "uniform"
-        recomputed = layers_per_chunk if whole else min(config.recompute_num_layers, layers_per_chunk)
+    full, whole = config.recompute_granularity == "full", config.recompute_method == "uniform"
     chunks = []
-    for chunk in range(num_chunks):
-        first = first_layer(config, stage, chunk)
+    for chunk, of_stages in enumerate(config.layers_per_chunk):
+        first, num_layers = first_layer(config, stage, chunk), of_stages[stage]
         layers = [
             Layer(model, training, shapes, selective, shapes.experts if first + n >= model.num_dense_layers else None)
-            for n in range(layers_per_chunk)
+            for n in range(num_layers)
         ]
-        is_last = chunk == num_chunks - 1
+        recomputed = full * (num_layers if whole else min(config.recompute_num_layers, num_layers))
+        is_last = chunk == config.num_chunks - 1
         at_once = config.layers_recomputed_at_once()
         chunks.append(Chunk(layers, embeddings if chunk == 0 else None, head if is_last else None, recomputed, at_once))
     return nn.ModuleList(chunks)
@@ -183,8 +180,8 @@ def build_stage(
 
 def first_layer(config: ParallelConfig, stage: int, chunk: int) -> int:
     """Number of the first layer of a chunk: chunks go round the stages."""
-    of_chunk = [layers // config.num_chunks for layers in config.layers_per_stage]
-    return chunk * sum(of_chunk) + sum(of_chunk[:stage])
+    before = config.layers_per_chunk[:chunk]
+    return sum(map(sum, before)) + sum(config.layers_per_chunk[chunk][:stage])
 
 
 def score_workspace(training: TrainingSpec, shapes: LocalShapes) -> Tensor | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import groupby
 
+from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
 from pipette_opt.types import RecomputeGranularity, RecomputeMethod
 
 
@@ -17,7 +18,8 @@ class ParallelConfig:
         Model chunks per stage; ``None`` (never 1) without interleaving.
     layers_per_stage
         Transformer layers of each pipeline stage, all its chunks together, length
-        ``pipeline_model_parallel_size``. With interleaving the chunks of a stage are equal.
+        ``pipeline_model_parallel_size``. With interleaving the chunks of a stage are equal, except that the embedding
+        may count as a layer of the first chunk of all, and the head as one of the last; ``layers_per_chunk`` has them.
     recompute_granularity
         ``selective`` recomputes the attention core, ``full`` whole layers from their inputs.
     recompute_method, recompute_num_layers
@@ -97,8 +99,11 @@ class ParallelConfig:
                 raise ValueError(f"virtual_pipeline_model_parallel_size must be None or >= 2, got {vpp}.")
             if self.pipeline_model_parallel_size < 2:
                 raise ValueError("virtual_pipeline_model_parallel_size needs pipeline_model_parallel_size >= 2.")
-            if any(layers % vpp for layers in self.layers_per_stage):
-                raise ValueError(f"{vpp} chunks must divide the layers of every stage, got {self.layers_per_stage}.")
+            if not fit_chunks(self.layers_per_stage, vpp):
+                raise ValueError(
+                    f"{vpp} chunks must divide the layers of every stage (or of equal stages, of which the first and "
+                    f"the last may have one layer less), got {self.layers_per_stage}."
+                )
 
     @property
     def world_size(self) -> int:
@@ -131,6 +136,21 @@ class ParallelConfig:
     def num_chunks(self) -> int:
         """Model chunks per stage, 1 without interleaving."""
         return self.virtual_pipeline_model_parallel_size or 1
+
+    @property
+    def layers_per_chunk(self) -> tuple[tuple[int, ...], ...]:
+        """Transformer layers of each chunk of each stage, shape ``(num_chunks, pp)``; chunks go round the stages."""
+        return deal_layers(self.layers_per_stage, self.num_chunks)
+
+    @property
+    def counts_embedding(self) -> bool:
+        """Whether the embedding takes the place of a layer of the first chunk."""
+        return missing_layers(self.layers_per_stage, self.num_chunks)[0] > 0
+
+    @property
+    def counts_loss(self) -> bool:
+        """Whether the output head takes the place of a layer of the last chunk."""
+        return missing_layers(self.layers_per_stage, self.num_chunks)[-1] > 0
 
     def num_microbatches(self, global_batch_size: int) -> int:
         """Micro-batches of one replica in one iteration. Raises ``ValueError`` if they do not come out whole."""

@@ -85,6 +85,24 @@ def test_chunks_add_up_to_the_stage() -> None:
     np.testing.assert_allclose(whole, chunked)
 
 
+def test_embedding_and_head_in_the_place_of_a_layer() -> None:
+    """
+    30 layers in four chunks of four stages, the first and the last with one layer less than the others' two.
+
+    All others are those of 32 layers; these two differ by one layer's time, and all 30 layers are somewhere.
+    """
+    job = instance(cluster(1), LLAMA_8B, seq_length=4096)
+    even = config(pp=4, num_layers=32, virtual_pipeline_model_parallel_size=4)
+    counted = replace(even, layers_per_stage=(7, 8, 8, 7))
+    layer = layer_times_s(job, even, A100_80)
+    job_of_30 = replace(job, model=replace(LLAMA_8B, num_layers=30))
+    for way, name in enumerate(("forward_s", "backward_s")):
+        less = getattr(stage_compute(job, even), name) - getattr(stage_compute(job_of_30, counted), name)
+        assert less[0, 0, 0] == pytest.approx(layer[way])
+        assert less[0, -1, -1] == pytest.approx(layer[way])
+        assert np.count_nonzero(less) == 2
+
+
 def test_a_profile_replaces_the_roofline() -> None:
     """Measured times are used for their sizes, and for no others."""
     key = ProfileKey(gpu="a100-80gb", tensor_model_parallel_size=1, micro_batch_size=1, seq_length=1024)

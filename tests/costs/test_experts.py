@@ -80,6 +80,8 @@ def test_dense_layers_come_first_over_chunks_and_stages() -> None:
     chunked = config(pp=2, virtual_pipeline_model_parallel_size=2)
     assert moe_layers(model, chunked).tolist() == [[0, 1], [2, 2]]
     assert moe_layers(replace(MOE, num_layers=8), chunked).tolist() == [[2, 2], [2, 2]]
+    counted = replace(chunked, layers_per_stage=(3, 3))
+    assert moe_layers(replace(model, num_layers=6), counted).tolist() == [[0, 0], [2, 1]]
     assert moe_layers(replace(LLAMA_8B, num_layers=8), chunked).tolist() == [[0, 0], [0, 0]]
 
 

@@ -8,7 +8,7 @@ from pipelines import pipeline, random_pipeline
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator.critical_path import critical_path, walk
 from pipette_opt.estimator.cycles import exact_period_s, interleaved_bounds
-from pipette_opt.estimator.interleaved import interleaved_period_s
+from pipette_opt.estimator.interleaved import interleaved_lower_s, interleaved_period_s
 from pipette_opt.types import P2PMode
 
 KINDS = ("equal", "near", "uneven", "wild", "binary")
@@ -42,6 +42,38 @@ def test_forms_enclose_the_critical_path(kind: str, p2p: P2PMode, overlap: bool)
             tolerance = 1e-9 * (1 + exact)
             assert (least <= exact + tolerance).all()
             assert (exact <= most + tolerance).all()
+
+
+def counted_ends(rng: np.random.Generator, pp: int, chunks: int) -> PlacedTimes:
+    """
+    Chunks of one to three equal layers, of which the first and the last lack one.
+
+    In its place they have an embedding and a head, of half a layer's to two layers' time.
+    """
+    layers = np.full((chunks, pp, 8), float(rng.integers(1, 4)))
+    layers[0, 0] += rng.uniform(-0.5, 1.0) - 1
+    layers[-1, -1] += rng.uniform(-0.5, 1.0) - 1
+    speed, sends = rng.uniform(0.9, 1.1, (pp, 8)), rng.uniform(0.0, 0.3, (2, pp, 8))
+    layers = np.maximum(layers, 0.0)
+    return pipeline(layers * speed, 2.0 * layers * speed, sends[0], sends[1])
+
+
+@pytest.mark.parametrize(("p2p", "overlap"), WAYS)
+def test_forms_enclose_chunks_with_a_layer_less(p2p: P2PMode, overlap: bool) -> None:
+    """Embedding and head in the place of layers: lower <= critical path <= upper, within two percent of it."""
+    rng = np.random.default_rng(36)
+    for _ in range(100):
+        pp, chunks, groups = int(rng.integers(2, 9)), int(rng.integers(2, 9)), int(rng.integers(1, 17))
+        times = replace(counted_ends(rng, pp, chunks), overlap_p2p=overlap)
+        lower, upper = interleaved_bounds(times, groups * pp, p2p)
+        for least, exact, most in zip(lower, walk(times, groups * pp, p2p), upper, strict=True):
+            tolerance = 1e-9 * (1 + exact)
+            assert (least <= exact + tolerance).all()
+            assert (exact <= most + tolerance).all()
+        exact = critical_path(times, groups * pp, p2p)[0]
+        assert (upper.finish_s[0] <= 1.02 * exact).all()
+        assert (lower.finish_s[0] >= 0.98 * exact).all()
+        assert (interleaved_lower_s(times, groups * pp, p2p)[0] <= exact * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize(("p2p", "overlap"), WAYS)

@@ -1,13 +1,18 @@
 """The closed formula and the features against traces."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from specs_for_tests import LLAMA_8B, config
 
 from pipette_opt.memory.features import FEATURE_NAMES, FEATURES, features, table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.sample import Point, sample_point
 from pipette_opt.memory.table import StageTable, join_tables, stage_table
 from pipette_opt.memory.trace import StageTrace, trace_stage
+from pipette_opt.specs import TrainingSpec
+from pipette_opt.types import RecomputeGranularity
 
 POINTS = [sample_point(99, index) for index in range(16)]
 
@@ -56,6 +61,32 @@ def test_feature_names_are_distinct() -> None:
     """One name, one unit each."""
     assert len(set(FEATURE_NAMES)) == len(FEATURES)
     assert all(name and unit for name, unit in FEATURES)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_experts": 4, "moe_ffn_hidden_size": 1024}])
+@pytest.mark.parametrize("recompute", [None, "selective", "full"])
+@pytest.mark.parametrize(("layers", "chunks"), [((3, 4, 4, 3), 2), ((1, 2, 2, 1), 2), ((7, 8), 4), ((3, 3), 4)])
+def test_chunks_with_a_layer_less(
+    layers: tuple[int, ...], chunks: int, recompute: RecomputeGranularity | None, options: dict[str, int]
+) -> None:
+    """Embedding or head in the place of a layer, also of the only one: exact states, peaks within half a percent."""
+    model = replace(LLAMA_8B, num_layers=sum(layers), **options)  # type: ignore[arg-type]
+    job = TrainingSpec(global_batch_size=32, seq_length=2048)
+    chosen = config(
+        tp=2,
+        pp=len(layers),
+        mbs=4,
+        layers_per_stage=layers,
+        virtual_pipeline_model_parallel_size=chunks,
+        recompute_granularity=recompute,
+        sequence_parallel=True,
+    )
+    table = stage_table(model, job, [chosen])
+    traces = [trace_stage(model, job, chosen, stage) for stage in range(len(layers))]
+    np.testing.assert_array_equal(parameters(table), [trace.num_parameters for trace in traces])
+    formula = formula_bytes(table)
+    np.testing.assert_allclose(formula.static, [trace.static_bytes for trace in traces], rtol=1e-4)
+    np.testing.assert_allclose(formula.total, [trace.peak_bytes for trace in traces], rtol=0.005)
 
 
 def test_shares_add_up() -> None:

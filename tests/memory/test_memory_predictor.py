@@ -154,6 +154,30 @@ def test_what_is_outside_of_training_says_so(shipped: MemoryPredictor) -> None:
     assert outside.extrapolates.all()
 
 
+@pytest.mark.parametrize(
+    ("layers", "chunks"), [((15, *(16,) * 6, 15), 8), ((7, *(8,) * 14, 7), 8), ((31, 32, 32, 31), 2)]
+)
+def test_chunks_with_a_layer_less_are_inside_of_training(
+    shipped: MemoryPredictor, layers: tuple[int, ...], chunks: int
+) -> None:
+    """Llama 3.1 405B's stages, with chunks of one and of no layers at the ends; no stage needs more than with them."""
+    model = replace(LLAMA_8B, num_layers=126, hidden_size=16384, ffn_hidden_size=53248, num_attention_heads=128)
+    counted = config(
+        tp=8,
+        pp=len(layers),
+        layers_per_stage=layers,
+        virtual_pipeline_model_parallel_size=chunks,
+        sequence_parallel=True,
+    )
+    even = replace(counted, layers_per_stage=(layers[1],) * len(layers))
+    (less,), (whole,) = (
+        shipped.predict(replace(model, num_layers=sum(one.layers_per_stage)), JOB, [one]) for one in (counted, even)
+    )
+    assert not less.extrapolates.any()
+    assert (less.predicted_bytes[[0, -1]] < whole.predicted_bytes[[0, -1]]).all()
+    np.testing.assert_array_equal(less.predicted_bytes[1:-1], whole.predicted_bytes[1:-1])
+
+
 def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
     """A middle stage without layers is legal data: a finite, tiny need and no risk above the smallest."""
     empty = replace(config(1, 4, 1, 1, 8), layers_per_stage=(4, 0, 0, 4))

@@ -152,6 +152,23 @@ def test_peak_grows_linearly_with_layers(stage: int, vpp: int | None) -> None:
     assert peaks[2] - peaks[1] == peaks[1] - peaks[0] > 0
 
 
+@pytest.mark.parametrize(("microbatches", "expected"), [(8, (7, 0, 0, 1)), (4, (4, 0, 0, 1))])
+@pytest.mark.parametrize("whole", [2, 3])
+def test_chunks_with_a_layer_less(whole: int, microbatches: int, expected: tuple[int, ...]) -> None:
+    """
+    Four stages of two chunks: the first stage holds 4 + 3 micro-batches of its first chunk, the last one of its last.
+
+    Of four micro-batches it holds all. Each is a layer's activations less, where embedding or head took its place.
+    """
+    layer = held_per_layer(GPT, training(microbatches), 2)
+    even = config(2, 4, 8 * whole, virtual_pipeline_model_parallel_size=2)
+    counted = replace(even, layers_per_stage=(2 * whole - 1, 2 * whole, 2 * whole, 2 * whole - 1))
+    for stage, missing in enumerate(expected):
+        before, after = (trace_stage(GPT, training(microbatches), one, stage) for one in (even, counted))
+        assert before.activation_bytes - after.activation_bytes == pytest.approx(missing * layer, rel=0.002)
+        assert (before.num_parameters - after.num_parameters > 0) == (missing > 0)
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_earlier_stages_hold_more(stage: int) -> None:
     """1F1B: stage s of 4 holds 4 - s micro-batches; of equal ones, each costs what a forward pass leaves."""

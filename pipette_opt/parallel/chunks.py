@@ -1,0 +1,36 @@
+"""
+Which layers the model chunks of interleaved stages hold, as Megatron-Core 0.16 deals them.
+
+The chunks of a stage are equal. Or the embedding counts as a layer of the very first chunk and the output head as one
+of the very last (``account_for_embedding_in_pipeline_split``, ``account_for_loss_in_pipeline_split``): with them all
+stages are equal, and these two chunks have one transformer layer less, perhaps none
+(``get_num_layers_to_build`` in ``megatron/core/transformer/transformer_block.py``, whose ``TransformerBlock`` may be
+empty). Stages of other sizes do not go together with that (``TransformerConfig.__post_init__``).
+"""
+
+from collections.abc import Sequence
+
+from pipette_opt.units import ceil_div
+
+
+def missing_layers(layers_per_stage: Sequence[int], num_chunks: int) -> tuple[int, ...]:
+    """Layers that each stage lacks of ``num_chunks`` equal chunks, shape ``(pp,)``."""
+    return tuple(-layers % num_chunks for layers in layers_per_stage)
+
+
+def fit_chunks(layers_per_stage: Sequence[int], num_chunks: int) -> bool:
+    """Whether stages come in equal chunks, or equal stages do once embedding or head or both count as a layer."""
+    missing = missing_layers(layers_per_stage, num_chunks)
+    if not any(missing):
+        return True
+    counted = {layers + lacks for layers, lacks in zip(layers_per_stage, missing, strict=True)}
+    return len(counted) == 1 and not any(missing[1:-1]) and max(missing) == 1
+
+
+def deal_layers(layers_per_stage: Sequence[int], num_chunks: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of each chunk of each stage that :func:`fit_chunks`, shape ``(num_chunks, pp)``."""
+    missing = missing_layers(layers_per_stage, num_chunks)
+    held = [[ceil_div(layers, num_chunks) for layers in layers_per_stage] for _ in range(num_chunks)]
+    held[0][0] -= missing[0]
+    held[-1][-1] -= missing[-1]
+    return tuple(map(tuple, held))
