@@ -7,7 +7,7 @@ it. Each rule is one function whose docstring is the rule; it yields what is wro
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -165,7 +165,7 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"seq_length {training.seq_length} is not divided over cp = {cp} and tp = {tp}"
     if sum(config.layers_per_stage) != model.num_layers:
         yield f"layers_per_stage add up to {sum(config.layers_per_stage)}, the model has {model.num_layers}"
-    if any(layers % chunks for layers in config.layers_per_stage):
+    if not _whole_in_chunks(config.layers_per_stage, chunks):
         yield f"layers_per_stage {config.layers_per_stage} are not whole in {chunks} chunks"
 
 
@@ -352,6 +352,14 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     experts = max(layers - model.num_dense_layers, 0) * model.expert_layer_parameters / block
     attention = layers * model.attention_parameters / tp
     return attention * state_bytes(replicas) + experts * state_bytes(replicas * tp / block)
+
+
+def _whole_in_chunks(layers: Sequence[int], chunks: int) -> bool:
+    """Every stage comes in equal chunks; or all do, and are equal, with embedding, head or both counted as layers."""
+    if not any(count % chunks for count in layers):
+        return True
+    counted = [[layers[0] + first, *layers[1:-1], layers[-1] + last] for first, last in ((1, 0), (0, 1), (1, 1))]
+    return any(len(set(one)) == 1 and one[0] % chunks == 0 for one in counted)
 
 
 def _on_cluster(instance: Instance, plan: Plan) -> Placement:

@@ -6,6 +6,7 @@ import pytest
 
 from pipette_opt.candidates import layer_splits, pipeline_split_options
 from pipette_opt.candidates.splits import is_megatron_split
+from pipette_opt.parallel import fit_chunks
 
 
 def built_by_megatron(num_layers: int, num_stages: int, first: int | None, last: int | None) -> tuple[int, ...] | None:
@@ -36,13 +37,13 @@ def test_exactly_what_the_options_can_express(num_layers: int, num_stages: int) 
 @pytest.mark.parametrize("num_chunks", [1, 2, 3])
 @pytest.mark.parametrize("num_layers", [4, 7, 12, 30, 80, 126])
 def test_offered_splits(num_layers: int, num_chunks: int) -> None:
-    """Every offer is legal, the even split is first where it exists, and without chunks no pipeline is left out."""
+    """Every offer is legal, even splits come first where they exist, and without chunks no pipeline is left out."""
     for num_stages in range(1, num_layers + 1):
         splits = layer_splits(num_layers, num_stages, num_chunks)
         even = num_layers % (num_stages * num_chunks) == 0
         assert len(set(splits)) == len(splits) <= 4
         assert all(is_megatron_split(num_layers, split) and len(split) == num_stages for split in splits)
-        assert all(part % num_chunks == 0 for split in splits for part in split)
+        assert all(fit_chunks(split, num_chunks) for split in splits)
         if even:
             assert splits[0] == (num_layers // num_stages,) * num_stages
         elif num_layers % num_chunks == 0 and num_stages <= num_layers // num_chunks and num_stages > 1:
@@ -65,6 +66,26 @@ def test_known_splits() -> None:
     assert layer_splits(9, 2) == [(5, 4), (4, 5)]
     assert layer_splits(8, 1) == [(8,)]
     assert layer_splits(3, 4) == []
+
+
+def test_splits_with_embedding_and_head_counted() -> None:
+    """
+    126 layers and two are 128: two for each of eight chunks of eight stages, less one at both ends.
+
+    Two chunks divide 126 layers, too, and leave stages of other sizes beside that. 127 layers need the embedding or the
+    head alone, 128 neither; 125 have no such split, and 3 times 8 chunks make none of 128. Six layers on four stages of
+    two chunks leave nothing but the embedding in the first chunk.
+    """
+    whole = (16,) * 6
+    assert layer_splits(126, 8, 8) == [(15, *whole, 15)]
+    assert layer_splits(126, 8, 4) == [(15, *whole, 15)]
+    assert layer_splits(126, 8, 2) == [(15, *whole, 15), (16, *whole, 14), (14, *whole, 16)]
+    assert layer_splits(126, 8, 3) == [(9, *(18,) * 6, 9)]
+    assert layer_splits(127, 8, 8) == [(16, *whole, 15), (15, *whole, 16)]
+    assert layer_splits(128, 8, 8)[0] == (16,) * 8
+    assert layer_splits(125, 8, 8) == layer_splits(126, 8, 8, uneven=False) == []
+    assert (15, *whole, 15) in layer_splits(126, 8)
+    assert layer_splits(6, 4, 2)[0] == (1, 2, 2, 1)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,12 @@ from specs_for_tests import A100_40, A100_80, TINY, cluster, instance, matrix
 
 import pipette_opt.verify
 from pipette_opt.errors import PlanError
-from pipette_opt.parallel import Placement, RankGrid, identity_placement
+from pipette_opt.parallel import Placement, RankGrid, fit_chunks, identity_placement
 from pipette_opt.plan import Plan
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.specs import Instance
 from pipette_opt.units import GIB
-from pipette_opt.verify import RULES, verify
+from pipette_opt.verify import RULES, _whole_in_chunks, verify
 
 
 def broken(given: Instance, plan: Plan) -> set[str]:
@@ -38,6 +39,22 @@ def test_right_plans_pass(launcher: str, chunks: int | None, stages_per_host: in
     plan = plan_of(given, small_config(virtual_pipeline_model_parallel_size=chunks), stages_per_host=stages_per_host)
     verify(given, plan)
     verify(given, plan_from_dict(plan_to_dict(plan)))
+
+
+def test_embedding_and_head_may_count_as_layers() -> None:
+    """Six layers in eight chunks: the first and the last have none."""
+    given = replace(small_instance(), model=replace(TINY, num_layers=6))
+    chosen = small_config(layers_per_stage=(3, 3), virtual_pipeline_model_parallel_size=4)
+    plan = plan_of(given, chosen)
+    verify(given, plan)
+    verify(given, plan_from_dict(plan_to_dict(plan)))
+
+
+def test_whole_chunks_are_known_without_the_configuration() -> None:
+    """The rule by hand says what configurations can be written down."""
+    for chunks in (1, 2, 3, 4):
+        for layers in product(range(1, 9), repeat=3):
+            assert _whole_in_chunks(layers, chunks) == fit_chunks(layers, chunks), (layers, chunks)
 
 
 def test_right_irregular_plan_passes() -> None:

@@ -9,7 +9,7 @@ from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.candidates.splits import LayerSplit, layer_splits
 from pipette_opt.errors import InfeasibleError, InputError
-from pipette_opt.parallel import ParallelConfig, node_blocks
+from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks
 from pipette_opt.specs import Instance
 
 
@@ -271,7 +271,7 @@ def _chunk_refusal(chunks: int, pp: int) -> str | None:
 def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[LayerSplit]:
     if space.layers_per_stage is None:
         return layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
-    return [split for split in space.layers_per_stage if len(split) == pp and all(part % chunks == 0 for part in split)]
+    return [split for split in space.layers_per_stage if len(split) == pp and fit_chunks(split, chunks)]
 
 
 def _no_split(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> str:

@@ -36,6 +36,9 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
     """
     Splits worth considering, the even one first; every stage's layers are a multiple of ``num_chunks``.
 
+    If there are chunks and no even split, the next ones are even with the embedding, the head or both counted as a
+    layer: the first stage, the last, or both have one layer less than the others (see ``parallel/chunks.py``).
+
     Besides the even split: middle stages one chunk-layer above the average and what is left
 
     - shared by the first and the last stage (room for the embedding and the head), or
@@ -52,15 +55,26 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
     uneven
         If False, only the even split.
     """
-    if num_layers % num_chunks:
-        return []
-    units = num_layers // num_chunks
     splits: list[LayerSplit] = []
-    if units % num_stages == 0:
-        splits.append((units // num_stages,) * num_stages)
-    if uneven and 2 <= num_stages <= units:
-        splits += _uneven_splits(units, num_stages, required=not splits)
-    return [tuple(num_chunks * part for part in split) for split in dict.fromkeys(splits)]
+    if num_layers % (num_stages * num_chunks) == 0:
+        splits.append((num_layers // num_stages,) * num_stages)
+    elif uneven and num_chunks > 1:
+        splits += _counted_splits(num_layers, num_stages, num_chunks)
+    units, rest = divmod(num_layers, num_chunks)
+    if uneven and rest == 0 and 2 <= num_stages <= units:
+        of_units = _uneven_splits(units, num_stages, required=not splits)
+        splits += [tuple(num_chunks * part for part in split) for split in of_units]
+    return list(dict.fromkeys(splits))
+
+
+def _counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[LayerSplit]:
+    """Splits that are even with the embedding, the head or both counted as layers."""
+    splits = []
+    for first, last in ((1, 1), (0, 1), (1, 0)):
+        layers, rest = divmod(num_layers + first + last, num_stages)
+        if num_stages > 1 and rest == 0 and layers % num_chunks == 0:
+            splits.append((layers - first, *(layers,) * (num_stages - 2), layers - last))
+    return splits
 
 
 def _uneven_splits(units: int, num_stages: int, required: bool) -> list[LayerSplit]:
