@@ -118,23 +118,30 @@ def trial_options(plan: Plan) -> list[Option]:
     ]
 
 
-def layout_options(plan: Plan) -> dict[str, str | int]:
+def layout_options(plan: Plan) -> dict[str, str | int | bool]:
     """
     Which layers and chunks each stage holds, by megatron-core's names; empty for equal stages of one chunk.
 
-    The first and the last stage have options of their own (``num_layers_in_first_pipeline_stage``); whatever else
+    Chunks that make room for the embedding or the head are named by that (``account_for_embedding_in_pipeline_split``).
+    Else the first and the last stage have options of their own (``num_layers_in_first_pipeline_stage``); whatever else
     differs needs ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a layer, ``L``
     the head (``megatron/core/transformer/pipeline_parallel_layer_layout.py``). Such a string says how many chunks
     there are.
     """
     layers, chunks = plan.config.layers_per_stage, plan.config.num_chunks
     if not is_megatron_split(sum(layers), layers):
-        held = [f"t*{part // chunks}" if part else "" for part in layers] * chunks
+        held = [f"t*{part}" if part else "" for chunk in plan.config.layers_per_chunk for part in chunk]
         return {"pipeline_model_parallel_layout": f"E{'|'.join(held)}L"}
-    first, last = pipeline_split_options(layers)
-    options: dict[str, str | int] = {}
+    options: dict[str, str | int | bool] = {}
     if chunks > 1:
         options["virtual_pipeline_model_parallel_size"] = chunks
+    counted = {
+        "account_for_embedding_in_pipeline_split": plan.config.counts_embedding,
+        "account_for_loss_in_pipeline_split": plan.config.counts_loss,
+    }
+    if any(counted.values()):
+        return options | {name: True for name, counts in counted.items() if counts}
+    first, last = pipeline_split_options(layers)
     if first is not None:
         options["num_layers_in_first_pipeline_stage"] = first
     if last is not None:
@@ -147,6 +154,8 @@ LAYOUT_ARGUMENTS = {
     "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
     "num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
     "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
+    "account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
+    "account_for_loss_in_pipeline_split": "--account-for-loss-in-pipeline-split",
 }
 """Megatron-LM's arguments for what megatron-core calls otherwise."""
 
@@ -164,7 +173,10 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         options.append(("--expert-model-parallel-size", str(config.expert_model_parallel_size)))
     if expert_size is not None:
         options.append(("--expert-tensor-parallel-size", str(expert_size)))
-    options += [(LAYOUT_ARGUMENTS[name], str(value)) for name, value in layout_options(plan).items()]
+    options += [
+        (LAYOUT_ARGUMENTS[name],) if value is True else (LAYOUT_ARGUMENTS[name], str(value))
+        for name, value in layout_options(plan).items()
+    ]
     if plan.placement.order == "tp-cp-ep-pp-dp":
         options.append(("--use-tp-pp-dp-mapping",))
     if config.sequence_parallel:

@@ -47,6 +47,7 @@ LAYOUT_FIELDS = (
     "num_layers_in_first_pipeline_stage",
     "num_layers_in_last_pipeline_stage",
 )
+COUNTED_FIELDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 RECIPE_PRECISION = {("bf16", True): "bf16_mixed", ("fp16", False): "fp16_mixed", ("fp32", True): None}
 """Megatron-Bridge's names (``training/mixed_precision.py``) by format and whether gradients are kept in fp32."""
 
@@ -91,8 +92,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "expert_tensor_parallel_size": expert_tensor_size(plan, model.num_experts),
             "sequence_parallel": config.sequence_parallel,
             **{name: layout.get(name) for name in LAYOUT_FIELDS},
-            "account_for_embedding_in_pipeline_split": False,
-            "account_for_loss_in_pipeline_split": False,
+            **{name: name in layout for name in COUNTED_FIELDS},
             "overlap_p2p_comm": sends_beside,
             "batch_p2p_comm": not sends_beside,
             "recompute_granularity": config.recompute_granularity,

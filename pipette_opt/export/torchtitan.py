@@ -124,9 +124,8 @@ def module_names(config: ParallelConfig) -> list[list[str]]:
     """Modules of each chunk in model order; left alone, torchtitan gives the first and the last chunk fewer layers."""
     parts: list[list[str]] = []
     layer = 0
-    for _ in range(config.num_chunks):
-        for layers in config.layers_per_stage:
-            count = layers // config.num_chunks
+    for chunk in config.layers_per_chunk:
+        for count in chunk:
             parts.append([f"layers.{number}" for number in range(layer, layer + count)])
             layer += count
     parts[0].insert(0, "tok_embeddings")

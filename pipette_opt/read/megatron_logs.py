@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from pipette_opt.errors import InputError
+from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.runs import COLUMNS
 
 SUFFIXES = (".log", ".out", ".txt", ".err")
@@ -75,6 +76,7 @@ EXTRA = (
     "add_bias_linear",
     "add_qkv_bias",
     "kv_channels",
+    "layers_per_stage",
     "num_experts",
     *EXPERTS,
 )
@@ -114,6 +116,8 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, obje
         return f"moe_layer_freq is {arguments['moe_layer_freq']}; runs.csv knows experts in every layer only"
     try:
         row = _row_of(arguments)
+    except InputError as error:
+        return error.problem
     except (KeyError, ValueError) as error:
         return f"the argument {error} is missing or no number"
     batches = _GBS.findall(text)
@@ -155,6 +159,26 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
     def flag(name: str) -> bool:
         return arguments.get(name) == "True"
 
+    def stages() -> dict[str, object]:
+        """Layers of each stage where the ends are named or counted."""
+        first, last = (
+            number(name) if _says(arguments, name) else None
+            for name in ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+        )
+        embedding, loss = (flag(f"account_for_{name}_in_pipeline_split") for name in ("embedding", "loss"))
+        if first is None and last is None and not embedding and not loss:
+            return {}
+        dealt = MegatronArgs(
+            where="",
+            model=None,
+            pipeline_model_parallel_size=pp,
+            decoder_first_pipeline_num_layers=first,
+            decoder_last_pipeline_num_layers=last,
+            account_for_embedding=embedding,
+            account_for_loss=loss,
+        )
+        return {"layers_per_stage": ",".join(map(str, dealt.layers_per_stage(layers)))}
+
     biases = arguments.get("add_bias_linear", "True") == "True"
     world, hidden, heads = number("world_size"), number("hidden_size"), number("num_attention_heads")
     tp, pp, cp = (
@@ -192,6 +216,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "add_bias_linear": biases,
         "add_qkv_bias": biases or flag("add_qkv_bias"),
         "kv_channels": number("kv_channels", hidden // heads),
+        **stages(),
         **experts(),
     }
 

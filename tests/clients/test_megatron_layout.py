@@ -62,7 +62,14 @@ def test_layout_string(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("layers", "chunks"),
-    [((8, 8, 8, 8), None), ((7, 9, 9, 7), None), ((8, 8, 8, 6), None), ((6, 8, 10, 8), None), ((4, 8, 12, 8), 2)],
+    [
+        ((8, 8, 8, 8), None),
+        ((7, 9, 9, 7), None),
+        ((8, 8, 8, 6), None),
+        ((6, 8, 10, 8), None),
+        ((4, 8, 12, 8), 2),
+        ((15, 16, 16, 15), 8),
+    ],
 )
 def test_configuration_accepts_the_options(layers: tuple[int, ...], chunks: int | None) -> None:
     """The same names, given to ``TransformerConfig``."""

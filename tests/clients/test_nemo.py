@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 PLANS: list[dict[str, Any]] = [
     {},
     {"layers_per_stage": (14, 18), "virtual_pipeline_model_parallel_size": 2, "recompute_granularity": "full"},
+    {"layers_per_stage": (16, 16), "virtual_pipeline_model_parallel_size": 17},
     {"recompute_granularity": "selective", "overlap_grad_reduce": True},
 ]
 

@@ -101,6 +101,8 @@ def test_module_names_are_torchtitans() -> None:
     assert module_names(llama_plan().config) == generate(2, 32, 0, 0)
     chosen = llama_plan(virtual_pipeline_model_parallel_size=4).config
     assert module_names(chosen) == generate(8, 32, 0, 0)
+    counted = llama_plan(layers_per_stage=(15, 15), virtual_pipeline_model_parallel_size=4).config
+    assert module_names(counted) == generate(8, 30, 1, 1), "as it does unless told otherwise"
 
 
 def test_flavors_are_torchtitans() -> None:

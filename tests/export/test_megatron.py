@@ -51,6 +51,14 @@ CASES: dict[str, tuple[Instance, ParallelConfig, int]] = {
         config(tp=2, pp=4, dp=2, layers_per_stage=(6, 10, 10, 6), virtual_pipeline_model_parallel_size=2),
         1,
     ),
+    **{
+        f"interleaved, {counted} counted": (
+            instance(cluster(4, gpus=4), replace(LLAMA_8B, num_layers=sum(layers))),
+            config(tp=2, pp=4, dp=2, layers_per_stage=layers, virtual_pipeline_model_parallel_size=2),
+            1,
+        )
+        for counted, layers in {"embedding": (7, 8, 8, 8), "head": (8, 8, 8, 7), "both": (1, 2, 2, 1)}.items()
+    },
     "selective": (
         instance(cluster(4, gpus=4), LLAMA_8B),
         config(tp=4, pp=1, dp=4, num_layers=32, recompute_granularity="selective", use_distributed_optimizer=True),
@@ -160,6 +168,31 @@ def test_other_uneven_stages_are_a_layout(layers: tuple[int, ...], chunks: int |
     found = values(replace(plan, config=chosen))
     assert found["--pipeline-model-parallel-layout"] == layout
     assert not {name for name in found if "decoder-" in name or "virtual" in name}
+
+
+@pytest.mark.parametrize(
+    ("layers", "flags"),
+    [
+        ((7, 8, 8, 8), {"--account-for-embedding-in-pipeline-split"}),
+        ((8, 8, 8, 7), {"--account-for-loss-in-pipeline-split"}),
+        ((7, 8, 8, 7), {"--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"}),
+        ((6, 8, 8, 6), {"--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"}),
+        ((8, 8, 8, 8), set()),
+    ],
+)
+def test_ends_of_interleaved_stages(layers: tuple[int, ...], flags: set[str]) -> None:
+    """Embedding and head in the place of a layer are flags, stages of other sizes numbers, and never both."""
+    plan = small_plan()
+    chosen = replace(
+        plan.config,
+        pipeline_model_parallel_size=4,
+        layers_per_stage=layers,
+        virtual_pipeline_model_parallel_size=2,
+    )
+    found = values(replace(plan, config=chosen))
+    assert {name for name in found if "account-" in name or "decoder-" in name} == flags
+    assert all(found[name] == "" for name in flags if "account-" in name)
+    assert found["--num-virtual-stages-per-pipeline-rank"] == "2"
 
 
 def test_fp8_is_said() -> None:

@@ -183,6 +183,12 @@ def test_nemo_sets_back_what_a_recipe_may_have_set() -> None:
         None
     ] * 4
     assert even["account_for_loss_in_pipeline_split"] is False
+    counted = configured(virtual_pipeline_model_parallel_size=17)(llama_plan())  # 32 layers, 34 with both ends
+    found = overrides(counted)["model"]
+    assert found["virtual_pipeline_model_parallel_size"] == 17
+    assert found["account_for_embedding_in_pipeline_split"] is True
+    assert found["account_for_loss_in_pipeline_split"] is True
+    assert "model.account_for_loss_in_pipeline_split=true" in hydra_words(overrides(counted))
     uneven = configured(pipeline_model_parallel_size=4, data_parallel_size=2, layers_per_stage=(8, 7, 9, 8))(
         llama_plan()
     )

@@ -35,7 +35,7 @@ ARGUMENTS = {
 def log(arguments: dict[str, str], times_ms: list[float], more: str = "") -> str:
     """What Megatron prints."""
     lines = ["------------------------ arguments ------------------------"]
-    lines += [f"  {name} {'.' * (40 - len(name))} {value}" for name, value in arguments.items()]
+    lines += [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in arguments.items()]
     lines += [
         f" iteration {index:8d}/ 500000 | consumed samples: 64 | elapsed time per iteration (ms): {time:.1f} | "
         "learning rate: 1.0E-04 | global batch size:    64 | lm loss: 1.0E+01 |"
@@ -76,6 +76,31 @@ def test_a_log_becomes_a_row(tmp_path: Path) -> None:
 def test_products_in_fp8(tmp_path: Path, fp8: str, precision: str) -> None:
     """Megatron prints the format as ``fp8``."""
     assert imported(tmp_path, log({**ARGUMENTS, "fp8": fp8}, [2500.0] * 6)).precision == precision
+
+
+EMBEDDING, LOSS = (f"account_for_{name}_in_pipeline_split" for name in ("embedding", "loss"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        ({EMBEDDING: "False", LOSS: "False", "decoder_first_pipeline_num_layers": "None"}, None),
+        ({"num_layers": "30", EMBEDDING: "True", LOSS: "True"}, (15, 15)),
+        ({"num_layers": "31", LOSS: "True"}, (16, 15)),
+        ({"num_layers": "30", "decoder_first_pipeline_num_layers": "14"}, (14, 16)),
+    ],
+)
+def test_stages_of_their_own(tmp_path: Path, arguments: dict[str, str], layers: tuple[int, ...] | None) -> None:
+    """Two stages, with what Megatron says of the first and the last; nothing where all are equal."""
+    run = imported(tmp_path, log(ARGUMENTS | arguments, [2500.0] * 6))
+    assert run.layers_per_stage == layers
+
+
+def test_layers_that_do_not_fit_the_stages_are_said(tmp_path: Path) -> None:
+    """31 layers and both ends are no multiple of two stages."""
+    (tmp_path / "run1.log").write_text(log(ARGUMENTS | {"num_layers": "31", EMBEDDING: "True", LOSS: "True"}, [1.0]))
+    with pytest.raises(InputError, match="33 layers must be a multiple of the 2 stages"):
+        import_runs([tmp_path], gpu="h100-80gb")
 
 
 MIXTURE = {

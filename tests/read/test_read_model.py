@@ -292,6 +292,17 @@ def test_embedding_and_loss_count_as_layers() -> None:
 
 
 @pytest.mark.parametrize(
+    "chunks", ["--num-virtual-stages-per-pipeline-rank 8", "--num-layers-per-virtual-pipeline-stage 2"]
+)
+def test_embedding_and_loss_count_as_layers_of_chunks(chunks: str) -> None:
+    """Llama 3.1 405B: (126 + 2) / (8 x 8) = 2 a chunk, and 1 in the first and in the last."""
+    flags = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    args = parse_megatron_args(f"--pipeline-model-parallel-size 8 {chunks} {flags}")
+    found = args.parallel_config(126, 64)
+    assert found.layers_per_chunk == ((1, *(2,) * 7), *((2,) * 8,) * 6, (*(2,) * 7, 1))
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("--num-layers", r"--num-layers must be followed by a value"),
