@@ -200,7 +200,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
 
 
 def run_config(run: MeasuredRun) -> ParallelConfig:
-    """The degrees of a row; layers that do not divide are spread, the first stages one more."""
+    """The degrees of a row, with layers as :func:`stage_layers` says."""
     assert run.num_layers is not None
     assert run.tp is not None
     assert run.pp is not None
@@ -225,7 +225,12 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
 
 
 def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
-    """Layers of each stage: as given; from AMP's boundaries of pseudo-layers; or spread evenly."""
+    """
+    Layers of each stage: as given; from AMP's boundaries of pseudo-layers; or spread evenly.
+
+    What does not divide: the first stages have one more; but where there are chunks, which Megatron-Core has equal, and
+    embedding and head make up for it, they count as layers (``parallel/chunks.py``).
+    """
     if run.layers_per_stage is not None:
         if len(run.layers_per_stage) != pp or sum(run.layers_per_stage) != num_layers:
             raise ValueError(f"layers_per_stage={run.layers_per_stage} must be {pp} numbers with the sum {num_layers}")
@@ -240,6 +245,9 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
     if "nanotron" in run.source.lower():
         return balanced_layers(run, num_layers, pp)
     base, extra = divmod(num_layers, pp)
+    if run.vpp > 1 < pp and num_layers % (pp * run.vpp) and (num_layers + 2) % (pp * run.vpp) == 0:
+        whole = (num_layers + 2) // pp
+        return (whole - 1, *(whole,) * (pp - 2), whole - 1)
     return tuple(base + (stage < extra) for stage in range(pp))
 
 

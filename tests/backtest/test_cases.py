@@ -12,6 +12,7 @@ from pipette_opt.backtest.cases import (
     num_microbatches,
     run_model,
     run_training,
+    stage_layers,
     with_stack,
 )
 from pipette_opt.read.runs import MeasuredRun, find_run_gpu
@@ -170,6 +171,15 @@ def test_amp_s_boundaries() -> None:
     notes = "homogeneous.txt; stage boundaries [0,9,15,21,30]; cost 1.28"
     made = case(measured_run(tp=1, pp=4, dp=4, notes=notes))
     assert made.config.layers_per_stage == (7, 6, 6, 5)
+
+
+def test_chunks_make_room_for_embedding_and_head() -> None:
+    """126 layers in eight chunks of eight stages are 128 with embedding and head; 128 are even, 125 are neither."""
+    run = measured_run(num_gpus=64, tp=8, pp=8, dp=1, vpp=8)
+    assert stage_layers(run, 126, 8) == (15, *(16,) * 6, 15)
+    assert stage_layers(run, 128, 8) == (16,) * 8
+    assert stage_layers(run, 125, 8) == (*(16,) * 5, *(15,) * 3)
+    assert stage_layers(measured_run(num_gpus=64, tp=8, pp=8, dp=1), 126, 8) == (*(16,) * 6, 15, 15)
 
 
 def test_balanced_layers_make_room_for_the_head() -> None:
