@@ -108,7 +108,10 @@ def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
 
 
 def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
-    """A row of the tables with the model's sizes, and what the vendor's recipes have: flash, sequence parallelism."""
+    """
+    A row of the tables with the model's sizes, and what the vendor's recipes have: fused attention, sequence
+    parallelism, experts that tensor ranks do not split.
+    """
     assert run.tp is not None
     columns = {
         "gated_linear_unit": str(model.gated_linear_unit),
@@ -119,7 +122,7 @@ def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
     }
     if model.num_experts is not None:
         names = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
-        columns |= {name: str(getattr(model, name)) for name in names} | {"ep": _expert_degree(run)}
+        columns |= {name: str(getattr(model, name)) for name in names} | {"ep": _expert_degree(run), "etp": "1"}
     return replace(
         on_hosts(run, run.extra | columns),
         model=f"{run.model}, {run.gpu_name} {run.precision or 'bf16'}",
