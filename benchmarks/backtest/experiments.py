@@ -175,13 +175,13 @@ EXPERIMENTS = (
         name="MLPerf: GPT-3 175B on 64-768 H100 and B200, judged on Llama 3.1 405B, H100, H200 and GB200",
         file="mlperf_training.csv",
         split=vendor.mlperf,
-        why_bad="H100 is predicted 16-17 % too slow, H200 5 % too fast to 7 % too slow, GB200 27-29 % too fast. The runs that "
-        "are fitted have one model, one tensor and pipeline size, and three rows on the newer chips; the same job took "
-        "9 % less a round later, and micro-batches of two less than of one. The fit explains that by waits of the hosts, which on the larger "
-        "layers of the judged model hide on GB200 and not on H100, where each tensor group has eight ranks. Without "
-        "such waits the three would be 1 % off, 3 to 10 % too fast and 23-26 % too fast; that was "
-        "tried after the judged rows were seen, so it is not used. What the rows do not say (overlap of tensor "
-        "communication, graphs, attention in 8 bits) is taken as none",
+        why_bad="H100 is predicted 16-17 % too slow, H200 5 % too fast to 7 % too slow, GB200 27-29 % too fast. The "
+        "runs that are fitted have one model, one tensor and pipeline size, and three rows on the newer chips; the "
+        "same job took 9 % less a round later, and micro-batches of two less than of one. The fit explains that by "
+        "waits of the hosts, which on the larger layers of the judged model hide on GB200 and not on H100, where "
+        "each tensor group has eight ranks. Without such waits the three would be 1 % off, 3 to 10 % too fast and "
+        "23-26 % too fast; that was tried after the judged rows were seen, so it is not used. What the rows do not "
+        "say (overlap of tensor communication, graphs, attention in 8 bits) is taken as none",
         target="",
         node_bytes_per_s=8 * 50e9,
     ),
@@ -189,12 +189,12 @@ EXPERIMENTS = (
         name="Vendor's tables: dense models up to 175B, judged on Llama 3.1 405B",
         file="nvidia_perf_tables.csv",
         split=vendor.dense,
-        why_bad="Tuned runs, one for each model and GPU, of seven releases. In 8 bits 10 % too fast to 20 % too slow; in 16 "
-        "bits, of which the fit has four rows, from 14 % too fast (GB200) to 30 % too slow (H100). The fit takes two "
-        "constants where they cannot be, all of the peak for products in 16 bits and three times the nominal links "
-        "of a host, as the recipes hide communication that the rows do not tell of. Shards of the optimizer, "
-        "gradients and parameters (FSDP) are in the fit and within 5 % but for one row. Rows in 4 bits are left out. "
-        "Under the shipped stack the same rows are 4 to 28 % too fast in 8 bits",
+        why_bad="Tuned runs, one for each model and GPU, of seven releases. In 8 bits 10 % too fast to 20 % too "
+        "slow; in 16 bits, of which the fit has four rows, from 14 % too fast (GB200) to 30 % too slow (H100). The "
+        "fit takes two constants where they cannot be, all of the peak for products in 16 bits and three times the "
+        "nominal links of a host, as the recipes hide communication that the rows do not tell of. Shards of the "
+        "optimizer, gradients and parameters (FSDP) are in the fit and within 5 % but for one row. Rows in 4 bits "
+        "are left out. Under the shipped stack the same rows are 4 to 28 % too fast in 8 bits",
         target="",
         node_bytes_per_s=8 * 50e9,
     ),
@@ -202,12 +202,12 @@ EXPERIMENTS = (
         name="Vendor's tables: mixtures on 8-64 GPUs, judged on Qwen3 235B on 256",
         file="nvidia_perf_tables.csv",
         split=vendor.experts,
-        why_bad="The judged model in the two newest releases takes a quarter to a third less than two releases before with "
-        "the same layout (GB200 17.8 and 23.1 s), and the fit, which knows no releases, lies between: these are "
-        "40-66 % too slow, the others 12 % too fast to 38 % too slow, on H100 2-9 %. Constants come from GPT-OSS, whose "
-        "layers take longer than what is counted (below), and from runs on one host; recomputation, graphs and overlap "
-        "of exchanges with work are not in the rows. Other mixtures of the tables have latent attention (DeepSeek, "
-        "Kimi) or state spaces (Nemotron), which no model here has",
+        why_bad="The judged model in the two newest releases takes a quarter to a third less than two releases "
+        "before with the same layout (GB200 17.8 and 23.1 s), and the fit, which knows no releases, lies between: "
+        "these are 40-66 % too slow, the others 12 % too fast to 38 % too slow, on H100 2-9 %. Constants come from "
+        "GPT-OSS, whose layers take longer than what is counted (its own section), and from runs on one host; "
+        "recomputation, graphs and overlap of exchanges with work are not in the rows. Other mixtures of the tables "
+        "have latent attention (DeepSeek, Kimi) or state spaces (Nemotron), which no model here has",
         target="",
         node_bytes_per_s=8 * 50e9,
     ),
