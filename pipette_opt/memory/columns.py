@@ -23,7 +23,10 @@ Seen on H100 with nanotron, as are the next two: more tensor ranks wait for each
 the first one more passes before it must wait.
 """
 
-BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -1.0, 0.25
+BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -2.0, 0.25
+
+PILE_LAYERS = 4.0
+"""Layers of a stage with which its pipeline's late buffers are 1 / sqrt(2) of the most there can be."""
 
 STEP_FITS = 1.4
 """Largest matrix of a layer in fp32 over the largest activation at which half of the gradients find a freed block."""
@@ -115,8 +118,11 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
     again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
     logits = table.last * table.tokens * table.vocab
+    late = gathered * (1 + 1 / table.tensor)  # what is scattered or gathered waits as well, in one piece for each rank
+    deep = table.chunk_layers / np.hypot(table.chunk_layers, PILE_LAYERS)
     flows = np.where(inside | (facts.replicas == 1), 1.0, 1 / (1 + (table.tokens / WIRE_TOKENS) ** 2))
     return {
+        "attention_copies": passes * table.element * table.tokens * (table.query + 2 * table.key_value),
         "norm_bytes": 2 * passes * table.tokens / table.shards * table.hidden * facts.unfused_norm,
         "score_bytes": scores * facts.unfused_softmax,
         "fused_score_bytes": scores * (1 - facts.unfused_softmax),
@@ -127,8 +133,8 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
         "table_bytes": table.first * table.largest_table,
         "gathered_buffers": gathered,
         "gathered_per_layer": gathered * passes * (table.shards > 1),
-        "run_ahead_buffers": gathered * (facts.pipeline == 1) * flows,
-        "pile_up_buffers": gathered * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),
+        "run_ahead_buffers": late * (facts.pipeline == 1) * flows,
+        "pile_up_buffers": late * deep * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),
     }
 
 

@@ -58,6 +58,9 @@ class Framework:
         Per parameter, with a sharded optimizer: the same while the step runs, when activations are gone.
     activations
         Stored activations beyond those counted, as a share: unfused gates, other kernels.
+    attention_copies
+        Query, keys and values of every layer and pass in flight, held once more, as a share: where they are views of
+        one buffer that the backward pass keeps (nanotron's ``permute(...).contiguous()`` of all three).
     fragments
         Gaps between stored activations, as a share of them; closed when memory is short.
     norm_bytes
@@ -117,6 +120,7 @@ class Framework:
     step_bytes: float = 0.0
     step_state_bytes: float = 0.0
     activations: float = 0.0
+    attention_copies: float = 0.0
     fragments: float = 0.0
     norm_bytes: float = 8.0
     score_bytes: float = 4.0
@@ -195,6 +199,7 @@ COLUMNS = (
     "step_bytes",
     "step_state_bytes",
     "activations",
+    "attention_copies",
     "fragments",
     "norm_bytes",
     "score_bytes",
@@ -224,6 +229,7 @@ UNSEEN = ("loss_spare_bytes", *OUTSIDE)
 KINDS: Mapping[str, tuple[str, ...]] = {
     "activation_spread": (
         "activations",
+        "attention_copies",
         "fragments",
         "norm_bytes",
         "score_bytes",
