@@ -24,7 +24,7 @@ SPREADS = {
     "step_bytes": 3.0,
     "step_state_bytes": 10.0,
     "activations": 0.4,
-    "attention_copies": 1.0,
+    "attention_copies": 0.5,
     "fragments": 0.3,
     "norm_bytes": 6.0,
     "score_bytes": 4.0,

@@ -217,7 +217,7 @@ COLUMNS = (
 )
 """Constants in which the memory of a stage is linear."""
 
-RETURNED = ("step_bytes", "fragments", "pile_up_buffers")
+RETURNED = ("step_bytes", "fragments")
 """Columns whose blocks the allocator returns when memory is short."""
 
 OUTSIDE = ("group_gib",)
