@@ -179,7 +179,7 @@ def _no_more(one: MeasuredRun, other: MeasuredRun) -> bool:
 
 def on_full_device(framework: Framework, pairs: Sequence[Pair]) -> list[Pair]:
     """Rows that would take more than there is, and would not without what the allocator can take back."""
-    back = replace(framework, run_ahead_buffers=0.0)
+    back = replace(framework, run_ahead_buffers=0.0, pile_up_buffers=0.0)
     found = []
     for run, memory in pairs:
         least = predict_memory(back, memory)

@@ -2,10 +2,10 @@
 Fit the constants of a stack to measured runs: peaks where they were measured, and whether runs had enough memory.
 
 A penalised likelihood. A peak says what its stage takes, within a relative error under a Huber loss, and that a device
-has as much; a run that died,
-or did not, says on which side of the device's memory the largest need lies (a probit with a share of labels that mean
-nothing, as jobs fail for many reasons). Every constant has a prior around the starting stack, so that five runs move
-what they can tell and leave the rest. How wrong predictions are is learnt from runs left out (:mod:`spread`).
+has as much; a run that died, or did not, says on which side of the device's memory the largest need lies (a probit with
+a share of labels that mean nothing, as jobs fail for many reasons). Every constant has a prior around the starting
+stack, so that five runs move what they can tell and leave the rest. How wrong predictions are is learnt from runs left
+out (:mod:`spread`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,8 +68,7 @@ LIMIT_GIB = 0.1
 """A peak is at most what there is, within so much."""
 
 FEWEST_PEAKS = 3
-TYPICAL_SPREAD = 0.03
-SMALLEST_SPREAD, LARGEST_SPREAD = 0.015, 0.3
+TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
 
 MOST_STEPS, MOST_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
@@ -162,36 +161,43 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
     needs = columns @ (constants * NEEDED)
     fullest = int(needs.argmax())
     rows = columns[run.measured_rows]
-    room = max(usable - float((rows @ (constants * HIDDEN)).max()), 0.0)
-    taken, seen = _taken(rows, constants, room)
+    room = max(usable - float((rows @ (constants * HIDDEN)).max()), 1e-3)
+    widths = framework.widths(rows, constants * SHOWN, run.num_gpus)
+    taken, seen = _taken(rows, constants, room, widths)
     more = 1.0
     if run.other_columns is not None and not framework.largest_job:
-        more = max(_taken(run.other_columns[run.measured_rows], constants, room)[0] / taken, 1.0)
+        more = max(_taken(run.other_columns[run.measured_rows], constants, room, widths)[0] / taken, 1.0)
     return RunMemory(
         taken_gib=taken,
         needed_gib=float(needs[fullest]),
         usable_gib=usable,
-        taken_spread=float(framework.widths(rows[seen], constants * SHOWN, run.num_gpus)),
+        taken_spread=float(widths[seen]),
         needed_spread=float(framework.widths(columns[fullest], constants * NEEDED, run.num_gpus)),
         shift=framework.shift if run.num_gpus > framework.largest_job > 0 else 1.0,
         more=more,
     )
 
 
-def _taken(rows: FloatArray, constants: FloatArray, usable: float) -> tuple[float, int]:
+def _taken(rows: FloatArray, constants: FloatArray, usable: float, widths: FloatArray) -> tuple[float, int]:
     """
     What the fullest of some rows shows on a device that has so much, and which row that is.
 
     As much as it would take, if there is room; without the leftovers of the step, if there is room then. Else the
     allocator returned blocks, once or again and again, and the reserved memory that a later iteration shows is
-    anything between what was in use at the last return and all there is. The geometric middle is said, since errors are
+    anything between what was in use at the last return and all there is: the geometric middle, since errors are
     relative. What was in use lies between the most that is kept, if that return was the only one, and the least of an
-    iteration, its end. What cannot be at all is said as it is.
+    iteration, its end. What cannot be at all is shown as it is.
+
+    Whether there is room is known to the width of each row only: the mean logarithm of what may be shown.
     """
     total, stepped, kept = (rows @ (constants * mask) for mask in (SHOWN, _STEPPED, _KEPT))
-    in_use = kept.min() + (kept - kept.min()) * np.minimum(usable / np.maximum(total, 1e-3), 1.0)
-    returned = np.where(kept > SURELY_OUT * usable, kept, np.sqrt(np.minimum(in_use, usable) * usable))
-    taken = np.where(total <= usable, total, np.where(stepped <= usable, stepped, returned))
+    sizes = np.maximum([total, stepped, kept], 1e-3)
+    in_use = kept.min() + (kept - kept.min()) * np.minimum(usable / sizes[0], 1.0)
+    chances = -np.diff(
+        [np.ones(len(rows)), *normal_beyond(np.log(usable / sizes) / widths), np.zeros(len(rows))], axis=0
+    )
+    shown = np.minimum([sizes[0], sizes[1], np.sqrt(np.minimum(in_use, usable) * usable), sizes[2]], usable)
+    taken = np.where(kept > SURELY_OUT * usable, kept, np.exp((chances * np.log(shown)).sum(axis=0)))
     fullest = int(taken.argmax())
     return float(taken[fullest]), fullest
 
@@ -207,10 +213,7 @@ def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0
 
     The spread is that of the peaks; where there are none, the one under which the labels are likeliest.
 
-    Parameters
-    ----------
-    doubt
-        Standard deviations of the priors, as a factor over ``SPREADS``; must be positive.
+    ``doubt`` widens the priors: their standard deviations as a factor over ``SPREADS``; must be positive.
     """
     has_peaks = sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
     framework = _alternate(runs, base, doubt, has_peaks)

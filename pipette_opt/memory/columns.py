@@ -118,7 +118,7 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
     again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
     logits = table.last * table.tokens * table.vocab
-    late = gathered * (1 + 1 / table.tensor)  # what is scattered or gathered waits as well, in one piece for each rank
+    late = gathered * (1 + 1 / table.tensor)  # whole, and the piece that a rank scatters from it or gathers it from
     deep = table.chunk_layers / np.hypot(table.chunk_layers, PILE_LAYERS)
     flows = np.where(inside | (facts.replicas == 1), 1.0, 1 / (1 + (table.tokens / WIRE_TOKENS) ** 2))
     return {

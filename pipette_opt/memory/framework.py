@@ -2,9 +2,10 @@
 What a software stack adds to the counted tensors: a handful of named constants.
 
 Two numbers come of them. What a stage *takes* is what a measurement shows: it includes blocks that the caching
-allocator holds only because nobody asked for them (outputs of collectives behind which the host ran ahead, leftovers of
-the optimizer step, gaps). What it *needs* leaves these out, since the allocator returns them before it fails; running
-out of memory is judged by the need.
+allocator holds only because nobody asked for them (leftovers of the optimizer step, gaps). What it *needs* leaves these
+out, since the allocator returns them before it fails; running out of memory is judged by the need. Outputs of
+collectives behind which the host ran ahead are needed: by the book the allocator waits for them, but jobs that filled
+their devices with them died.
 
 A stage has two moments, one row each: the passes, with activations, and the optimizer step, without.
 """
@@ -59,8 +60,8 @@ class Framework:
     activations
         Stored activations beyond those counted, as a share: unfused gates, other kernels.
     attention_copies
-        Query, keys and values of every layer and pass in flight, held once more, as a share: where they are views of
-        one buffer that the backward pass keeps (nanotron's ``permute(...).contiguous()`` of all three).
+        Query, keys and values of every layer and pass in flight, held once more, as a share: where the product that all
+        three are cut from stays until the backward pass.
     fragments
         Gaps between stored activations, as a share of them; closed when memory is short.
     norm_bytes
@@ -84,11 +85,11 @@ class Framework:
     gathered_per_layer
         The same for each layer and pass in flight, where gathered inputs are kept and not gathered again.
     run_ahead_buffers
-        The same without a pipeline: outputs of collectives that wait for their turn while the host runs ahead, as many
-        as the queue of launches holds (1024 kernels, some 20 for each).
+        The same without a pipeline, each with the piece of it that a rank keeps: what collectives read and write waits
+        for its turn while the host runs ahead, as many as the queue of launches holds (1024 kernels, some 20 for each).
     pile_up_buffers
         The same with a pipeline, where hosts are ahead of busy GPUs, or all of the job is on one host, whose pipeline
-        has no network to wait for; returned when memory is short.
+        has no network to wait for; fewer where the stage has few layers.
     group_gib
         NCCL's buffers of each group of several ranks (tensor, data with context, pipeline), with A100's NVLink inside
         the hosts; as many times that as the link is faster, up to NCCL's most channels. No measurement of tensors shows
