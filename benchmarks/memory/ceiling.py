@@ -10,7 +10,7 @@ import datetime
 import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import NormalDist
@@ -23,6 +23,7 @@ from pipette_opt.backtest.memory_ceiling import (
     OUR_FIT,
     Pair,
     Twin,
+    furthest_off,
     hindsight,
     labelled_room,
     least_refusals,
@@ -36,13 +37,12 @@ from pipette_opt.backtest.memory_evaluation import SPLITS, Split, measured_folde
 from pipette_opt.files import write_atomically
 from pipette_opt.memory.calibration import predict_memory
 from pipette_opt.memory.framework import Framework
-from pipette_opt.memory.spread import fit_framework
+from pipette_opt.memory.spread import fit_framework, oom_probability
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.units import GIB
 
 SWEEP, LABELS = SPLITS[1], SPLITS[2]
-
 SPREADS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
 
 WORST = 10
@@ -156,6 +156,8 @@ def report(splits: Sequence[Judged], folder: Path, max_oom_risk: float) -> str:
         _table(_twin_rows(found)),
         "A twin is one measurement and scatters itself: were all scatter normal and alike, whoever knew the mean of "
         "all repetitions would be off by the twin's error over the square root of two.",
+        f"## The jobs furthest off\n\n{_worst_text(sweep, max_oom_risk)}",
+        _table(_worst_rows(sweep, found)),
         f"## Jobs that lived although jobs with no more to hold died\n\n{_reversal_text(sweep)}",
         _table(_reversal_rows(sweep)),
         FULL_TEXT,
@@ -204,6 +206,37 @@ def _twin_rows(found: Sequence[Twin]) -> list[Row]:
                 }
             )
     return rows
+
+
+def _worst_text(sweep: Judged, max_oom_risk: float) -> str:
+    errors = [error for error, _ in furthest_off(sweep.ours, sweep.judged)]
+    said = [(run, predict_memory(sweep.ours, memory)) for run, memory in sweep.judged if memory.ran_out is False]
+    refused = [run.tp for run, memory in said if oom_probability(memory) > max_oom_risk]
+    return (
+        f"Of the mean error of ours, {np.mean(errors):.2%}, {sum(errors[:WORST]) / len(errors):.2%} are the {WORST} "
+        f"jobs below; the mean of the {len(errors) - WORST} others is {np.mean(errors[WORST:]):.2%}. Beside them what "
+        "their twins were measured to take, where they have one, and what ours would say were no host ahead of its "
+        "GPU: they are jobs on full devices, or their hosts were ahead, or were not, where jobs of 8 and 16 GPUs say "
+        f"otherwise. No smaller job has 32 tensor ranks; of the {len(refused)} false alarms {refused.count(32)} have."
+    )
+
+
+def _worst_rows(sweep: Judged, found: Sequence[Twin]) -> list[Row]:
+    behind = replace(sweep.ours, run_ahead_buffers=0.0, pile_up_buffers=0.0)
+    of_twins = {id(twin.run): f"{twin.twin_gib:.1f}" for twin in found}
+    worst = furthest_off(sweep.ours, sweep.judged)
+    return [
+        {
+            "job": f"{_configuration(run)}, ZeRO {run.zero_stage}",
+            "iteration, s": f"{run.iter_time_s or 0:.1f}",
+            "peak, GiB": f"{memory.peak_gib or 0:.1f}",
+            "ours": f"{predict_memory(sweep.ours, memory).taken_gib:.1f}",
+            "no host ahead": f"{predict_memory(behind, memory).taken_gib:.1f}",
+            "twin": of_twins.get(id(run), ""),
+            "adds to the mean": f"{error / len(worst):.2%}",
+        }
+        for error, (run, memory) in worst[:WORST]
+    ]
 
 
 def _reversal_text(sweep: Judged) -> str:

@@ -208,6 +208,13 @@ def hindsight(judged: Sequence[MemoryRun], base: Framework) -> dict[str, Framewo
     return found
 
 
+def furthest_off(framework: Framework, pairs: Sequence[Pair]) -> list[tuple[float, Pair]]:
+    """Every row with a peak and its relative error, the largest first."""
+    measured = [(run, memory) for run, memory in pairs if memory.peak_gib is not None]
+    errors = relative_errors(framework, [memory for _, memory in measured]).tolist()
+    return sorted(zip(errors, measured, strict=True), key=lambda one: -one[0])
+
+
 def relative_errors(framework: Framework, runs: Sequence[MemoryRun]) -> FloatArray:
     """``abs(predicted / measured - 1)`` of every run with a peak."""
     pairs = [(predict_memory(framework, run).taken_gib, run.peak_gib) for run in runs if run.peak_gib is not None]

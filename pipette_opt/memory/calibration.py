@@ -100,10 +100,8 @@ class MemoryRun:
         Whether the job ran out of memory; ``None`` if nobody knows.
     group
         Runs of one group are left out together.
-    num_gpus
-        Of the whole job.
-    version
-        Of the stack; empty if nobody says.
+    num_gpus, version
+        Of the whole job, and of the stack; empty if nobody says.
     formula_gib
         The closed formula alone, of the measured stages and of the fullest one; for comparison.
     other_columns

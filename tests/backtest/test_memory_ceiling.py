@@ -12,6 +12,7 @@ from pipette_opt.backtest.memory_ceiling import (
     OUR_FIT,
     STATIC_COLUMN,
     Pair,
+    furthest_off,
     hindsight,
     labelled_room,
     least_refusals,
@@ -106,6 +107,14 @@ def test_a_full_device_has_what_could_be_taken_back(name: str, counted: float, f
     memory.columns[0, COLUMNS.index(name)] = 1.0
     framework = replace(BARE, **{name: 20.0})  # type: ignore[arg-type]
     assert len(on_full_device(framework, [(run, memory)])) == found
+
+
+def test_rows_furthest_off_come_first() -> None:
+    """Twenty counted: of peaks of 25, 16 and 20 the second is off by a quarter; a row without a peak has no error."""
+    rows = [pair(mbs=1, peak=peak) for peak in (25.0, 16.0, 20.0, None)]
+    found = furthest_off(BARE, rows)
+    assert [error for error, _ in found] == pytest.approx([0.25, 0.2, 0.0], abs=1e-5)
+    assert [memory.peak_gib for _, (_, memory) in found] == [16.0, 25.0, 20.0]
 
 
 def test_hindsight_is_no_worse_than_the_fit_it_starts_from() -> None:

@@ -62,6 +62,8 @@ def test_units_weigh_what_they_say() -> None:
     assert found["step_bytes"].tolist() == [0.0, 0.0]
     assert found["gathered_buffers"].tolist() == pytest.approx([4096 * 1024 * 2 / GIB] * 2)
     assert found["gathered_per_layer"].tolist() == pytest.approx([8 * 4096 * 2048 / GIB, 4 * 4096 * 2048 / GIB])
+    # Query, keys and values have 512 elements a token and rank each.
+    assert found["attention_copies"].tolist() == pytest.approx([8 * 2 * 4096 * 1536 / GIB, 4 * 2 * 4096 * 1536 / GIB])
     assert found["run_ahead_buffers"].tolist() == [0.0, 0.0]
     assert found["logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / 2 / GIB])
     assert found["whole_logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / GIB])
@@ -92,7 +94,8 @@ def test_unfused_norms_and_recomputation() -> None:
     """Unfused norms weigh two inputs a layer and pass; with recomputed layers none."""
     unfused = replace(TRAINING, fused_norm=False)
     assert columns(training=unfused)["norm_bytes"][1] * GIB == pytest.approx(2 * 4 * 2048 * 1024)
-    assert columns(replace(CONFIG, recompute_granularity="full"), unfused)["norm_bytes"].tolist() == [0.0, 0.0]
+    recomputed = columns(replace(CONFIG, recompute_granularity="full"), unfused)
+    assert recomputed["norm_bytes"].tolist() == recomputed["attention_copies"].tolist() == [0.0, 0.0]
 
 
 def test_the_step_has_no_activations() -> None:
