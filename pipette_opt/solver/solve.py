@@ -13,6 +13,7 @@ from pipette_opt.solver.known import Known, OnProgress
 from pipette_opt.solver.merging import Merging
 from pipette_opt.solver.modelling import Modelling
 from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.racking import Racking
 from pipette_opt.solver.refining import Refine, Refining
 from pipette_opt.solver.searching import Searching, is_large
 
@@ -70,7 +71,10 @@ def solve(
         known.offer(solution)
     with _improving(known, improve):
         refining = Refining(known, refine)
-        _work(known, _Engines(Counting(known, refining), Merging(known, refining), Searching(known), Modelling(known)))
+        engines = _Engines(
+            Counting(known, refining), Racking(known), Merging(known, refining), Searching(known), Modelling(known)
+        )
+        _work(known, engines)
     return known.result()
 
 
@@ -111,6 +115,7 @@ class _Engines(NamedTuple):
     """Whatever proves something, with what it has begun."""
 
     counting: Counting
+    racking: Racking
     merging: Merging
     searching: Searching
     modelling: Modelling
@@ -143,8 +148,10 @@ def _bound(known: Known, engines: _Engines) -> None:
     while not known.is_over:
         ranked = known.open_candidates()
         able = [index for index in ranked if engines.searching.is_chain(index) or engines.counting.suits(index)]
-        if len(able) == 1 and not is_large(known.data.candidates[able[0]]) and not engines.searching.is_chain(able[0]):
-            return  # few cells are searched at once
+        if len(able) == 1 and not engines.searching.is_chain(able[0]):
+            few = not is_large(known.data.candidates[able[0]])
+            if few or engines.racking.suits(able[0]):
+                return  # few cells are searched at once, and racks tell more than rows
         left = [index for index in able if index not in tried]
         if not left or left[0] != ranked[0]:
             return
@@ -190,9 +197,15 @@ def _small_turn(index: int, number: int, known: Known, engines: _Engines) -> Non
 
 
 def _large_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
-    """At first a look by search; patterns of classes as long as they raise the bound; else the search, and counts."""
+    """
+    At first a look by search, then racks, to their end.
+
+    Patterns of classes as long as they raise the bound; else the search, and counts.
+    """
     if _is_due(index, known) and engines.searching.is_quick(index):
         engines.searching.search(index, number)
+    if _is_due(index, known) and engines.racking.suits(index):
+        engines.racking.search(index, number)
     if _is_due(index, known) and engines.merging.suits(index) and engines.merging.search(index, number):
         return
     if not (_is_due(index, known) and engines.searching.suits(index)):
