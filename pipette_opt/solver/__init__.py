@@ -56,6 +56,9 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
   has counts and no objective, so its proofs are of integers. Costs of classes that differ by little are first taken
   for the least of them, so that equal racks are seen to be equal. What counts are found is made a placement and
   annealed: on many hosts this is where good placements come from;
+- racks and kinds of hosts (:mod:`~pipette_opt.solver.racks`), on grids of 41 to 80 cells: the rack and the kind of each
+  cell, each column with its own period; a link costs the least of its two kinds, inside a rack or across. The order of
+  the rings is left out. One model without relaxation refutes a ceiling for a range of periods;
 - patterns of classes (:mod:`~pipette_opt.solver.merged`): the joint model with classes for hosts, each in as many cells
   as it has members. Columns and the order of the rings are kept, only which host is meant is not, so this tells more
   than counts, of any candidate, but takes longer. Below the incumbent nothing is minimised where grids are large:
@@ -65,7 +68,7 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done;
 what any engine proves about one counts for all others. What is chosen by itself: bounds without a search for all;
 single columns out of a few hosts are left to the search of a chain; of the others, those with more than a few cells
-get rows of classes, most promising first, then patterns of classes, the search of a grid and the model in turn, with
+get rows of classes, most promising first (or racks, where these apply, if there is only one), then patterns of classes, the search of a grid and the model in turn, with
 slices of time that double, except that grids of more than :data:`~pipette_opt.solver.counting.LARGE_CELLS` cells are
 not left to the model where the search applies, nor, after a first look, to the search while patterns still raise the
 bound. The log (``INFO``) says what each engine proved and in what time.

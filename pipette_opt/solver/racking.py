@@ -1,12 +1,11 @@
 """Searches by racks and kinds of hosts, one for each candidate, that go on where they were."""
 
-from pipette_opt.solver.counting import LARGE_CELLS
 from pipette_opt.solver.known import Known
 from pipette_opt.solver.racks.search import RackSearch, has_racks
 from pipette_opt.solver.racks.structure import find_racks
 
-MOST_CELLS = 80
-"""Cells above which rows tell more in the same time."""
+FEWEST_CELLS, MOST_CELLS = 41, 80
+"""Cells below which patterns of classes, and above which rows, tell more in the same time."""
 
 SHARE = 0.8
 """Of the time left, what a search takes before others have a turn."""
@@ -29,7 +28,7 @@ class Racking:
     def suits(self, index: int) -> bool:
         """Whether a large candidate has racks that are not yet searched to their end."""
         known, candidate = self.known, self.known.data.candidates[index]
-        if not known.params.decomposes or not LARGE_CELLS < candidate.num_cells <= MOST_CELLS:
+        if not known.params.decomposes or not FEWEST_CELLS <= candidate.num_cells <= MOST_CELLS:
             return False
         if index not in self.begun:
             racks = find_racks(known.data, candidate) if has_racks(candidate) else None
