@@ -68,7 +68,8 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done;
 what any engine proves about one counts for all others. What is chosen by itself: bounds without a search for all;
 single columns out of a few hosts are left to the search of a chain; of the others, those with more than a few cells
-get rows of classes, most promising first (or racks, where these apply, if there is only one), then patterns of classes, the search of a grid and the model in turn, with
+get rows of classes, most promising first (or racks, where these apply, if there is only one), then patterns of
+classes, the search of a grid and the model in turn, with
 slices of time that double, except that grids of more than :data:`~pipette_opt.solver.counting.LARGE_CELLS` cells are
 not left to the model where the search applies, nor, after a first look, to the search while patterns still raise the
 bound. The log (``INFO``) says what each engine proved and in what time.
