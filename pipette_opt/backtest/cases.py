@@ -92,8 +92,7 @@ def make_case(
         model = run_model(run)
         training = run_training(run, fused_norm=fused_norm)
         config = run_config(run)
-        microbatches = config.num_microbatches(training.global_batch_size)
-        check_interleaving(config.pipeline_model_parallel_size, microbatches, config.num_chunks)
+        config.num_microbatches(training.global_batch_size)
         _check_precision(run)
         check_experts(model, training, config)
         spec = cluster or assumed_cluster(run, run.gpu, stack)
@@ -110,10 +109,14 @@ def make_case(
 
 def untimed(case: Case) -> str:
     """Why the run's time is not known, though its memory may be; empty if it is."""
+    config = case.config
     try:
-        check_timed(case.instance.model, case.config)
+        check_timed(case.instance.model, config)
+        check_interleaving(config.pipeline_model_parallel_size, num_microbatches(case), config.num_chunks)
     except InputError as error:
         return error.problem.rstrip(".")
+    except ValueError as error:
+        return str(error).rstrip(".")
     return ""
 
 

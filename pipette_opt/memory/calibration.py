@@ -190,7 +190,7 @@ def _taken(rows: FloatArray, constants: FloatArray, usable: float, widths: Float
     """
     total, stepped, kept = (rows @ (constants * mask) for mask in (SHOWN, _STEPPED, _KEPT))
     sizes = np.maximum([total, stepped, kept], 1e-3)
-    in_use = kept.min() + (kept - kept.min()) * np.minimum(usable / sizes[0], 1.0)
+    in_use = np.maximum(kept.min() + (kept - kept.min()) * np.minimum(usable / sizes[0], 1.0), 1e-3)
     chances = -np.diff(
         [np.ones(len(rows)), *normal_beyond(np.log(usable / sizes) / widths), np.zeros(len(rows))], axis=0
     )
