@@ -13,6 +13,7 @@ from pipette_opt.backtest.cases import (
     run_model,
     run_training,
     stage_layers,
+    untimed,
     with_stack,
 )
 from pipette_opt.read.runs import MeasuredRun, find_run_gpu
