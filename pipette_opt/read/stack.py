@@ -1,6 +1,6 @@
 """Constants of a software stack from, and to, a YAML file."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,7 +11,7 @@ from pipette_opt.files import write_atomically
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.shipped import shipped_path
-from pipette_opt.specs import StackSpec
+from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.stack import CONSTANTS, OTHERS
 
@@ -39,8 +39,8 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
         name: data.whole(name) if name in whole else _constant(data, name) for name in CONSTANTS if data.has(name)
     }
     try:
-        return StackSpec(
-            **values,
+        return replace(
+            DEFAULT_STACK.with_constants(values),
             name=data.text("name", path.stem),
             source=data.text("source", ""),
             fitted=_mapping(data, "fitted"),

@@ -17,7 +17,7 @@ class StackSpec:
     best_matmul
         Share of the dense peak that a large matrix product attains.
     best_matmul_fp8
-        The same of the fp8 peak, for operands in fp8.
+        The same of the fp8 peak, for operands in fp8; follows ``best_matmul`` where only that is told.
     best_attention_forward, best_attention_backward
         The same for fused attention of the second version, which also does the softmax.
     flash1
@@ -174,7 +174,10 @@ class StackSpec:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
 
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
-        """A copy with some constants changed."""
+        """A copy with some constants changed; ``best_matmul_fp8`` keeps its ratio where only ``best_matmul`` is."""
+        if "best_matmul" in values and "best_matmul_fp8" not in values:
+            share = self.best_matmul_fp8 * values["best_matmul"] / self.best_matmul
+            values = {**values, "best_matmul_fp8": min(share, 1.0)}
         return replace(self, **values)  # type: ignore[arg-type]
 
 

@@ -66,6 +66,13 @@ def test_it_finds_a_stack_and_extrapolates() -> None:
     assert fit.stack.best_matmul == pytest.approx(0.6, rel=0.1)
 
 
+def test_runs_in_16_bits_leave_fp8_twice_as_fast_at_most() -> None:
+    """Nothing tells of products in fp8, so that they keep their ratio to the others; runs in fp8 would say it."""
+    fit = calibrate_runs(runs_of(TRUTH, shapes((8,), 2048)), DEFAULT_STACK, validate=False).stack
+    assert fit.best_matmul < 0.7
+    assert fit.best_matmul_fp8 == pytest.approx(fit.best_matmul)
+
+
 def test_few_runs_move_little() -> None:
     """Five runs as the starting stack has them leave it where it was, and a note says that five are few."""
     seen = runs_of(DEFAULT_STACK, shapes((8,), 2048)[:5])

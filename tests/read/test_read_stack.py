@@ -88,6 +88,16 @@ def test_old_files_lack_what_came_later(tmp_path: Path) -> None:
     assert (stack.flush_s, stack.refill_s, stack.refill_s_per_billion, stack.refill_half_gpus) == (0.5, 3.0, 0.0, 0.0)
 
 
+def test_a_stack_that_says_nothing_of_fp8(tmp_path: Path) -> None:
+    """Its products in fp8 are as far below the default as the others; a share is never above 1."""
+    path = tmp_path / "old.yaml"
+    for share, expected in ((0.4, 0.4), (1.0, 1.0)):
+        path.write_text(f"best_matmul: {share}\n")
+        assert read_stack(path).best_matmul_fp8 == pytest.approx(expected)
+    path.write_text("best_matmul: 0.4\nbest_matmul_fp8: 0.7\n")
+    assert read_stack(path).best_matmul_fp8 == 0.7
+
+
 def test_unknown_names_are_refused() -> None:
     """With what there is."""
     with pytest.raises(InputError, match=r"neither a .yaml file nor shipped.*Shipped: megatron-core"):
