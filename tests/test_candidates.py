@@ -84,6 +84,11 @@ EDGES = [
         (MOE | {"moe_ffn_hidden_size": 1000 * 4}, {"fp8": True}, {"tp": 4, "sequence_parallel": True}),
         {"expert_tensor_parallel_size": 1},
     ),
+    (
+        "fp8 shapes",
+        (MOE | {"moe_shared_expert_intermediate_size": 4000}, {"fp8": True}, {"tp": 4, "sequence_parallel": True}),
+        {"tp": 2},
+    ),
 ]
 
 
@@ -93,6 +98,14 @@ def test_both_sides_of_each_rule(rule: str, broken: tuple[dict, dict, dict], men
     model, training = replace(TINY, **broken[0]), replace(TRAINING, **broken[1])
     assert list(broken_rules(model, training, config(**broken[2]))) == [rule]
     assert check_legal(model, training, config(**{**broken[2], **mended})) == []
+
+
+def test_fp8_asks_nothing_of_an_mlp_that_is_not_there() -> None:
+    """With experts in every layer the width of dense layers shapes nothing; one dense layer has it."""
+    training, chosen = replace(TRAINING, fp8=True), config(tp=4, sequence_parallel=True)
+    model = replace(TINY, **MOE, ffn_hidden_size=4000)
+    assert check_legal(replace(model, moe_ffn_hidden_size=4096), training, chosen) == []
+    assert check_legal(replace(model, moe_ffn_hidden_size=4096, num_dense_layers=1), training, chosen)
 
 
 def test_learned_positions_must_cover_the_sequence() -> None:

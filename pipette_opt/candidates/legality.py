@@ -149,10 +149,12 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         "hidden_size": model.hidden_size,
         "query width on a rank": model.query_projection_size // tp,
         "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
-        "ffn_hidden_size on a rank": model.ffn_hidden_size // tp,
         "tokens of a micro-batch": tokens // config.context_parallel_size,
     }
+    if model.num_moe_layers < model.num_layers:
+        widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:
+        widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp
         widths["moe_ffn_hidden_size on a rank"] = model.expert_ffn_size // config.expert_tensor_size
     for name, width in widths.items():
         if width % FP8_MULTIPLE:
