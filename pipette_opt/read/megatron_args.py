@@ -109,13 +109,15 @@ class MegatronArgs:
     def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
         """Transformer layers of each pipeline stage, dealt as Megatron-Core deals them."""
         pp = self.pipeline_model_parallel_size
+        first, last = self.decoder_first_pipeline_num_layers, self.decoder_last_pipeline_num_layers
         if self.account_for_embedding or self.account_for_loss:
-            extra = int(self.account_for_embedding) + int(self.account_for_loss)
-            layers = [self._share(num_layers + extra, pp)] * pp
+            if first is not None or last is not None:
+                problem = "--account-for-... cannot go with --decoder-first- or --decoder-last-pipeline-num-layers."
+                raise InputError(self.where, problem)
+            layers = [self._counted_layers(num_layers)] * pp
             layers[0] -= int(self.account_for_embedding)
             layers[-1] -= int(self.account_for_loss)
             return tuple(layers)
-        first, last = self.decoder_first_pipeline_num_layers, self.decoder_last_pipeline_num_layers
         rest = num_layers - (first or 0) - (last or 0)
         middle = pp - (first is not None) - (last is not None)
         if middle < 0 or rest < 0 or (middle == 0 and rest):
@@ -130,6 +132,11 @@ class MegatronArgs:
             layers.append(last)
         return tuple(layers)
 
+    def _counted_layers(self, num_layers: int) -> int:
+        """Layers of a stage with what counts as one."""
+        counted = num_layers + int(self.account_for_embedding) + int(self.account_for_loss)
+        return self._share(counted, self.pipeline_model_parallel_size)
+
     def _share(self, num_layers: int, num_stages: int) -> int:
         if num_layers % num_stages:
             raise InputError(
@@ -141,9 +148,13 @@ class MegatronArgs:
         """Model chunks per stage, ``None`` without interleaving."""
         if self.num_virtual_stages_per_pipeline_rank is not None:
             chunks = self.num_virtual_stages_per_pipeline_rank
+            if self.account_for_embedding or self.account_for_loss:
+                stage = self._counted_layers(num_layers)
+                if stage % chunks:
+                    problem = f"num_virtual_stages_per_pipeline_rank must divide the {stage} layers of a stage"
+                    raise InputError(self.where, f"{problem} (embedding or head counted), got {chunks}.")
         elif self.num_layers_per_virtual_pipeline_stage is not None:
-            extra = int(self.account_for_embedding) + int(self.account_for_loss)
-            stage = self._share(num_layers + extra, self.pipeline_model_parallel_size)
+            stage = self._counted_layers(num_layers)
             if stage % self.num_layers_per_virtual_pipeline_stage:
                 problem = f"num_layers_per_virtual_pipeline_stage must divide the {stage} layers of a stage"
                 raise InputError(self.where, f"{problem}, got {self.num_layers_per_virtual_pipeline_stage}.")
@@ -171,7 +182,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         where=where,
         model=model,
         precision="bf16" if given.get("bf16") else "fp16" if given.get("fp16") else None,
-        fp8="fp8_format" in given,
+        fp8=_word(given, "fp8_format", ("e4m3", "hybrid"), None, where) is not None,
         recompute_granularity=_word(
             given, "recompute_granularity", ("selective", "full"), "selective" if activations else None, where
         ),

@@ -303,6 +303,25 @@ def test_embedding_and_loss_count_as_layers_of_chunks(chunks: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--num-virtual-stages-per-pipeline-rank 2", r"must divide the 17 layers of a stage .* got 2"),
+        ("--num-layers-per-virtual-pipeline-stage 2", r"must divide the 17 layers of a stage, got 2"),
+        ("--decoder-first-pipeline-num-layers 15", r"cannot go with --decoder-first-"),
+        ("--decoder-last-pipeline-num-layers 15", r"cannot go with --decoder-first-"),
+    ],
+)
+def test_counted_layers_that_megatron_refuses(more: str, message: str) -> None:
+    """32 layers, embedding and head are 17 on each of two stages: not two chunks, although 16 would be."""
+    flags = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    plain = parse_megatron_args(f"--pipeline-model-parallel-size 2 {flags}")
+    assert plain.parallel_config(32, 8).layers_per_stage == (16, 16)
+    args = parse_megatron_args(f"--pipeline-model-parallel-size 2 {flags} {more}")
+    with pytest.raises(InputError, match=message):
+        args.parallel_config(32, 8)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("--num-layers", r"--num-layers must be followed by a value"),
@@ -317,6 +336,7 @@ def test_embedding_and_loss_count_as_layers_of_chunks(chunks: str) -> None:
         ("--num-layers 4 --hidden-size 8 --num-attention-heads 3 --seq-length 8 --vocab-size 9", r"must divide"),
         ("--recompute-method some", r"must be uniform or block, got 'some'"),
         ("--recompute-granularity some", r"must be selective or full, got 'some'"),
+        ("--fp8-format none", r"--fp8-format must be e4m3 or hybrid, got 'none'"),
         ("--tensor-model-parallel-size 8", r"has no --num-layers"),
     ],
 )
