@@ -59,7 +59,7 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
     if num_layers % (num_stages * num_chunks) == 0:
         splits.append((num_layers // num_stages,) * num_stages)
     elif uneven and num_chunks > 1:
-        splits += _counted_splits(num_layers, num_stages, num_chunks)
+        splits += counted_splits(num_layers, num_stages, num_chunks)
     units, rest = divmod(num_layers, num_chunks)
     if uneven and rest == 0 and 2 <= num_stages <= units:
         of_units = _uneven_splits(units, num_stages, required=not splits)
@@ -67,7 +67,7 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
     return list(dict.fromkeys(splits))
 
 
-def _counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[LayerSplit]:
+def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[LayerSplit]:
     """Splits that are even with the embedding, the head or both counted as layers."""
     splits = []
     for first, last in ((1, 1), (0, 1), (1, 0)):

@@ -232,7 +232,7 @@ def predict(
             pipeline_model_parallel_size=pipeline_parallel,
             data_parallel_size=data_parallel,
             micro_batch_size=micro_batch_size,
-            layers_per_stage=_even_layers(spec, pipeline_parallel),
+            layers_per_stage=_equal_stages(spec, pipeline_parallel, virtual_pipeline),
             virtual_pipeline_model_parallel_size=virtual_pipeline if virtual_pipeline > 1 else None,
             sequence_parallel=sequence_parallel and tensor_parallel > 1,
             recompute_granularity=None if recompute == "none" else recompute,  # type: ignore[arg-type]
@@ -342,11 +342,18 @@ def _markdown(rows: list[dict[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _even_layers(model: "ModelSpec", pipeline_parallel: int) -> tuple[int, ...]:
+def _equal_stages(model: "ModelSpec", pipeline_parallel: int, virtual_pipeline: int) -> tuple[int, ...]:
+    """Layers of equal stages; where that is what chunks need, with embedding, head or both counted as layers."""
+    from pipette_opt.candidates.splits import counted_splits
+
+    splits = counted_splits(model.num_layers, pipeline_parallel, virtual_pipeline) if virtual_pipeline > 1 else []
+    if splits:
+        return splits[0]
     if model.num_layers % pipeline_parallel:
         raise InputError(
             "--pipeline-parallel",
-            f"must divide the {model.num_layers} layers of {model.name}, got {pipeline_parallel}.",
+            f"must divide the {model.num_layers} layers of {model.name} (with --virtual-pipeline also with embedding, "
+            f"head or both counted as layers), got {pipeline_parallel}.",
         )
     return (model.num_layers // pipeline_parallel,) * pipeline_parallel
 

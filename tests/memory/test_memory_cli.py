@@ -40,6 +40,20 @@ def test_predict_knows_experts_and_savers() -> None:
             assert 1.0 < row["predicted_gib"] / row["traced_gib"] < 1.08
 
 
+def test_predict_counts_embedding_and_head_where_chunks_need_it() -> None:
+    """32 layers in 17 chunks of two stages: 16 each, since embedding and head are the others; as Llama 405B on 16."""
+    found = RUNNER.invoke(app, [*JOB, "--pipeline-parallel", "2", "--virtual-pipeline", "17"])
+    assert found.exit_code == 0, found.output
+    assert "pp2 dp1 mbs1 vpp17" in found.output
+    llama = ["predict", "--model", "llama-3.1-405b", "--global-batch-size", "64", "--seq-length", "4096"]
+    stages = ["--tensor-parallel", "8", "--pipeline-parallel", "16", "--virtual-pipeline"]
+    found = RUNNER.invoke(app, [*llama, *stages, "8"])
+    assert "layers7,8x14,7" in found.output
+    error = RUNNER.invoke(app, [*llama, *stages, "7"]).exception
+    assert isinstance(error, InputError)
+    assert "must divide the 126 layers" in str(error)
+
+
 @pytest.mark.parametrize(
     "options",
     [
