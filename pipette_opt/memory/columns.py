@@ -26,7 +26,7 @@ the first one more passes before it must wait.
 BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -2.0, 0.25
 
 PILE_LAYERS = 4.0
-"""Layers of a stage with which its pipeline's late buffers are 1 / sqrt(2) of the most there can be."""
+"""Layers of a chunk with which its pipeline's late buffers are 1 / sqrt(2) of the most there can be."""
 
 STEP_FITS = 1.4
 """Largest matrix of a layer in fp32 over the largest activation at which half of the gradients find a freed block."""

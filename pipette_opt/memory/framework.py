@@ -89,7 +89,7 @@ class Framework:
         for its turn while the host runs ahead, as many as the queue of launches holds (1024 kernels, some 20 for each).
     pile_up_buffers
         The same with a pipeline, where hosts are ahead of busy GPUs, or all of the job is on one host, whose pipeline
-        has no network to wait for; fewer where the stage has few layers.
+        has no network to wait for; fewer where a chunk has few layers.
     group_gib
         NCCL's buffers of each group of several ranks (tensor, data with context, pipeline), with A100's NVLink inside
         the hosts; as many times that as the link is faster, up to NCCL's most channels. No measurement of tensors shows
