@@ -46,7 +46,15 @@ def test_experts(rows: ModuleType) -> None:
     assert rows.with_flags(replace(experts, model="te_top2router")).extra["moe_router_topk"] == "2"
 
 
-@pytest.mark.parametrize("flag", ["use-megatron-fsdp", "multi-latent-attention", "decoder-first-pipeline-num-layers=2"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "use-megatron-fsdp",
+        "multi-latent-attention",
+        "decoder-first-pipeline-num-layers=2",
+        "account-for-embedding-in-pipeline-split",
+    ],
+)
 def test_what_is_not_modelled_is_left_out(rows: ModuleType, flag: str) -> None:
     """Rather than predicted as something else."""
     assert rows.with_flags(small(f"env dev; flags swiglu,{flag}")) is None

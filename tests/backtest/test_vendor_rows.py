@@ -1,11 +1,10 @@
 """Rows that vendors published, with what they leave out."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from benchmark_modules import loaded
 from measured_runs import measured_run
 
 from pipette_opt.backtest.cases import Case, Skipped, make_case
@@ -13,20 +12,11 @@ from pipette_opt.backtest.predict import predict_runs
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.specs import DEFAULT_STACK
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "backtest"
-
 
 @pytest.fixture(scope="module")
 def vendor() -> ModuleType:
-    """The module beside the benchmark."""
-    if not FOLDER.is_dir():
-        pytest.skip("benchmarks are not beside the installed package")
-    if str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))
-    import vendor
-
-    module: ModuleType = vendor
-    return module
+    """The module."""
+    return loaded("vendor")
 
 
 def test_gpt_oss(vendor: ModuleType) -> None:
