@@ -70,6 +70,9 @@ EXPERTS = {
 }
 """Columns of a mixture of experts, and Megatron's arguments for them; what is ``None`` there stays empty."""
 
+NOT_READ = ("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2", "fp4")
+"""Arguments of runs that would pass for others: of sharded parameters, and of products in 4 bits."""
+
 EXTRA = (
     "gated_linear_unit",
     "tied_embeddings",
@@ -114,6 +117,9 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, obje
         return "the log does not name the GPU; give --gpu"
     if _says(arguments, "num_experts") and arguments.get("moe_layer_freq", "1") != "1":
         return f"moe_layer_freq is {arguments['moe_layer_freq']}; runs.csv knows experts in every layer only"
+    for name in NOT_READ:
+        if arguments.get(name, "None") not in ("None", "False"):
+            return f"{name} is {arguments[name]}, which is not read from logs"
     try:
         row = _row_of(arguments)
     except InputError as error:

@@ -74,8 +74,12 @@ _NOT_TIMED = (
     "moe_enable_deepep",
     "moe_shared_expert_overlap",
     "overlap_moe_expert_parallel_comm",
+    "use_megatron_fsdp",
+    "use_custom_fsdp",
+    "use_torch_fsdp2",
+    "fp4_format",
 )
-"""Of experts; what they change is not modelled, so they are not passed over."""
+"""What they change is not modelled, or not read here, so they are not passed over."""
 
 _KNOWN = (*_WHOLE, *_NUMBERS, *_WORDS, *_FLAGS)
 

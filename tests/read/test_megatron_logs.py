@@ -78,6 +78,17 @@ def test_products_in_fp8(tmp_path: Path, fp8: str, precision: str) -> None:
     assert imported(tmp_path, log({**ARGUMENTS, "fp8": fp8}, [2500.0] * 6)).precision == precision
 
 
+@pytest.mark.parametrize(("name", "value"), [("use_megatron_fsdp", "True"), ("fp4", "e2m1")])
+def test_runs_that_would_pass_for_others_are_left_out(tmp_path: Path, name: str, value: str) -> None:
+    """Sharded parameters are not the distributed optimizer, products in 4 bits are not those in 16."""
+    off = "False" if value == "True" else "None"
+    assert imported(tmp_path, log(ARGUMENTS | {name: off}, [2500.0] * 6)).precision == "bf16"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.log").write_text(log(ARGUMENTS | {name: value}, [2500.0] * 6))
+    with pytest.raises(InputError, match=rf"a\.log: left out, {name} is {value}"):
+        import_runs([tmp_path / "other"], gpu="h100-80gb")
+
+
 EMBEDDING, LOSS = (f"account_for_{name}_in_pipeline_split" for name in ("embedding", "loss"))
 
 

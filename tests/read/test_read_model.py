@@ -331,6 +331,8 @@ def test_counted_layers_that_megatron_refuses(more: str, message: str) -> None:
         ("--num-layers 4", r"--hidden-size is missing"),
         ("--tensor-model-paralel-size 4", r"Did you mean --tensor-model-parallel-size"),
         ("--moe-expert-capacity-factor 1.0", r"--moe-expert-capacity-factor is not supported"),
+        ("--use-megatron-fsdp", r"--use-megatron-fsdp is not supported"),
+        ("--fp4-format e2m1", r"--fp4-format is not supported"),
         ("--overlap-moe-expert-parallel-comm", r"--overlap-moe-expert-parallel-comm is not supported"),
         ("--num-layers 4 --hidden-size 8 --num-attention-heads 2 --seq-length 8", r"--vocab-size .* is missing"),
         ("--num-layers 4 --hidden-size 8 --num-attention-heads 3 --seq-length 8 --vocab-size 9", r"must divide"),
