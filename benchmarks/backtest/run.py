@@ -19,6 +19,7 @@ from fitting import fitted_stack, predicted
 from joblib import Parallel, delayed
 from special import SPECIAL, Special
 
+from pipette_opt.backtest.cases import FP8_WORDS
 from pipette_opt.files import write_atomically
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
@@ -78,8 +79,10 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
         detail.append(own)
     detail += page.group_lines(predictions)
     if seen:
+        in_fp8 = any(run.precision in FP8_WORDS for run in seen)  # else its constant only follows the others
+        fitted = [name for name in CONSTANTS if getattr(stack, name) != getattr(base, name)]
         constants = ", ".join(
-            f"{name} {getattr(stack, name):.3g}" for name in CONSTANTS if getattr(stack, name) != getattr(base, name)
+            f"{name} {getattr(stack, name):.3g}" for name in fitted if in_fp8 or name != "best_matmul_fp8"
         )
         detail.append(f"\nConstants: {constants}. {page.learned_layers(stack)}")
     return page.result_row(experiment.name, timed, predictions, experiment.target), "\n".join(detail) + "\n"
