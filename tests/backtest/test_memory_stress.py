@@ -34,7 +34,9 @@ def test_what_is_judged_was_not_seen() -> None:
 @needs_measurements
 @pytest.mark.slow
 def test_bounds_hold_where_more_is_new() -> None:
-    """Nothing missed; with at most one of the bounds failing its interval."""
+    """A risk of 1 % misses at most one in a hundred jobs of all splits; at most one bound fails its interval."""
     rows = stress_rows(FOLDER)
-    assert all(row["missed OOM"].startswith("0 of") for row in rows)
+    missed, died = (sum(int(row["missed OOM"].split(" of ")[part]) for row in rows) for part in (0, 1))
+    assert died > 100
+    assert missed <= 0.01 * died
     assert sum("fails" in cell for row in rows for cell in row.values()) <= 1
