@@ -109,8 +109,10 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
             where, f"train in {given.precision}, the job in {job.instance.training.precision}; compare equal formats."
         )
     if given.fp8 != job.instance.training.fp8 and (given.fp8 or given.precision is not None):
-        without = "have --fp8-format, the job has no --fp8" if given.fp8 else "have no --fp8-format, the job has --fp8"
-        raise InputError(where, f"{without}; compare equal formats.")
+        unlike = (
+            "have --fp8-format; give --fp8, too" if given.fp8 else "have no --fp8-format; leave --fp8 out, or add it"
+        )
+        raise InputError(where, f"{unlike}: compared are equal formats.")
     instance = job.instance
     nodes = _nodes(job, hosts)
     per_node = instance.cluster.gpus_per_node

@@ -262,7 +262,8 @@ def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
             known = ", ".join(name for name in ("bf16", "fp16", "fp32") if name in gpu.peak_flops)
             raise InputError("--precision", f"must be one that {gpu.name} has ({known}), got {training.precision}.")
         if training.fp8 and "fp8" not in gpu.peak_flops:
-            raise InputError("--fp8", f"is not for {gpu.name}, which has {', '.join(sorted(gpu.peak_flops))}.")
+            has = ", ".join(sorted(gpu.peak_flops))
+            raise InputError("--fp8", f"is not for {gpu.name}, which has {has}; --exclude-hosts leaves such hosts out.")
 
 
 def _profile(path: Path | None) -> Any:

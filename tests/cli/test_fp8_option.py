@@ -58,8 +58,11 @@ def test_fp8_is_faster_and_said_everywhere(hosts: Path, tmp_path: Path) -> None:
     [
         (("--example", "lab-2x8", "--fp8"), "--fp8: is not for a100-80gb, which has bf16"),
         (("--cluster", "HOSTS", "--fp8", "--precision", "fp32"), "--fp8: goes with --precision bf16 or fp16, got fp32"),
-        (("--cluster", "HOSTS", "--compare-current", "--fp8-format hybrid"), "have --fp8-format, the job has no --fp8"),
-        (("--cluster", "HOSTS", "--fp8", "--compare-current", "--bf16"), "have no --fp8-format, the job has --fp8"),
+        (("--cluster", "HOSTS", "--compare-current", "--fp8-format hybrid"), "have --fp8-format; give --fp8, too"),
+        (
+            ("--cluster", "HOSTS", "--fp8", "--compare-current", "--bf16"),
+            "have no --fp8-format; leave --fp8 out, or add it",
+        ),
     ],
 )
 def test_refused(hosts: Path, tmp_path: Path, more: tuple[str, ...], said: str) -> None:
