@@ -48,7 +48,9 @@ def test_bound_is_below_the_optimum(variant: Variant) -> None:
     """
     rng = np.random.default_rng(VARIANTS.index(variant))
     compared = 0
-    for number in range(12):
+    for number in range(60):
+        if number >= 12 and compared >= 2:
+            break
         shape = SHAPES[number % len(SHAPES)]
         data = random_problem(rng, [shape], min(6, shape[0] * shape[1] + int(rng.integers(2))), variant)
         candidate = data.candidates[0]
