@@ -37,6 +37,9 @@ MOST_MINIMISED = 40
 FIRST_REACH = 0.6
 """Between bound and ceiling, what is refuted first of large grids; little of it takes as long as much."""
 
+MOST_FAR, NEAR_REACH = 80, 0.1
+"""Cells above which one model takes most of the time, so that only so much is refuted first: more is not."""
+
 OnBound = Callable[[int], None]
 """Called with each better bound."""
 
@@ -136,7 +139,8 @@ class MergedSearch:
         if self._nodes is not None:
             self._keep(self.merged.classes.of_host[self._nodes])
         high = self.ceiling if self._best is None else min(self.ceiling, self._best[0] - 1)
-        probe = high if self._minimises else self.bound + int(FIRST_REACH * (high - self.bound))
+        reach = FIRST_REACH if self.candidate.num_cells <= MOST_FAR else NEAR_REACH
+        probe = high if self._minimises else self.bound + int(reach * (high - self.bound))
         while self.bound <= self.ceiling and not stop.is_set():
             left = min(self.slice_s, ends - time.perf_counter())
             if left <= 0:
@@ -176,6 +180,7 @@ class MergedSearch:
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = self.seed
         solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.linearization_level = 0  # relaxations cost more than they tell here
         solver.parameters.catch_sigint_signal = False
         status = solve_until(solver, model, stop)
         if status == cp_model.MODEL_INVALID:
