@@ -179,9 +179,9 @@ EXPERIMENTS = (
         "runs that are fitted have one model, one tensor and pipeline size, and three rows on the newer chips; the "
         "same job took 9 % less a round later, and micro-batches of two less than of one. The fit explains that by "
         "waits of the hosts, which on the larger layers of the judged model hide on GB200 and not on H100, where "
-        "each tensor group has eight ranks. Without such waits the three would be 1 % off, 3 to 10 % too fast and "
-        "23-26 % too fast; that was tried after the judged rows were seen, so it is not used. What the rows do not "
-        "say (overlap of tensor communication, graphs, attention in 8 bits) is taken as none",
+        "each tensor group has eight ranks. That a fit without such waits would be nearer was seen on the judged "
+        "rows, so it is not used. What the rows do not say (overlap of tensor communication, graphs, attention in "
+        "8 bits) is taken as none",
         target="",
         node_bytes_per_s=8 * 50e9,
     ),
@@ -194,7 +194,7 @@ EXPERIMENTS = (
         "fit takes two constants where they cannot be, all of the peak for products in 16 bits and three times the "
         "nominal links of a host, as the recipes hide communication that the rows do not tell of. Shards of the "
         "optimizer, gradients and parameters (FSDP) are in the fit and within 5 % but for one row. Rows in 4 bits "
-        "are left out. Under the shipped stack the same rows are 4 to 28 % too fast in 8 bits",
+        "are left out",
         target="",
         node_bytes_per_s=8 * 50e9,
     ),
