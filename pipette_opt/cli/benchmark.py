@@ -160,6 +160,14 @@ def placement(
     seconds: Annotated[
         float | None, typer.Option(help="For each, in place of its own.", rich_help_panel=opt.RUN)
     ] = None,
+    stop_at_goal: Annotated[
+        bool,
+        typer.Option(
+            "--stop-at-goal",
+            help="End each as soon as its goal is met; the baselines have as many seconds.",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = False,
     workers: opt.Workers = None,
     csv: Annotated[Path | None, typer.Option(help="Also write every run here.", rich_help_panel=opt.RUN)] = None,
     out: Annotated[
@@ -208,6 +216,7 @@ def placement(
         modes=None if p2p is None else [cast(P2PMode, p2p)],
         seeds=seeds,
         seconds=seconds,
+        stop_at_goal=stop_at_goal,
     )
     if not chosen:
         raise InputError("--instances", f"the set {set_!r} has none with this size, these weights and sends.")

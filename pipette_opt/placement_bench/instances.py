@@ -67,6 +67,8 @@ class BenchInstance:
         Wall time that the solver has.
     target, target_s
         Placement gap aimed at, and within how many seconds; ``None`` where none is set.
+    stops_at_goal
+        Whether the solver stops as soon as the gap is what is aimed at.
     """
 
     cluster: str
@@ -77,6 +79,7 @@ class BenchInstance:
     limit_s: float
     target: float | None
     target_s: float | None = None
+    stops_at_goal: bool = False
 
     @property
     def num_used(self) -> int:
@@ -120,6 +123,7 @@ def instances(
     modes: Sequence[P2PMode] | None = None,
     seeds: int | None = None,
     seconds: float | None = None,
+    stop_at_goal: bool = False,
 ) -> list[BenchInstance]:
     """
     The instances of a set; what is given narrows or changes it.
@@ -137,6 +141,8 @@ def instances(
         So many of each, in place of its own.
     seconds
         Time limit of each, in place of its own; a goal for which that is more than its seconds is dropped.
+    stop_at_goal
+        Whether each ends as soon as its goal is met: what is found and proven later is not known then.
     """
     plan = {"quick": _quick, "full": _full, "reach": _reach}[set_name]()
     chosen = [
@@ -150,6 +156,8 @@ def instances(
     if seeds is not None:
         unique = dict.fromkeys(replace(one, seed=0) for one in chosen)
         chosen = [replace(one, seed=seed) for one, seed in product(unique, range(seeds))]
+    if stop_at_goal:
+        chosen = [replace(one, stops_at_goal=one.target is not None) for one in chosen]
     return chosen if seconds is None else [_limited(one, seconds) for one in chosen]
 
 

@@ -17,7 +17,7 @@ from pipette_opt.heuristics.varuna import varuna
 from pipette_opt.placement_bench.clusters import UnavailableError
 from pipette_opt.placement_bench.instances import BenchInstance
 from pipette_opt.placement_bench.problems import Shape, balanced_problem
-from pipette_opt.problem import ProblemData, largest_ticks, objective_ticks
+from pipette_opt.problem import CandidateData, ProblemData, largest_ticks, objective_ticks
 from pipette_opt.search import SearchParams, search
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.searching import compile_searches
@@ -54,6 +54,8 @@ class BenchRow:
         solver took, each on a thread of its own.
     error
         What went wrong, if status is ``FAILED``.
+    stops_at_goal
+        Whether the solver stopped as soon as the gap was the target.
     """
 
     cluster: str
@@ -81,10 +83,11 @@ class BenchRow:
     varuna_s: float | None
     identity_s: float | None
     error: str | None = None
+    stops_at_goal: bool = False
 
     def key(self) -> tuple[object, ...]:
         """What identifies the instance."""
-        return self.cluster, self.weights, self.p2p, self.shape, self.seed, self.limit_s
+        return self.cluster, self.weights, self.p2p, self.shape, self.seed, self.limit_s, self.stops_at_goal
 
     def above(self, baseline: str) -> float | None:
         """How far a baseline's objective is above the solver's, over the part that placement can change."""
@@ -97,7 +100,7 @@ class BenchRow:
 def key_of(instance: BenchInstance) -> tuple[object, ...]:
     """The same as :meth:`BenchRow.key`, before the run."""
     one = instance
-    return one.cluster, one.weights, one.p2p, one.shape_text, one.seed, one.limit_s
+    return one.cluster, one.weights, one.p2p, one.shape_text, one.seed, one.limit_s, one.stops_at_goal
 
 
 def run_all(
@@ -172,6 +175,7 @@ def failed_row(instance: BenchInstance, error: Exception) -> BenchRow:
         varuna_s=None,
         identity_s=None,
         error=f"{type(error).__name__}: {error}".splitlines()[0][:200],
+        stops_at_goal=instance.stops_at_goal,
     )
 
 
@@ -180,8 +184,10 @@ def run_one(
 ) -> BenchRow:
     """The solver first; then every baseline, annealing with the seconds that the solver took."""
     stop = stop if stop is not None else threading.Event()
+    params = SearchParams(time_limit_s=instance.limit_s, workers=workers, seed=instance.seed)
+    enough = _Enough(instance, data, stop)
     started = time.perf_counter()
-    result = search(data, SearchParams(time_limit_s=instance.limit_s, workers=workers, seed=instance.seed), stop=stop)
+    result = search(data, params, on_progress=enough.look, stop=enough)
     seconds = time.perf_counter() - started
     tuned, pipette = both_annealings(data, seconds, workers, instance.seed, stop)
     amp_params = AmpParams(moves=amp_moves(data), time_limit_s=instance.limit_s, seed=instance.seed)
@@ -216,7 +222,33 @@ def run_one(
         amp_s=_objective_s(data, amp(data, amp_params)),
         varuna_s=_objective_s(data, varuna(data)),
         identity_s=_objective_s(data, identity_order(data)),
+        stops_at_goal=instance.stops_at_goal,
     )
+
+
+class _Enough(threading.Event):
+    """Set once the goal is met, if the instance stops there, or when all stops."""
+
+    def __init__(self, instance: BenchInstance, data: ProblemData, stop: threading.Event) -> None:
+        super().__init__()
+        self._all = stop
+        self._target = instance.target if instance.stops_at_goal and len(data.candidates) == 1 else None
+        self._free_ticks = 0
+        if self._target is not None:  # all hosts of an instance have the same GPUs
+            one = data.candidates[0]
+            nodes = np.arange(one.num_cells).reshape(one.grid)
+            self._free_ticks = objective_ticks(data, free_transfers(one), nodes)
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        return super().is_set() or self._all.is_set()
+
+    def look(self, elapsed_s: float, incumbent: int | None, bound: int) -> None:
+        """What is known by now."""
+        if self._target is None or incumbent is None:
+            return
+        if incumbent - bound <= self._target * (incumbent - self._free_ticks):
+            self.set()
 
 
 def amp_moves(data: ProblemData) -> int:
@@ -227,7 +259,12 @@ def amp_moves(data: ProblemData) -> int:
 def dependent_ticks(data: ProblemData, solution: Solution) -> int:
     """The objective minus what it would be with all transfers between hosts free."""
     candidate = data.candidates[solution.candidate]
-    free = replace(
+    return solution.objective_ticks - objective_ticks(data, free_transfers(candidate), solution.nodes)
+
+
+def free_transfers(candidate: CandidateData) -> CandidateData:
+    """The same with all transfers between hosts free."""
+    return replace(
         candidate,
         p2p_ticks=np.zeros_like(candidate.p2p_ticks),
         ring_ticks=np.zeros_like(candidate.ring_ticks),
@@ -235,7 +272,6 @@ def dependent_ticks(data: ProblemData, solution: Solution) -> int:
         tensor_backward_ticks=np.zeros_like(candidate.tensor_backward_ticks),
         embedding_ticks=np.zeros_like(candidate.embedding_ticks),
     )
-    return solution.objective_ticks - objective_ticks(data, free, solution.nodes)
 
 
 def both_annealings(

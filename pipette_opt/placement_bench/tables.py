@@ -42,13 +42,13 @@ EXPLANATION = (
     "Medians over the seeds of a row. Placement gap: objective minus proven bound, over the part of the objective that "
     "placement can change (the objective minus the same with free transfers between hosts); worst: of all seeds; "
     "closed: seeds with gap 0. Seconds: wall time of the solver with the annealing of its first incumbent, without "
-    'imports and compilation; limit: what it had, which can be less than the goal allows (then "not yet"). The last '
-    "five columns: objective of the baseline minus the solver's, over the same part; negative would be better than the "
-    "solver; a dash where the method has no placement. Both annealings had the solver's seconds, each on a thread of "
-    "its own."
+    'imports and compilation; limit: what it had, which can be less than the goal allows (then "not yet"); '
+    "with a star it stopped as soon as its goal was met. The last five columns: objective of the baseline minus the "
+    "solver's, over the same part; negative would be better than the solver; a dash where the method has no placement. "
+    "Both annealings had the solver's seconds, each on a thread of its own."
 )
 
-_GROUP = ("cluster", "weights", "p2p", "num_used", "num_listed", "shape", "limit_s", "target_s")
+_GROUP = ("cluster", "weights", "p2p", "num_used", "num_listed", "shape", "limit_s", "target_s", "stops_at_goal")
 
 
 def csv_text(rows: Iterable[BenchRow]) -> str:
@@ -68,7 +68,7 @@ def read_rows(path: Path) -> list[BenchRow]:
     with path.open(newline="", encoding="utf-8") as file:
         for number, line in enumerate(csv.DictReader(file), start=2):
             try:
-                rows.append(BenchRow(**{name: _value(line[name], kinds[name]) for name in kinds}))
+                rows.append(BenchRow(**{name: _value(line[name], kinds[name]) for name in kinds if name in line}))
             except (KeyError, TypeError, ValueError) as error:
                 problem = f"line {number} is no row of this benchmark ({error}); write to another file."
                 raise InputError(str(path), problem) from None
@@ -79,6 +79,8 @@ def _value(text: str, kind: Any) -> Any:
     options = get_args(kind) or (kind,)
     if text == "" and type(None) in options:
         return None
+    if kind is bool:
+        return {"True": True, "False": False}[text]
     return next(one for one in options if one is not type(None))(text)
 
 
@@ -113,7 +115,7 @@ def _cells(group: Sequence[BenchRow]) -> list[str]:
         _percent(max(gaps)) if solved else "-",
         f"{sum(row.status == 'OPTIMAL' for row in group)}/{len(group)}",
         f"{seconds:.1f}",
-        f"{first.limit_s:g}",
+        f"{first.limit_s:g}" + "*" * first.stops_at_goal,
         "-" if first.target is None else f"{100 * first.target:g}% in {first.target_s:g} s",
         _is_met(first, gap),
         *(_signed(_median(row.above(name) for row in group)) for name in BASELINES),

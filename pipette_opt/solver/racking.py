@@ -7,7 +7,7 @@ from pipette_opt.solver.racks.structure import find_racks
 FEWEST_CELLS, MOST_CELLS = 41, 80
 """Cells below which patterns of classes, and above which rows, tell more in the same time."""
 
-SHARE = 0.8
+SHARE = 0.95
 """Of the time left, what a search takes before others have a turn."""
 
 

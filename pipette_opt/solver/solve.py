@@ -10,6 +10,7 @@ from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.counting import ROWS_SHARE, Counting
 from pipette_opt.solver.known import Known, OnProgress
+from pipette_opt.solver.lifting import lift_rings
 from pipette_opt.solver.merging import Merging
 from pipette_opt.solver.modelling import Modelling
 from pipette_opt.solver.params import SolverParams
@@ -66,6 +67,7 @@ def solve(
         ``lower_bound_ticks`` holds for every candidate, however early the search stops. The pool has the best
         placement known of each other candidate.
     """
+    data = lift_rings(data) if params.decomposes else data
     known = Known(data, params, on_progress, stop if stop is not None else threading.Event())
     for solution in hint:
         known.offer(solution)

@@ -57,6 +57,21 @@ def test_row_against_enumeration(row: BenchRow) -> None:
     assert row.above("identity") == pytest.approx((row.identity_s - optimum) / row.dependent_s)
 
 
+def test_stops_at_its_goal(tmp_path: Path) -> None:
+    """A goal that any bound meets ends at once; the other runs on, here to the end of its time."""
+    hard = tiny("unif", (8, 4), limit_s=3.0, target_s=3.0)
+    soon = run_one(replace(hard, target=0.5, stops_at_goal=True), hard.build(), workers=2)
+    late = run_one(replace(hard, target=0.5), hard.build(), workers=2)
+    assert soon.placement_gap is not None
+    assert 0 < soon.placement_gap <= 0.5
+    assert soon.seconds < late.seconds
+    assert soon.key() != late.key()
+    path = tmp_path / "rows.csv"
+    path.write_text(csv_text([soon, late]), encoding="utf-8")
+    assert read_rows(path) == [soon, late]
+    assert [cells[11] for cells in summary([soon, late])] == ["3*", "3"]
+
+
 def test_dependent_part_by_hand() -> None:
     """With free links only compute is left: 2 stages of 120,000 ticks and 7 more periods of as much."""
     data = tiny().build()

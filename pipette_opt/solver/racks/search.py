@@ -26,16 +26,16 @@ from pipette_opt.solver.stoppable import solve_until
 
 logger = logging.getLogger(__name__)
 
-FIRST_REACH = 0.75
-"""Of what is between bound and ceiling, what is tried first."""
+REACH = 0.75
+"""Of what is between bound and ceiling, what is tried next, until there is a pattern; then half of what it leaves."""
 
 NARROW, STEP = 1 / 64, 1 / 256
 """Of what is between bound and ceiling: what periods of a narrow range amount to; the bound is found to this."""
 
-FIRST_PARTS, PARTS = 8, 4
+FIRST_PARTS, PARTS = 16, 4
 """Ranges at first, and into how many one is split: wide ones only cost time."""
 
-FIRST_S, SLICE_GROWTH = 3.0, 1.5
+FIRST_S, SLICE_GROWTH = 12.0, 1.5
 """Seconds that a model of 64 cells has at first, and how much more after that was not enough."""
 
 OnBound = Callable[[int], None]
@@ -89,7 +89,7 @@ class RackSearch:
         self.narrow_range = max(1, int((ceiling - floor) * NARROW) // (candidate.num_microbatches - 1))
         slice_s = FIRST_S * max(1.0, candidate.num_cells / 64) ** 2
         self.waiting = [_Range(floor, low, high, slice_s) for low, high in _parts(candidate, racks, ceiling)]
-        self.probe = min(ceiling, floor + max(self.step, int(FIRST_REACH * (ceiling - floor))))
+        self.probe = min(ceiling, floor + max(self.step, int(REACH * (ceiling - floor))))
         self.ended = floor > ceiling
 
     @property
@@ -147,7 +147,8 @@ class RackSearch:
         self.ended = left <= 0 or (self.possible <= self.ceiling and left <= self.step)
         if not self.ended and not bound <= self.probe < self.possible:
             whole = self.possible > self.ceiling and left <= 2 * self.step
-            self.probe = self.ceiling if whole else min(self.ceiling, bound + left // 2)
+            reach = REACH if self.possible > self.ceiling else 0.5
+            self.probe = self.ceiling if whole else min(self.ceiling, bound + int(reach * left))
 
     def _place(self, one: _Range, refuted: bool | None, longest: int, *, cut: bool) -> None:
         """Put a range back, with its new bound, or its parts; ``cut`` if it had less than its time."""
