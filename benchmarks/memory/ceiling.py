@@ -150,9 +150,10 @@ def report(splits: Sequence[Judged], folder: Path, max_oom_risk: float) -> str:
         "## Twins\n\nNo configuration of these splits was measured twice. The nearest to it, in the H100 sweep: judged "
         "peaks by a twin, a calibrating job of fewer replicas whose ranks do the same work (same model, tensor "
         "and pipeline degree, micro-batch, ZeRO stage). What the twin was *measured* to take beyond what stays between "
-        "iterations, plus what the judged job was *measured* to hold then. With ZeRO 1 the buffers of the step depend "
-        "on the number of replicas, so that twins are not quite repetitions there; with ZeRO 0 they are. Ours stands "
-        "beside, on the same rows.",
+        "iterations, plus what the judged job was *measured* to hold then. With ZeRO 1 the source's column is the peak "
+        "of the optimizer step, of which 4 + 2/dp bytes a parameter are what it gathers, and these are taken off; how "
+        "much of what the step leaves behind the passes find use for depends on the number of replicas, so that twins "
+        "are not quite repetitions there. With ZeRO 0 they are. Ours stands beside, on the same rows.",
         _table(_twin_rows(found)),
         "A twin is one measurement and scatters itself: were all scatter normal and alike, whoever knew the mean of "
         "all repetitions would be off by the twin's error over the square root of two.",

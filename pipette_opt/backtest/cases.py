@@ -13,7 +13,7 @@ from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.gpus import CatalogueEntry
-from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
 from pipette_opt.types import RecomputeGranularity
 from pipette_opt.units import GB
@@ -259,16 +259,29 @@ def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ..
     Nanotron's split: a stage takes blocks until all blocks so far reach its share; the head is a block, too.
 
     Its costs are parameters of the matrices (``get_block_compute_costs`` in its models); embeddings cost nothing. The
-    block that reaches the share still belongs to the stage, as the parameters that its first rank reports confirm.
+    block that reaches the share still belongs to the stage, as the parameters that its first rank reports confirm. A
+    block that meets it to the last bit does so or not by the rounding of its version: where the row has those
+    parameters (column ``local_params_rank0``), they decide.
     """
     h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
     layer = h * (2 * h + 2 * h * (run.kv_heads or heads) // heads) + 3 * h * ffn
     head = h * (run.vocab or 0)
+    splits = [_filled(num_layers, pp, layer, head, meets=meets) for meets in (True, False)]
+    reported = run.extra.get(FIRST_PARAMETERS_COLUMN)
+    if not reported:
+        return splits[0]
+    layers_reported = (float(reported) * (run.tp or 1) - head) / layer
+    return min(splits, key=lambda split: abs(split[0] - layers_reported))
+
+
+def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> tuple[int, ...]:
+    """Stages filled in order; whether one is full whose blocks meet its share exactly."""
     share = (num_layers * layer + head) / pp
     layers, stage = [0] * pp, 0
     for index in range(num_layers):
         layers[stage] += 1
-        if (index + 1) * layer >= (stage + 1) * share:
+        filled, wanted = (index + 1) * layer, (stage + 1) * share
+        if filled > wanted or (meets and filled == wanted):
             stage = min(stage + 1, pp - 1)
     return tuple(layers)
 

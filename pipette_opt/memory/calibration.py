@@ -34,14 +34,17 @@ SPREADS = {
     "loss_spare_bytes": 2.0,
     "whole_logit_bytes": 12.0,
     "table_bytes": 5.0,
-    "gathered_buffers": 8.0,
+    "gathered_buffers": 1.0,
     "gathered_per_layer": 1.5,
     "run_ahead_buffers": 25.0,
     "pile_up_buffers": 25.0,
     "group_gib": 0.25,
     "unusable_gib": 0.5,
 }
-"""Standard deviations of the priors: by how much stacks differ; of logits unseen, by one copy in 16 bits."""
+"""
+Standard deviations of the priors: by how much stacks differ; of logits unseen, by one copy in 16 bits; of buffers that
+stay, by one: Megatron-Core has one to gather into, which is counted, nanotron one more (``MemoryBuffer``).
+"""
 
 HOPS: Sequence[Mapping[str, float]] = (
     {"run_ahead_buffers": 40.0, "pile_up_buffers": 40.0},

@@ -2,10 +2,13 @@
 What one rank of nanotron allocates and frees, in its order, for a Llama without a pipeline; nothing is fitted.
 
 Read from huggingface/nanotron: ``models/llama.py``, ``parallel/tensor_parallel/functional.py`` and ``nn.py``,
-``optim/gradient_accumulator.py``, ``optim/zero.py``. Tensor ranks split the sequence between layers; linear layers
-gather asynchronously into buffers that stay (``MemoryBuffer``), and what is to be scattered is freed while its
-collective runs. Gates, their activation and their product are kept, the loss has two fp32 copies of the logits, 16-bit
-gradients live until the backward pass ends, and replicas have buckets of their size (DDP). Norms' weights are left out.
+``optim/gradient_accumulator.py``, ``optim/zero.py``, ``distributed.py``, ``trainer.py``. Tensor ranks split the
+sequence between layers; linear layers gather asynchronously into buffers that stay (``MemoryBuffer``), and what is to
+be scattered is freed while its collective runs. Gates, their activation and their product are kept, the loss has two
+fp32 copies of the logits, 16-bit gradients live until the backward pass ends. Replicas have buckets of their size
+(DDP), but not where they share the optimizer's state: they sum fp32 gradients where these are, and gather what was
+updated into one buffer for each of them (``all_gather_coalesced``), which NCCL's all-gather of a list fills from one
+more of all together (``ProcessGroupNCCL.cpp``). Adam is fused. Norms' weights are left out.
 """
 
 from collections.abc import Sequence
@@ -123,7 +126,7 @@ class _Rank:
             self.new(2 * size)
         self.new(4 * total)  # gradients in fp32, and the master copy
         self.new(4 * total // self.owners)
-        if self.replicas > 1:
+        if self.replicas > 1 and self.owners == 1:
             self.new(2 * total)
 
     def new(self, size: int, launches: int = 1) -> int:
@@ -291,7 +294,7 @@ class _Rank:
             for size in self.parameters:
                 self.new(4 * size // self.owners)
                 self.new(4 * size // self.owners)
-        self.free(self.new(4 * max(self.parameters) // self.owners))
         if self.owners > 1:
             total = 2 * sum(self.parameters)
-            self.free(self.new(total), self.new(total // self.owners))
+            pieces = [self.new(total // self.owners) for _ in range(1 + self.owners)]
+            self.free(*pieces, self.new(total))

@@ -62,6 +62,9 @@ FLAGS = ("gated_linear_unit", "tied_embeddings", "add_bias_linear", "add_qkv_bia
 BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"
 """Optional: what all GPUs of a host send to another at once, 10^9 bytes/s, for files with runs of several clusters."""
 
+FIRST_PARAMETERS_COLUMN = "local_params_rank0"
+"""Optional: parameters that the first rank holds, to three digits or better, as nanotron reports them."""
+
 GRADIENT_WORDS = ("freed", "kept")
 """What the optional column ``gradients`` says."""
 
@@ -268,6 +271,7 @@ def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
         row.flag(name)
     row.whole("kv_channels")
     row.number(BANDWIDTH_COLUMN, above_zero=True)
+    row.number(FIRST_PARAMETERS_COLUMN, above_zero=True)
     row.word("gradients", GRADIENT_WORDS)
     stage = row.text("peak_mem_stage")
     if not re.fullmatch("[0-9]{1,9}", stage):

@@ -198,6 +198,24 @@ def test_balanced_layers_make_room_for_the_head() -> None:
     assert balanced_layers(measured_run(vocab=None), 16, 4) == (4, 4, 4, 4)
 
 
+@pytest.mark.parametrize(("reported", "first"), [("", 5), ("604000000.0", 5), ("671000000.0", 6)])
+def test_a_share_that_is_met_exactly_is_settled_by_parameters(reported: str, first: int) -> None:
+    """16 layers of 2^26 and a head of 2^28 are 20 * 2^26: 5 layers are a quarter of it; the table is 2^28 more."""
+    run = measured_run(
+        hidden=2048, ffn_hidden=8192, heads=32, kv_heads=32, vocab=131072, tp=1, extra={"local_params_rank0": reported}
+    )
+    layers = balanced_layers(run, 16, 4)
+    assert (layers[0], sum(layers)) == (first, 16)
+
+
+def test_parameters_of_tensor_ranks_are_theirs() -> None:
+    """Half of 6 layers and of the table."""
+    run = measured_run(
+        hidden=2048, ffn_hidden=8192, heads=32, kv_heads=32, vocab=131072, tp=2, extra={"local_params_rank0": "336e6"}
+    )
+    assert balanced_layers(run, 16, 4)[0] == 6
+
+
 def test_the_size_of_a_head() -> None:
     """As the row says, also as other programs write whole numbers."""
     assert case(measured_run(extra={"kv_channels": "256.0"})).instance.model.kv_channels == 256

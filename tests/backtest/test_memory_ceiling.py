@@ -1,11 +1,14 @@
 """Limits of any prediction, against hand counts, draws and brute force."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from measured_runs import measured_run
 
+from pipette_opt.backtest.memory import usable_for_memory
 from pipette_opt.backtest.memory_ceiling import (
     FREE_FIT,
     LEAST_ERROR,
@@ -13,6 +16,7 @@ from pipette_opt.backtest.memory_ceiling import (
     STATIC_COLUMN,
     Pair,
     furthest_off,
+    held_gib,
     hindsight,
     labelled_room,
     least_refusals,
@@ -23,6 +27,10 @@ from pipette_opt.backtest.memory_ceiling import (
 )
 from pipette_opt.memory.calibration import MemoryRun
 from pipette_opt.memory.framework import COLUMNS, Framework
+from pipette_opt.read.runs import read_runs
+from pipette_opt.units import GIB
+
+FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "measured"
 
 BARE = Framework(base_gib=0.0, group_gib=0.0, unusable_gib=0.0)
 
@@ -63,6 +71,29 @@ def test_a_twin_brings_its_work_to_another_state() -> None:
     known = [pair(mbs=2, dp=2, peak=30.0), pair(mbs=2, dp=4, peak=36.0), pair(mbs=4, dp=2, peak=99.0)]
     [twin] = twins(known, [pair(mbs=2, dp=8, peak=28.0, static=4.0)], BARE)
     assert (twin.peak_gib, twin.twin_gib, twin.predicted_gib) == (28.0, pytest.approx(27.0), pytest.approx(20.0))
+
+
+@pytest.mark.parametrize(("zero_stage", "dp", "held"), [(0, 2, 17.0), (1, 1, 17.0), (1, 2, 12.0), (1, 4, 12.5)])
+def test_what_a_step_gathers_does_not_stay(zero_stage: int, dp: int, held: float) -> None:
+    """Of 2^30 parameters: 4 bytes and 2 over the replicas, where there are several that share the state."""
+    run, _ = pair(mbs=1, dp=dp, zero_stage=zero_stage, static=17.0)
+    assert held_gib(replace(run, extra=run.extra | {"local_params_rank0": str(2.0**30)})) == pytest.approx(held)
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="no measured runs beside the project")
+def test_what_stays_is_as_many_bytes_as_counted() -> None:
+    """H100 sweep, jobs without tensor ranks: 2 + 4 + 12 a parameter, shared or with buckets of 2; all within 1.1 %."""
+    runs = [
+        run
+        for run in read_runs(FOLDER / "hf_ultrascale_h100.csv")
+        if run.peak_mem_bytes and run.tp == 1 and usable_for_memory(run)
+    ]
+    assert len(runs) > 60
+    for run in runs:
+        assert run.dp is not None
+        counted = 6 + 12 / run.dp if run.zero_stage else 18 + 2 * (run.dp > 1)
+        more = held_gib(run) - counted * float(run.extra["local_params_rank0"]) / GIB
+        assert abs(more) < 0.011 * float(run.extra[STATIC_COLUMN])
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,25 @@ def test_hosts_ahead_pile_up_what_is_scattered() -> None:
     assert peaks[2] - peaks[0] < 2 * 3 * (4 * LAYERS + 2) * whole
 
 
-def test_replicas_have_buckets_and_may_share_the_state() -> None:
-    """2 bytes a parameter more; with four that share 12 of the 18, 9 fewer."""
+def test_replicas_have_buckets() -> None:
+    """2 bytes a parameter more, if each has all of the optimizer's state."""
     replicas = replace(ALONE, data_parallel_size=4)
     assert allocated(replicas) - allocated(ALONE) == pytest.approx(2 * PARAMETERS, rel=1e-3)
+
+
+def test_replicas_that_share_the_state_have_none() -> None:
+    """With four, 9 of the 12 bytes a parameter that they share are elsewhere, and the 2 of the buckets are nowhere."""
+    replicas = replace(ALONE, data_parallel_size=4)
     sharded = replace(replicas, use_distributed_optimizer=True)
-    assert allocated(replicas) - allocated(sharded) == pytest.approx(9 * PARAMETERS, rel=0.02)
+    assert allocated(replicas) - allocated(sharded) == pytest.approx((9 + 2) * PARAMETERS, rel=0.02)
+
+
+def test_the_step_of_a_shared_state_gathers_twice() -> None:
+    """Two replicas, hardly a token: 2 + 4 + 12 / 2 bytes a parameter stay, 2 / 2 are sent, 2 and 2 received."""
+    sharded = replace(ALONE, data_parallel_size=2, micro_batch_size=1, use_distributed_optimizer=True)
+    short = replace(TRAINING, seq_length=64)
+    peak = replay_nanotron(MODEL, short, sharded, queue=0).peaks.allocated_bytes
+    assert peak == pytest.approx((12 + 5) * PARAMETERS, rel=1e-3)
 
 
 def test_an_own_head_is_one_table_more() -> None:
