@@ -27,8 +27,8 @@ STATIC_COLUMN = "static_alloc_gib"
 """
 Column of ``runs.csv``: the most that is allocated after the passes of an iteration, measured.
 
-Weights, gradients, optimizer state, and, where replicas share the state, what the step gathers (nanotron resets its
-peaks after the passes: ``log_memory`` in ``trainer.py``).
+Weights, gradients, optimizer state, and, where replicas share the state, what the step gathers: as if nanotron began
+its peaks anew after the passes, which the figures say and we have not found in its sources.
 """
 
 GATHERED_BYTES, SENT_BYTES = 4, 2

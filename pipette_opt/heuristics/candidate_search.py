@@ -33,8 +33,9 @@ SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10
 LARGE_CELLS = 256
 """From here on a random start takes too long: annealing refines coarse placements."""
 
-LARGE_SCHEDULES = ((0.1, 10.0, True), (0.3, 10.0, True), (0.05, 5.0, True), (1.0, 10.0, True))
-"""The same for large grids."""
+LARGE_SCHEDULES = ((1.0, 10.0, True), (0.4, 10.0, True), (2.0, 10.0, True), (6.0, 10.0, True))
+LARGE_CELLS_HEAT = 64
+"""The same for large grids, cooler the more cells there are: one exchange changes less of the whole there."""
 
 REFINED_FACTOR, REFINED_SOFTNESS = 0.3, 10.0
 """Temperature factor and spread with which a given placement is refined."""
@@ -102,6 +103,8 @@ class CandidateSearch:
     def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
         """One tuned annealing, by the next schedule."""
         factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
+        if self.is_large:
+            factor *= LARGE_CELLS_HEAT / self.archived.shape[1]
         self.restarts += 1
         started = time.perf_counter()
         energy = self.random_start()

@@ -44,6 +44,10 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
   or paths: for each sum whose maximum the objective is, dynamic programming over sets of hosts finds the best chain
   through each link; links through which even that is too long fall away, until nothing is left or a position is split.
 
+**Rewritten**, before all of that: each ring hop costs at least what the slowest hop of any ring through it does
+(:mod:`~pipette_opt.solver.lifting`). No placement's objective changes; relaxations that look at a hop by itself, or merge
+hosts, tell more.
+
 **Relaxed**, each a lower bound in integers, without a tolerance:
 
 - the best links and hosts for everything (:mod:`pipette_opt.optimistic`);

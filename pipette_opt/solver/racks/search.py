@@ -6,14 +6,12 @@ has a pattern of racks and kinds is not tried again: the bound is then looked fo
 """
 
 import heapq
-import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 from ortools.sat.python import cp_model
 
 from pipette_opt.problem import CandidateData, ProblemData
@@ -22,6 +20,7 @@ from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.rows.bound import applies
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
+from pipette_opt.solver.rows.ranges import split
 from pipette_opt.solver.stoppable import solve_until
 
 logger = logging.getLogger(__name__)
@@ -162,7 +161,7 @@ class RackSearch:
         if cut or refuted is False:
             heapq.heappush(self.waiting, one)
         elif longest - one.shortest >= self.narrow_range:
-            for low, high in _split(one.shortest, longest, PARTS):
+            for low, high in split(one.shortest, longest, PARTS):
                 heapq.heappush(self.waiting, replace(one, shortest=low, longest=high, slice_s=longer_s))
         else:
             heapq.heappush(self.waiting, replace(one, slice_s=longer_s))
@@ -198,10 +197,4 @@ def _parts(candidate: CandidateData, racks: Racks, ceiling: int) -> list[tuple[i
     whole = range_level(candidate, racks.costs, ceiling, int(racks.costs.window.min()), int(NEVER))
     if whole is None or whole.longest is None or whole.longest < whole.periods[0]:
         return []
-    return _split(int(whole.periods[0]), whole.longest, FIRST_PARTS)
-
-
-def _split(low: int, high: int, parts: int) -> list[tuple[int, int]]:
-    """Whole numbers from low to high in ranges that are about equal."""
-    edges = np.unique(np.linspace(low, high + 1, parts + 1).astype(np.int64)).tolist()
-    return [(start, end - 1) for start, end in itertools.pairwise(edges)]
+    return split(int(whole.periods[0]), whole.longest, FIRST_PARTS)

@@ -30,7 +30,7 @@ STEP = 1 / 512
 PROBE_SHARE = 0.3
 """Of the time left that one model may take."""
 
-MOST_BISECTED, BISECTED_SHARE = 64, 0.25
+MOST_BISECTED, BISECTED_SHARE = 64, 0.1
 """Cells above which long periods are looked at range by range, and the part of the time before that."""
 
 MERGED, MERGED_SHARE = 0.002, 0.7

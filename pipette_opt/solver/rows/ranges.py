@@ -7,18 +7,24 @@ holds for all; it is raised in small steps, or the range is halved.
 """
 
 import heapq
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from pipette_opt.problem import CandidateData
 from pipette_opt.solver.rows.costs import NEVER, RowCosts
 from pipette_opt.solver.rows.levels import Levels, range_level
 
-SLICE_SHARE, SLICE_GROWTH = 0.02, 1.5
+SLICE_SHARE, SLICE_GROWTH = 0.008, 1.5
 """Of the time, what a ceiling of a range may take at first, and how much more where it was not enough."""
 
 NARROW, STEP = 1 / 128, 1 / 256
 """Of what is between bound and ceiling: what periods of a narrow range amount to; the bound is found to this."""
+
+FIRST_PARTS, PARTS = 16, 4
+"""Ranges at first, and into how many one is split: wide ones only cost time."""
 
 FIRST_REACH, REACH_GROWTH = 0.25, 1.5
 """Of what is between bound and ceiling, what is tried first; how much more is tried after that was proven."""
@@ -68,7 +74,8 @@ def bound_by_ranges(
     narrow = max(1, int((ceiling - floor) * NARROW) // (candidate.num_microbatches - 1))
     slice_s = SLICE_SHARE * seconds
     reach = max(step, int((ceiling - floor) * FIRST_REACH))
-    waiting = [_Range(floor, int(whole.periods[0]), int(NEVER))]
+    assert whole.longest is not None
+    waiting = [_Range(floor, low, high) for low, high in split(int(whole.periods[0]), whole.longest, FIRST_PARTS)]
     told, probe = floor, min(ceiling, floor + reach)
     while waiting and not is_over():
         least = waiting[0].bound
@@ -89,9 +96,8 @@ def bound_by_ranges(
             if probe < ceiling:
                 heapq.heappush(waiting, replace(one, bound=probe + 1))
         elif top - one.shortest >= narrow:
-            middle = (one.shortest + top) // 2
-            heapq.heappush(waiting, replace(one, longest=middle))
-            heapq.heappush(waiting, replace(one, shortest=middle + 1))
+            for low, high in split(one.shortest, top, PARTS):
+                heapq.heappush(waiting, replace(one, shortest=low, longest=high))
         else:
             heapq.heappush(waiting, one)
             if probe - one.bound <= step:
@@ -100,3 +106,9 @@ def bound_by_ranges(
             probe = one.bound + reach
             slice_s *= SLICE_GROWTH if refuted is None else 1.0
     return min((one.bound for one in waiting), default=ceiling + 1)
+
+
+def split(low: int, high: int, parts: int) -> list[tuple[int, int]]:
+    """Whole numbers from low to high in ranges that are about equal; none if there are none."""
+    edges = np.unique(np.linspace(low, high + 1, parts + 1).astype(np.int64)).tolist()
+    return [(start, end - 1) for start, end in itertools.pairwise(edges)] if high >= low else []
