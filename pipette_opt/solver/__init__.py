@@ -45,8 +45,8 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
   through each link; links through which even that is too long fall away, until nothing is left or a position is split.
 
 **Rewritten**, before all of that: each ring hop costs at least what the slowest hop of any ring through it does
-(:mod:`~pipette_opt.solver.lifting`). No placement's objective changes; relaxations that look at a hop by itself, or merge
-hosts, tell more.
+(:mod:`~pipette_opt.solver.lifting`). No placement's objective changes; relaxations that look at a hop by itself, or
+merge hosts, tell more.
 
 **Relaxed**, each a lower bound in integers, without a tolerance:
 

@@ -12,6 +12,7 @@ in their rows, read as a number, tell them apart.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.types import BoolArray, IntArray, P2PMode
 
 MOST_WEIGHED = 40
-"""Rows that columns are told apart by."""
+"""Rows that columns are told apart by, and bits of the numbers that racks are."""
 
 Term = LinearExpr | IntVar | int
 Sort = tuple[int, int, int]
@@ -285,12 +286,16 @@ def _slowest(model: CpModel, cost: IntArray, hops: dict[Sort, list[IntVar]], num
 def _add_orders(
     model: CpModel, racks: Racks, columns: Sequence[_Column], counts: Sequence[dict[tuple[int, int], IntVar]]
 ) -> None:
-    """Columns may change places, and so may racks that are equal."""
-    kinds = racks.num_kinds
+    """Columns may change places, and so may racks that are equal: their hosts in the first rows tell them apart."""
+    kinds, base = racks.num_kinds, len(columns) + 1
     rows = min(len(counts), MOST_WEIGHED)
+    weighed = counts[: int(MOST_WEIGHED / math.log2(base))]
 
     def number(column: _Column) -> LinearExpr:
         return LinearExpr.sum([(1 << row) * one for row in range(rows) for one in column.kinds[row][1:]])
+
+    def in_rows(pair: tuple[int, int]) -> LinearExpr:
+        return LinearExpr.sum([base ** (len(weighed) - 1 - row) * one[pair] for row, one in enumerate(weighed)])
 
     if kinds > 1:
         for before, behind in itertools.pairwise(columns):
@@ -298,10 +303,7 @@ def _add_orders(
     for rack in range(racks.num_racks - 1):
         pair, other = (rack, kinds - 1), (rack + 1, kinds - 1)
         if (racks.sizes[rack] == racks.sizes[rack + 1]).all() and pair in counts[0]:
-            first, second = (
-                LinearExpr.sum([(row + 1) * one[which] for row, one in enumerate(counts)]) for which in (pair, other)
-            )
-            model.add(first <= second)
+            model.add(in_rows(pair) <= in_rows(other))
 
 
 def _of_hosts(column: _Column, ticks: IntArray, row: int | None = None) -> Term:

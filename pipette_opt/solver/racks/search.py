@@ -34,8 +34,8 @@ NARROW, STEP = 1 / 64, 1 / 256
 FIRST_PARTS, PARTS = 16, 4
 """Ranges at first, and into how many one is split: wide ones only cost time."""
 
-FIRST_S, SLICE_GROWTH = 12.0, 1.5
-"""Seconds that a model of 64 cells has at first, and how much more after that was not enough."""
+SLICE_SHARE, SLICE_GROWTH = 0.35, 1.5
+"""Of the time of the first run, what a model has at first, and how much more after that was not enough."""
 
 OnBound = Callable[[int], None]
 """Called with each better bound."""
@@ -54,14 +54,14 @@ class _Range:
 
     Parameters
     ----------
-    slice_s
-        Seconds that a model may take.
+    slices
+        Of the time of a model at first, how much one may take.
     """
 
     bound: int
     shortest: int
     longest: int
-    slice_s: float
+    slices: float = 1.0
 
 
 class RackSearch:
@@ -86,8 +86,8 @@ class RackSearch:
         self.ceiling, self.possible = ceiling, ceiling + 1  # a ceiling from which on there are patterns
         self.step = max(1, int((ceiling - floor) * STEP))
         self.narrow_range = max(1, int((ceiling - floor) * NARROW) // (candidate.num_microbatches - 1))
-        slice_s = FIRST_S * max(1.0, candidate.num_cells / 64) ** 2
-        self.waiting = [_Range(floor, low, high, slice_s) for low, high in _parts(candidate, racks, ceiling)]
+        self.slice_s: float | None = None
+        self.waiting = [_Range(floor, low, high) for low, high in _parts(candidate, racks, ceiling)]
         self.probe = min(ceiling, floor + max(self.step, int(REACH * (ceiling - floor))))
         self.ended = floor > ceiling
 
@@ -115,6 +115,8 @@ class RackSearch:
         """Go on for some time; returns the bound."""
         started, told, stop = time.perf_counter(), self.bound, stop or threading.Event()
         ends, models = started + seconds, 0
+        if self.slice_s is None:
+            self.slice_s = SLICE_SHARE * seconds
         while not self.ended and not stop.is_set() and time.perf_counter() < ends:
             self._aim()
             if self.bound > told:
@@ -123,8 +125,9 @@ class RackSearch:
             if self.ended:
                 break
             one = heapq.heappop(self.waiting)
-            left = min(one.slice_s, ends - time.perf_counter())
-            self._place(one, *self._refutes(one, left, workers, seed, stop), cut=left < one.slice_s)
+            whole = self.slice_s * one.slices
+            left = min(whole, ends - time.perf_counter())
+            self._place(one, *self._refutes(one, left, workers, seed, stop), cut=left < whole)
             models += 1
         self._aim()
         logger.info(
@@ -155,16 +158,16 @@ class RackSearch:
             if self.probe < self.ceiling:
                 heapq.heappush(self.waiting, replace(one, bound=self.probe + 1))
             return
-        longer_s = one.slice_s * SLICE_GROWTH
+        longer = one.slices * SLICE_GROWTH
         if refuted is False:
             self.possible = self.probe
         if cut or refuted is False:
             heapq.heappush(self.waiting, one)
         elif longest - one.shortest >= self.narrow_range:
             for low, high in split(one.shortest, longest, PARTS):
-                heapq.heappush(self.waiting, replace(one, shortest=low, longest=high, slice_s=longer_s))
+                heapq.heappush(self.waiting, replace(one, shortest=low, longest=high, slices=longer))
         else:
-            heapq.heappush(self.waiting, replace(one, slice_s=longer_s))
+            heapq.heappush(self.waiting, replace(one, slices=longer))
             self.probe = one.bound + (self.probe - one.bound) // 2
 
     def _refutes(
