@@ -2,7 +2,7 @@
 
 from pipette_opt.solver.known import Known
 from pipette_opt.solver.refining import Refining
-from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, probe_rows, row_bound
+from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, has_ranges, probe_rows, row_bound
 from pipette_opt.types import IntArray
 
 LARGE_CELLS, SMALL_CELLS = 20, 9
@@ -30,6 +30,10 @@ class Counting:
         candidate = self.known.data.candidates[index]
         return applies(candidate) and candidate.num_cells >= SMALL_CELLS
 
+    def has_ranges(self, index: int) -> bool:
+        """Whether rows tell more of a large candidate, range of periods by range, than patterns of classes do."""
+        return has_ranges(self.known.data, self.known.data.candidates[index])
+
     def refines(self, index: int) -> bool:
         """Whether counts of a candidate can be made better placements."""
         return self.refining.refine is not None and self.suits(index)
@@ -41,7 +45,7 @@ class Counting:
         Parameters
         ----------
         alone
-            Whether no other bound is likely to tell more about large grids.
+            Whether no other bound is likely to tell as much about large grids.
         """
         known, candidate = self.known, self.known.data.candidates[index]
         large = candidate.num_cells > LARGE_CELLS and alone

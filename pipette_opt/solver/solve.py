@@ -160,7 +160,8 @@ def _bound(known: Known, engines: _Engines) -> None:
         if engines.searching.is_chain(left[0]):
             _search_chain(known, engines.searching, left[0])
         else:
-            engines.counting.bound(left[0], len(left), alone=not engines.merging.suits(left[0]))
+            most = engines.counting.has_ranges(left[0]) or not engines.merging.suits(left[0])
+            engines.counting.bound(left[0], len(left), alone=most)
         tried.add(left[0])
 
 

@@ -89,7 +89,7 @@ def row_bound(
         on_placement=on_placement,
     )
     best, tried = floor, 0
-    by_ranges = _has_runs(data, candidate) and candidate.num_cells > MOST_BISECTED
+    by_ranges = has_ranges(data, candidate)
     for most in most_classes:
         classes = host_classes(data, candidate, most)
         if classes is None or classes.number <= tried:
@@ -153,6 +153,11 @@ class _Counts:
 
 def _counts(data: ProblemData, candidate: CandidateData, classes: HostClasses, merged: float) -> _Counts:
     return _Counts(candidate, classes, row_costs(data, candidate, classes, merged), _has_runs(data, candidate))
+
+
+def has_ranges(data: ProblemData, candidate: CandidateData) -> bool:
+    """Whether long periods are looked at range by range."""
+    return _has_runs(data, candidate) and candidate.num_cells > MOST_BISECTED
 
 
 def _has_runs(data: ProblemData, candidate: CandidateData) -> bool:
