@@ -30,10 +30,10 @@ def searched(data: ProblemData, floor: int, ceiling: int, most_lost: float = np.
     return RackSearch(data, data.candidates[0], racks, floor, ceiling)
 
 
-def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int) -> ProblemData:
-    """Two racks without noise; the first hosts are slow."""
+def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int, racks: int = 2) -> ProblemData:
+    """Racks without noise; the first hosts are slow."""
     number = shape[0] * shape[1] + spare
-    rack, pace = np.arange(number) % 2, np.where(np.arange(number) < slow, 0.5, 1.0)
+    rack, pace = np.arange(number) % racks, np.where(np.arange(number) < slow, 0.5, 1.0)
     rate = np.where(rack[:, None] == rack[None, :], 24.0, 16.0) * np.minimum(pace[:, None], pace[None, :])
     np.fill_diagonal(rate, np.nan)
     return balanced_problem(rate, shape, p2p)
@@ -77,6 +77,19 @@ def test_it_closes_what_racks_decide(p2p: P2PMode, shape: tuple[int, int], slow:
     optimum = best_by_enumeration(data, data.candidates[0])
     assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
     assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize(("shape", "slow", "racks"), [((3, 2), 3, 3), ((4, 2), 4, 4), ((2, 4), 4, 4)])
+def test_equal_racks_may_change_places_and_nothing_else(
+    p2p: P2PMode, shape: tuple[int, int], slow: int, racks: int
+) -> None:
+    """Racks of two hosts each, alike or in two sorts: telling them apart does not lose the optimum."""
+    data = in_racks(p2p, shape, slow, 0, racks)
+    optimum = best_by_enumeration(data, data.candidates[0])
+    assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
+    if shape[1] == 2:
+        assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
 
 
 def test_what_is_found_of_a_tree() -> None:
