@@ -166,6 +166,8 @@ class RackSearch:
         elif longest - one.shortest >= self.narrow_range:
             for low, high in split(one.shortest, longest, PARTS):
                 heapq.heappush(self.waiting, replace(one, shortest=low, longest=high, slices=longer))
+            if self.probe < self.ceiling and longest < one.longest:  # these cost more than was tried: still of interest
+                heapq.heappush(self.waiting, replace(one, bound=self.probe + 1, shortest=longest + 1))
         else:
             heapq.heappush(self.waiting, replace(one, slices=longer))
             self.probe = one.bound + (self.probe - one.bound) // 2

@@ -98,6 +98,8 @@ def bound_by_ranges(
         elif top - one.shortest >= narrow:
             for low, high in split(one.shortest, top, PARTS):
                 heapq.heappush(waiting, replace(one, shortest=low, longest=high))
+            if probe < ceiling and top < one.longest:  # longer ones cost more than was tried, but are still of interest
+                heapq.heappush(waiting, replace(one, bound=probe + 1, shortest=top + 1))
         else:
             heapq.heappush(waiting, one)
             if probe - one.bound <= step:

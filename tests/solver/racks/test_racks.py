@@ -9,8 +9,10 @@ from instances import Variant, best_by_enumeration, one_candidate_cluster, rando
 from pipette_opt.placement_bench.problems import balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.racks.search import RackSearch, has_racks
+from pipette_opt.solver.racks.search import RackSearch, _Range, has_racks
 from pipette_opt.solver.racks.structure import find_racks
+from pipette_opt.solver.rows.costs import NEVER
+from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.types import P2PMode
 
 SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1)]
@@ -129,3 +131,41 @@ def test_it_stops() -> None:
     stop.set()
     assert searched(data, 17, 10**9).run(60.0, stop=stop) == 17
     assert searched(data, 17, 10**9).run(0.0) == 17
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_periods_too_long_for_one_ceiling_come_back_at_the_next(p2p: P2PMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One placement; models run out of time at random, so ranges are split at ceilings that are too low."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), p2p=p2p, compute=2_000)
+    candidate = data.candidates[0]
+    racks = find_racks(data, candidate)
+    assert racks is not None
+    shortest, rounds = int(racks.costs.window.min()), candidate.num_microbatches - 1
+    floor = next(
+        one
+        for one in range(0, 1 << 30, 20_000)
+        if range_level(candidate, racks.costs, one, shortest, int(NEVER)) is not None
+    )
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        ceiling = int(1.3 * floor)
+        period = int(rng.integers(shortest, shortest + (ceiling - floor) // rounds))
+        cost = next(
+            one for one in range(floor, 2 * ceiling, 20_000) if range_level(candidate, racks.costs, one, period, period)
+        )
+        search = RackSearch(data, candidate, racks, floor, ceiling)
+        looks = iter(range(400))
+
+        def refutes(
+            one: _Range, *_: object, search: RackSearch = search, period: int = period, cost: int = cost
+        ) -> tuple[bool | None, int]:
+            search.ended = next(looks, None) is None  # noqa: B023
+            level = range_level(candidate, racks.costs, search.probe, one.shortest, one.longest)
+            if level is None or level.longest is None or level.longest < one.shortest:
+                return True, one.longest
+            if rng.random() < 0.3:  # noqa: B023
+                return None, level.longest
+            return not (one.shortest <= period <= level.longest and cost <= search.probe), level.longest
+
+        monkeypatch.setattr(search, "_refutes", refutes)
+        assert search.run(1e6) <= cost
