@@ -51,6 +51,10 @@ EXPLANATION = (
 _GROUP = ("cluster", "weights", "p2p", "num_used", "num_listed", "shape", "limit_s", "target_s", "stops_at_goal")
 
 
+_LATER = ("stops_at_goal",)
+"""Columns that older files lack."""
+
+
 def csv_text(rows: Iterable[BenchRow]) -> str:
     """All rows, one line each."""
     text = io.StringIO()
@@ -68,7 +72,8 @@ def read_rows(path: Path) -> list[BenchRow]:
     with path.open(newline="", encoding="utf-8") as file:
         for number, line in enumerate(csv.DictReader(file), start=2):
             try:
-                rows.append(BenchRow(**{name: _value(line[name], kinds[name]) for name in kinds if name in line}))
+                known = [name for name in kinds if name in line or name not in _LATER]
+                rows.append(BenchRow(**{name: _value(line[name], kinds[name]) for name in known}))
             except (KeyError, TypeError, ValueError) as error:
                 problem = f"line {number} is no row of this benchmark ({error}); write to another file."
                 raise InputError(str(path), problem) from None

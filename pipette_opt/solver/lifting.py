@@ -12,6 +12,8 @@ that:
   ends in one, has ``D`` hosts at least.
 """
 
+import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -26,9 +28,17 @@ MOST_STEPS = 8
 """Hops of walks: longer ones tell little more."""
 
 
-def lift_rings(data: ProblemData) -> ProblemData:
-    """The same problem, with the same objective of every placement."""
-    return replace(data, candidates=tuple(_lift(one) for one in data.candidates))
+def lift_rings(data: ProblemData, seconds: float = math.inf) -> ProblemData:
+    """
+    The same problem, with the same objective of every placement.
+
+    Parameters
+    ----------
+    seconds
+        Wall time after which candidates are left as they are.
+    """
+    ends = time.perf_counter() + seconds
+    return replace(data, candidates=tuple(_lift(one) if time.perf_counter() < ends else one for one in data.candidates))
 
 
 def _lift(candidate: CandidateData) -> CandidateData:

@@ -1,6 +1,7 @@
 """Prune by bounds, let engines work on what is left, keep one certificate over all candidates."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -20,6 +21,9 @@ from pipette_opt.solver.searching import Searching, is_large
 
 BOUNDING_SHARE = 0.3
 """Part of the time limit that bounds without a model may take."""
+
+LIFTING_SHARE = 0.1
+"""Part of the time limit in which costs of rings may begin to be raised."""
 
 NEXT_TO_NOTHING = 0.05
 """Of what lacked to the ceiling before."""
@@ -67,8 +71,10 @@ def solve(
         ``lower_bound_ticks`` holds for every candidate, however early the search stops. The pool has the best
         placement known of each other candidate.
     """
-    data = lift_rings(data) if params.decomposes else data
+    started = time.perf_counter()
+    data = lift_rings(data, LIFTING_SHARE * params.time_limit_s) if params.decomposes else data
     known = Known(data, params, on_progress, stop if stop is not None else threading.Event())
+    known.started = started
     for solution in hint:
         known.offer(solution)
     with _improving(known, improve):

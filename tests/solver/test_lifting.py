@@ -83,3 +83,10 @@ def test_objectives_stay(p2p: P2PMode, exact: float) -> None:
                 lifted_objective = objective_ticks(raised, after, nodes)
                 assert lifted_objective == objective or min(objective, lifted_objective) >= UNUSABLE_TICKS
     assert changed > 20
+
+
+def test_stops_in_time() -> None:
+    """Without time nothing is raised."""
+    data = random_problem(np.random.default_rng(5), [(2, 3, 1)], 10, Variant())
+    assert lift_rings(data, 0.0).candidates == data.candidates
+    assert lift_rings(data).candidates != data.candidates
