@@ -34,8 +34,9 @@ LARGE_CELLS = 256
 """From here on a random start takes too long: annealing refines coarse placements."""
 
 LARGE_SCHEDULES = ((1.0, 10.0, True), (0.4, 10.0, True), (2.0, 10.0, True), (6.0, 10.0, True))
-LARGE_CELLS_HEAT = 64
-"""The same for large grids, cooler the more cells there are: one exchange changes less of the whole there."""
+LARGE_FACTOR_CELLS = 64
+"""The same for large grids; the temperature factors are those of so many cells, and less in proportion on more, as one
+exchange changes less of the whole there."""
 
 REFINED_FACTOR, REFINED_SOFTNESS = 0.3, 10.0
 """Temperature factor and spread with which a given placement is refined."""
@@ -104,7 +105,7 @@ class CandidateSearch:
         """One tuned annealing, by the next schedule."""
         factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
         if self.is_large:
-            factor *= LARGE_CELLS_HEAT / self.archived.shape[1]
+            factor *= LARGE_FACTOR_CELLS / self.archived.shape[1]
         self.restarts += 1
         started = time.perf_counter()
         energy = self.random_start()

@@ -50,7 +50,6 @@ EXPLANATION = (
 
 _GROUP = ("cluster", "weights", "p2p", "num_used", "num_listed", "shape", "limit_s", "target_s", "stops_at_goal")
 
-
 _LATER = ("stops_at_goal",)
 """Columns that older files lack."""
 

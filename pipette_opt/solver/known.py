@@ -20,6 +20,11 @@ class Known:
     """
     The incumbent and what is proven so far; any thread may add to it.
 
+    Parameters
+    ----------
+    started
+        When the time limit began, as ``time.perf_counter`` tells it; now by default.
+
     Attributes
     ----------
     bounds
@@ -33,10 +38,15 @@ class Known:
     """
 
     def __init__(
-        self, data: ProblemData, params: SolverParams, on_progress: OnProgress | None, stop: threading.Event
+        self,
+        data: ProblemData,
+        params: SolverParams,
+        on_progress: OnProgress | None,
+        stop: threading.Event,
+        started: float | None = None,
     ) -> None:
         self.data, self.params, self.stop = data, params, stop
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() if started is None else started
         self.bounds: IntArray = np.zeros(len(data.candidates), dtype=np.int64)
         self.found: dict[int, Solution] = {}
         self.searched: set[int] = set()

@@ -73,8 +73,7 @@ def solve(
     """
     started = time.perf_counter()
     data = lift_rings(data, LIFTING_SHARE * params.time_limit_s) if params.decomposes else data
-    known = Known(data, params, on_progress, stop if stop is not None else threading.Event())
-    known.started = started
+    known = Known(data, params, on_progress, stop if stop is not None else threading.Event(), started)
     for solution in hint:
         known.offer(solution)
     with _improving(known, improve):
@@ -166,8 +165,8 @@ def _bound(known: Known, engines: _Engines) -> None:
         if engines.searching.is_chain(left[0]):
             _search_chain(known, engines.searching, left[0])
         else:
-            most = engines.counting.has_ranges(left[0]) or not engines.merging.suits(left[0])
-            engines.counting.bound(left[0], len(left), alone=most)
+            alone = engines.counting.has_ranges(left[0]) or not engines.merging.suits(left[0])
+            engines.counting.bound(left[0], len(left), alone=alone)
         tried.add(left[0])
 
 

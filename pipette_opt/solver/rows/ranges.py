@@ -3,7 +3,7 @@ A bound from ranges of the slowest column's period.
 
 What the slowest column's period is decides which hops a ring may have and how many slow hosts a run; where it is known
 to be in a narrow range, counts are soon shown not to exist. So each range has a bound of its own, the least of which
-holds for all; it is raised in small steps, or the range is halved.
+holds for all; it is raised in steps, or the range is split.
 """
 
 import heapq

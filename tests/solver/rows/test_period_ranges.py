@@ -13,7 +13,7 @@ from pipette_opt.solver.rows import bound as bound_module
 from pipette_opt.solver.rows.bound import row_bound
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.solver.rows.costs import row_costs
-from pipette_opt.solver.rows.levels import Levels
+from pipette_opt.solver.rows.levels import Levels, range_level
 from pipette_opt.solver.rows.ranges import bound_by_ranges
 from pipette_opt.solver.rows.runs import slow_classes
 from pipette_opt.types import IntArray
@@ -139,3 +139,46 @@ def test_ranges_that_are_refuted_from_some_cost_on() -> None:
     assert least - floor // 100 <= bound <= least
     assert told == sorted(set(told))
     assert all(one <= bound for one in told)
+
+
+def test_periods_too_long_for_one_ceiling_come_back_at_the_next() -> None:
+    """One placement; wide ranges run out of time, so that they are split at ceilings that are too low for it."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), p2p="async", compute=2_000)
+    candidate = data.candidates[0]
+    classes = host_classes(data, candidate, 8)
+    assert classes is not None
+    costs = row_costs(data, candidate, classes)
+    rounds, shortest = candidate.num_microbatches - 1, int(costs.window.min())
+    rest = int((costs.hop.min(axis=(1, 2)) + costs.after + costs.least_end.min(axis=(1, 2, 3, 4))).max())
+    floor, compared = rest + rounds * shortest, 0
+    ceiling = int(1.3 * floor)
+    for seed in (83, 130, 562, *range(40)):  # the first three lost it once
+        rng = np.random.default_rng(seed)
+        period = int(rng.integers(shortest, (ceiling - rest) // rounds))
+        cost = int(rest + rounds * period + rng.integers(ceiling - rest - rounds * period) * rng.random() ** 3)
+        if range_level(candidate, costs, cost, period, period) is None:
+            continue
+        compared += 1
+        tired = 0.06 * rng.random()
+        width = ((ceiling - rest) // rounds - shortest) * rng.random() * 0.06
+        left = [400]
+
+        def refutes(levels: Levels, seconds: float) -> bool | None:
+            left[0] -= 1  # noqa: B023
+            assert levels.longest is not None
+            if levels.longest - levels.periods[0] > width or rng.random() < tired:  # noqa: B023
+                return None
+            return not (levels.periods[0] <= period <= levels.longest and cost <= levels.ceiling)  # noqa: B023
+
+        bound = bound_by_ranges(
+            candidate,
+            costs,
+            floor,
+            ceiling,
+            refutes=refutes,
+            seconds=1.0,
+            is_over=lambda: left[0] <= 0,  # noqa: B023
+            on_bound=lambda bound: None,
+        )
+        assert bound <= cost
+    assert compared > 10
