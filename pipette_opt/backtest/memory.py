@@ -13,7 +13,7 @@ from pipette_opt.backtest.stage_rows import stage_row_memory, tuned_stage
 from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import KINDS, MOMENTS, Framework, framework_of
-from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor, stage_works
 from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun
@@ -70,6 +70,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=out_of_memory(run),
         group=f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}",
+        work=stage_works(instance.model, instance.training, [config], gpus_per_node=run.gpus_per_node) * MOMENTS,
         num_gpus=run.num_gpus,
         version=run.extra.get(VERSION_COLUMN, ""),
         formula_gib=(float(formula[stages].max()), float(formula.max())),
@@ -181,6 +182,11 @@ def memory_notes(framework: Framework) -> list[str]:
         notes.append(f"memory: of what depends on circumstances by more: {parts}")
     for version, _ in framework.versions:
         notes.append(f"memory: version {version} takes {framework.factor(version):.3f} times that of the last row")
+    if framework.twins:
+        notes.append(
+            f"memory: runs of the same work with other numbers of replicas are off alike (correlation "
+            f"{framework.alike:.2f}); {len(framework.twins)} works are remembered"
+        )
     if framework.errors:
         notes.append(
             f"memory: bounds rest on the errors of {len(framework.errors)} runs left out; beyond "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.memory.framework import COLUMNS, HIDDEN, LOWEST, NEEDED, SHOWN, Framework, but, needed, normal_beyond
+from pipette_opt.memory.twins import as_twins_take
 from pipette_opt.types import FloatArray, IntArray
 
 SPREADS = {
@@ -103,6 +104,8 @@ class MemoryRun:
         Whether the job ran out of memory; ``None`` if nobody knows.
     group
         Runs of one group are left out together.
+    work
+        What twins share, by row; see :mod:`twins`. Empty if nobody knows.
     num_gpus, version
         Of the whole job, and of the stack; empty if nobody says.
     formula_gib
@@ -117,6 +120,7 @@ class MemoryRun:
     peak_gib: float | None = None
     ran_out: bool | None = None
     group: str = ""
+    work: tuple[str, ...] = ()
     num_gpus: int = 1
     version: str = ""
     formula_gib: tuple[float, float] | None = None
@@ -159,9 +163,9 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
     usable = run.capacity_gib - framework.unusable_gib
     constants = framework.vector()
     columns = run.columns * framework.factor(run.version)
-    needs = columns @ (constants * NEEDED)
+    needs = as_twins_take(framework, columns, constants * NEEDED, run.work) @ (constants * NEEDED)
     fullest = int(needs.argmax())
-    rows = columns[run.measured_rows]
+    rows = as_twins_take(framework, columns, constants * SHOWN, run.work)[run.measured_rows]
     room = max(usable - float((rows @ (constants * HIDDEN)).max()), 1e-3)
     widths = framework.widths(rows, constants * SHOWN, run.num_gpus)
     taken, seen = _taken(rows, constants, room, widths)

@@ -22,13 +22,16 @@ from pipette_opt.errors import InputError
 from pipette_opt.types import BoolArray, FloatArray
 
 MOST_ERRORS = 400
-_ERROR, _VERSION = "error_", "version_"
+_ERROR, _VERSION, _TWIN = "error_", "version_", "twin_"
 
-_SEVERAL = ("errors", "versions")
+_SEVERAL = ("errors", "versions", "twins")
 """Fields that are not one number."""
 
 LARGEST_OFFSET = 1.0
 """Versions that differ by more are different stacks."""
+
+MOST_OF_TWIN = 1.25
+"""Widths by which twins move a prediction at most: Student's law with 4 degrees of freedom believes no more."""
 
 MOMENTS = 2
 """Rows of a stage: passes, optimizer step."""
@@ -112,6 +115,11 @@ class Framework:
         fit to peaks.
     versions
         Versions of the stack and the logarithm of what each takes over what the one of the constants takes.
+    alike
+        Correlation of the errors of runs that do the same work with other numbers of replicas; 0 if nobody knows.
+    twins
+        Works that were measured (:func:`twins.work_keys`), and by how much another run of each is expected to take
+        more than is predicted, in units of its spread.
     """
 
     counted: float = 1.0
@@ -147,6 +155,8 @@ class Framework:
     largest_job: float = 0.0
     errors: tuple[float, ...] = ()
     versions: tuple[tuple[str, float], ...] = ()
+    alike: float = 0.0
+    twins: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -162,6 +172,11 @@ class Framework:
         for version, offset in self.versions:
             if not abs(offset) <= LARGEST_OFFSET:
                 raise ValueError(f"{_VERSION}{version} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
+        for work, offset in self.twins:
+            if not abs(offset) <= MOST_OF_TWIN:
+                raise ValueError(f"{_TWIN}{work} must be within {MOST_OF_TWIN:g} of 0, got {offset}.")
+        if self.alike > 1:
+            raise ValueError(f"alike must be <= 1, got {self.alike}.")
 
     def vector(self) -> FloatArray:
         """The constants of the columns, in their order."""
@@ -281,7 +296,7 @@ def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
 
 
 def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> Framework:
-    """From the numbers in a file, ``error_000`` and ``version_2.1`` among them; names nobody knows are refused."""
+    """From the numbers in a file, ``error_000``, ``version_2.1``, ``twin_0a`` among them; unknown names are refused."""
     values = dict(numbers or {})
     if "unusable_gib" in values:
         values.setdefault("group_gib", 0.0)  # a file from before groups had a constant: both in one
@@ -289,16 +304,17 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(where, f"{name} must be a number, got {value!r}.")
     errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
-    versions = [
-        (name.removeprefix(_VERSION), float(values.pop(name))) for name in list(values) if name.startswith(_VERSION)
-    ]
+    versions, twins = (
+        tuple((name.removeprefix(kind), float(values.pop(name))) for name in list(values) if name.startswith(kind))
+        for kind in (_VERSION, _TWIN)
+    )
     known = {field.name for field in fields(Framework)} - set(_SEVERAL)
     unknown = sorted(set(values) - known)
     if unknown:
         raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
     constants: dict[str, Any] = {name: float(value) for name, value in values.items()}
     try:
-        return Framework(**constants, errors=tuple(errors), versions=tuple(versions))
+        return Framework(**constants, errors=tuple(errors), versions=versions, twins=twins)
     except (TypeError, ValueError) as error:
         raise InputError(where, str(error).rstrip(".") + ".") from error
 
@@ -311,6 +327,7 @@ def numbers_of(framework: Framework) -> dict[str, float]:
     if len(errors) > MOST_ERRORS:
         errors = errors[np.linspace(0, len(errors) - 1, MOST_ERRORS).round().astype(int)]
     values |= {f"{_VERSION}{version}": round(offset, 5) for version, offset in framework.versions}
+    values |= {f"{_TWIN}{work}": round(offset, 5) for work, offset in framework.twins}
     return values | {f"{_ERROR}{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
 
 

@@ -16,6 +16,7 @@ from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import NEEDED, Framework, normal_beyond
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
 from pipette_opt.memory.table import StageTable, stage_table
+from pipette_opt.memory.twins import as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.shipped import shipped_path
@@ -146,8 +147,9 @@ class MemoryPredictor:
         spread = np.zeros(len(predicted))
         upper = predicted * margin
         if self.framework is not None:
-            columns = self._columns(table, predicted, training, configs, gpus_per_node, intra_node_bytes_per_s)
-            predicted, spread = self._calibrated(self.framework, columns, configs)
+            facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
+            work = work_keys(table, facts) if self.framework.twins else ()
+            predicted, spread = self._calibrated(self.framework, self._columns(table, predicted, facts), configs, work)
             upper = predicted * np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
         ends = np.cumsum([0, *(config.pipeline_model_parallel_size for config in configs)]).tolist()
@@ -163,11 +165,11 @@ class MemoryPredictor:
 
     @staticmethod
     def _calibrated(
-        framework: Framework, columns: FloatArray, configs: Sequence[ParallelConfig]
+        framework: Framework, columns: FloatArray, configs: Sequence[ParallelConfig], work: Sequence[str]
     ) -> tuple[FloatArray, FloatArray]:
         """Bytes that every stage needs in its fullest moment, and the standard deviation of its logarithm."""
         constants = framework.vector() * NEEDED
-        needs = columns @ constants
+        needs = np.stack([as_twins_take(framework, moment, constants, work) for moment in columns]) @ constants
         moment, rows = needs.argmax(axis=0), np.arange(needs.shape[1])
         num_gpus = np.repeat(
             np.array([config.world_size for config in configs], dtype=np.float64),
@@ -241,35 +243,11 @@ class MemoryPredictor:
     ) -> FloatArray:
         """What one unit of each constant of a framework weighs in every stage, GiB; see ``columns.stage_columns``."""
         table = stage_table(model, training, configs)
-        predicted = self._predict(table)[0]
-        return self._columns(table, predicted, training, configs, gpus_per_node, intra_node_bytes_per_s)
+        facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
+        return self._columns(table, self._predict(table)[0], facts)
 
-    def _columns(
-        self,
-        table: StageTable,
-        predicted_bytes: FloatArray,
-        training: TrainingSpec,
-        configs: Sequence[ParallelConfig],
-        gpus_per_node: int | None,
-        intra_node_bytes_per_s: float | None,
-    ) -> FloatArray:
+    def _columns(self, table: StageTable, predicted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
         """The same of a table whose rows are predicted."""
-        stages = [config.pipeline_model_parallel_size for config in configs]
-        replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
-        first_flash = training.attention_kernel == "flash" and training.flash_version == 1
-
-        def everywhere(value: float) -> FloatArray:
-            return np.full(table.num_rows, float(value))
-
-        facts = StageFacts(
-            replicas=np.repeat(np.array(replicas, dtype=np.float64), stages),
-            pipeline=np.repeat(np.array(stages, dtype=np.float64), stages),
-            gpus_per_node=everywhere(np.inf if gpus_per_node is None else gpus_per_node),
-            link=everywhere(link_share(intra_node_bytes_per_s)),
-            unfused_norm=everywhere(not training.fused_norm),
-            unfused_softmax=everywhere(not training.fused_softmax),
-            flash1=everywhere(first_flash),
-        )
         counted = predicted_bytes / self.overhead.fragmentation
         return stage_columns(table, formula_bytes(table), counted, facts)
 
@@ -287,3 +265,41 @@ class MemoryPredictor:
         outside = (features < self.network.lowest - tolerance) | (features > self.network.highest + tolerance)
         flagged: BoolArray = np.any(outside, axis=1)
         return formula.total * np.exp(log_ratio) * self.overhead.fragmentation, flagged
+
+
+def stage_works(
+    model: ModelSpec,
+    training: TrainingSpec,
+    configs: Sequence[ParallelConfig],
+    *,
+    gpus_per_node: int | None = None,
+) -> tuple[str, ...]:
+    """A name for the work of every stage of every configuration, in order; see :func:`twins.work_keys`."""
+    table = stage_table(model, training, configs)
+    return work_keys(table, _stage_facts(table, training, configs, gpus_per_node, None))
+
+
+def _stage_facts(
+    table: StageTable,
+    training: TrainingSpec,
+    configs: Sequence[ParallelConfig],
+    gpus_per_node: int | None,
+    intra_node_bytes_per_s: float | None,
+) -> StageFacts:
+    """What the columns need besides the table."""
+    stages = [config.pipeline_model_parallel_size for config in configs]
+    replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
+    first_flash = training.attention_kernel == "flash" and training.flash_version == 1
+
+    def everywhere(value: float) -> FloatArray:
+        return np.full(table.num_rows, float(value))
+
+    return StageFacts(
+        replicas=np.repeat(np.array(replicas, dtype=np.float64), stages),
+        pipeline=np.repeat(np.array(stages, dtype=np.float64), stages),
+        gpus_per_node=everywhere(np.inf if gpus_per_node is None else gpus_per_node),
+        link=everywhere(link_share(intra_node_bytes_per_s)),
+        unfused_norm=everywhere(not training.fused_norm),
+        unfused_softmax=everywhere(not training.fused_softmax),
+        flash1=everywhere(first_flash),
+    )

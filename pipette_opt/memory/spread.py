@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipette_opt.memory.calibration import MemoryRun, RunMemory, fit_constants, predict_memory, refit_constants
 from pipette_opt.memory.framework import KINDS, SHOWN, Framework, normal_beyond, shares
+from pipette_opt.memory.twins import TAILS, likeliest_alike, twin_offsets
 from pipette_opt.memory.versions import as_last_version, version_offsets
 from pipette_opt.types import FloatArray
 
@@ -29,9 +31,6 @@ USUAL = {
 
 DOUBT = 0.5
 """Standard deviation of the logarithm of each width."""
-
-TAILS = 4.0
-"""Degrees of freedom of the errors: a few are far off."""
 
 STEPS = (2.0, 1.4, 1.15, 1.05)
 NARROWEST, WIDEST = 0.01, 2.0
@@ -55,11 +54,12 @@ LARGEST_SHIFT = 3.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LeftOut:
-    """Errors of runs that a fit did not see, and the shares of ``KINDS`` in what was said of each."""
+    """Errors of runs, mostly of such that a fit did not see; of each the shares of ``KINDS`` and the work."""
 
     errors: FloatArray
     parts: FloatArray
     num_gpus: FloatArray
+    work: NDArray[np.str_]
 
     def __len__(self) -> int:
         return len(self.errors)
@@ -69,6 +69,7 @@ def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
     """Constants, widths and left-out errors for the runs; the starting stack where they say nothing."""
     if not runs:
         return base
+    base = replace(base, alike=0.0, twins=())  # those of other constants
     versions = version_offsets(runs, base)
     runs = as_last_version(runs, versions)
     found = replace(fit_constants(runs, base), largest_job=float(max(run.num_gpus for run in runs)))
@@ -86,7 +87,10 @@ def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -
     fitted = _learn_shift(runs, base, fitted)
     scaled = np.sort(grouped.errors / _widths(grouped, widths))
     errors = tuple(float(value) for value in scaled) if len(scaled) >= FEWEST_ERRORS else ()
-    return replace(fitted, errors=errors)
+    alike = likeliest_alike(grouped.work.tolist(), grouped.errors / _widths(grouped, widths))
+    seen = _left_out(fitted, runs)
+    twins = twin_offsets(seen.work.tolist(), seen.errors / _widths(seen, widths), alike)
+    return replace(fitted, errors=errors, alike=alike, twins=twins)
 
 
 def error_quantile(framework: Framework, risk: float) -> float:
@@ -125,15 +129,18 @@ def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
 
 
 def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
-    """Errors of a fit on runs with peaks that it did not see."""
+    """Errors of a fit on runs with peaks."""
     measured = [run for run in outside if run.peak_gib is not None]
     constants = framework.vector() * SHOWN
     errors, parts = np.zeros(len(measured)), np.zeros((len(measured), len(KINDS)))
+    work = []
     for index, run in enumerate(measured):
         rows = run.columns[run.measured_rows]
         errors[index] = np.log((run.peak_gib or 0.0) / predict_memory(framework, run).taken_gib)
-        parts[index] = shares(rows[int((rows @ constants).argmax())], constants)
-    return _LeftOut(errors, parts, np.array([float(run.num_gpus) for run in measured]))
+        fullest = int((rows @ constants).argmax())
+        parts[index] = shares(rows[fullest], constants)
+        work.append(run.work[run.measured_rows[fullest]] if run.work else "")
+    return _LeftOut(errors, parts, np.array([float(run.num_gpus) for run in measured]), np.array(work, dtype=np.str_))
 
 
 def _groups_left_out(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> _LeftOut:
@@ -149,8 +156,8 @@ def _groups_left_out(runs: Sequence[MemoryRun], base: Framework, found: Framewor
     return _LeftOut(*(np.concatenate(part) for part in zip(*map(_fields, pieces), strict=True)))
 
 
-def _fields(piece: _LeftOut) -> tuple[FloatArray, FloatArray, FloatArray]:
-    return piece.errors, piece.parts, piece.num_gpus
+def _fields(piece: _LeftOut) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.str_]]:
+    return piece.errors, piece.parts, piece.num_gpus, piece.work
 
 
 def _widths(left_out: _LeftOut, widths: dict[str, float]) -> FloatArray:

@@ -22,11 +22,15 @@ from pipette_opt.backtest.memory import (
 from pipette_opt.backtest.memory_evaluation import SPLITS, coverage_of, evaluate_memory, judge, split_cases
 from pipette_opt.backtest.stage_rows import stage_row_memory, tuned_stage
 from pipette_opt.memory.formula import parameters
-from pipette_opt.memory.framework import COLUMNS, Framework, numbers_of
+from pipette_opt.memory.framework import COLUMNS, MOMENTS, Framework, numbers_of
+from pipette_opt.memory.predictor import stage_works
 from pipette_opt.memory.spread import fit_framework
 from pipette_opt.memory.table import stage_table
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack, write_stack
+from pipette_opt.specs import TrainingSpec
 from pipette_opt.units import GIB
 
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "measured"
@@ -96,6 +100,35 @@ def test_jobs_that_ran_and_then_ran_out_have_no_label(tmp_path: Path) -> None:
     assert (both.ran_out, fine.ran_out) == (None, False)
     assert both.peak_gib == fine.peak_gib
     assert (both.version, fine.version) == ("2.1", "2.2")
+
+
+def test_rows_and_plans_name_work_alike(tmp_path: Path) -> None:
+    """A short run of a preset's shape on 8 and on 16 GPUs: the same work as a plan of that preset for 32."""
+    lines = [
+        f"ours,H100-80GB,80,{4 * dp},llama-3-8b,32,4096,14336,32,8,128256,4096,64,1,2,2,{dp},True,1,bf16,30,False,3,\n"
+        for dp in (2, 4)
+    ]
+    (tmp_path / "runs.csv").write_text(HEADER + "".join(lines), encoding="utf-8")
+    eight, sixteen = memory_runs(read_runs(tmp_path / "runs.csv"), read_stack())
+    plan = ParallelConfig(
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        data_parallel_size=8,
+        micro_batch_size=1,
+        layers_per_stage=(16, 16),
+        sequence_parallel=True,
+        use_distributed_optimizer=True,
+    )
+    training = TrainingSpec(global_batch_size=256, seq_length=4096)
+    work = stage_works(read_model("llama-3-8b"), training, [plan], gpus_per_node=8)
+    assert eight.work == sixteen.work == work * MOMENTS
+    assert len(eight.work) == len(eight.columns)
+
+
+def test_notes_say_how_alike_twins_are() -> None:
+    """With the number of works that are remembered."""
+    notes = memory_notes(Framework(largest_job=16, alike=0.6, twins=(("a", 0.5), ("b", -0.5))))
+    assert any("correlation 0.60); 2 works are remembered" in note for note in notes)
 
 
 def test_notes_say_versions_and_larger_jobs() -> None:
