@@ -18,6 +18,7 @@ from pipette_opt.memory.calibration import MemoryRun, peak_errors
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD
 from pipette_opt.memory.spread import fit_framework
+from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.units import GIB
@@ -35,7 +36,8 @@ RESERVED = replace(Framework(), counted=DEFAULT_OVERHEAD.fragmentation)
 def main() -> None:
     """Every profile."""
     folder = measured_folder()
-    nanotron = fit_framework(memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), Framework())
+    fitted = fit_framework(memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), Framework())
+    nanotron = without_twins(fitted)  # constants of a stack, not single runs of others
     judged = memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
     write(
         "nanotron",
@@ -45,7 +47,7 @@ def main() -> None:
         "9a8d0a1.",
         "reserved",
         f"{errors(nanotron, judged)}, fitted; what is predicted for larger jobs: benchmarks/results/memory.md",
-        replace(nanotron, alike=0.0, twins=()),  # constants of the stack, not single runs of others
+        nanotron,
     )
     tests = next(split for split in SPLITS if split.file == "megatron_ci_golden.csv")
     own = [run for _, run in split_cases(tests, folder)[1]]

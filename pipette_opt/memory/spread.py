@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipette_opt.memory.calibration import MemoryRun, RunMemory, fit_constants, predict_memory, refit_constants
 from pipette_opt.memory.framework import KINDS, SHOWN, Framework, normal_beyond, shares
-from pipette_opt.memory.twins import TAILS, likeliest_alike, twin_offsets
+from pipette_opt.memory.twins import TAILS, likeliest_alike, twin_offsets, without_twins
 from pipette_opt.memory.versions import as_last_version, version_offsets
 from pipette_opt.types import FloatArray
 
@@ -69,7 +69,7 @@ def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
     """Constants, widths and left-out errors for the runs; the starting stack where they say nothing."""
     if not runs:
         return base
-    base = replace(base, alike=0.0, twins=())  # those of other constants
+    base = without_twins(base)  # they are those of other constants
     versions = version_offsets(runs, base)
     runs = as_last_version(runs, versions)
     found = replace(fit_constants(runs, base), largest_job=float(max(run.num_gpus for run in runs)))
@@ -204,7 +204,7 @@ def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) 
     larger = [run for run in runs if run.num_gpus == largest and run.peak_gib is not None]
     if min(sum(run.peak_gib is not None for run in smaller), len(larger)) < FEWEST_ERRORS:
         return fitted
-    small = fit_framework(smaller, base)
+    small = without_twins(fit_framework(smaller, base))  # most larger jobs have none
     shifted = _left_out(small, larger)
     after = shifted.errors / _widths(shifted, {name: getattr(small, name) for name in USUAL})
     doublings = np.log2(largest / small.largest_job)

@@ -14,7 +14,7 @@ Jobs without replicas reduce no gradients, and are twins of each other only.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -68,6 +68,11 @@ def as_twins_take(framework: Framework, columns: FloatArray, constants: FloatArr
     offsets = np.array([known.get(key, 0.0) for key in work]) * framework.widths(columns, constants)
     scaled: FloatArray = columns * np.exp(offsets)[:, None]
     return scaled
+
+
+def without_twins(framework: Framework) -> Framework:
+    """The constants alone."""
+    return replace(framework, alike=0.0, twins=())
 
 
 def believed(errors: FloatArray) -> FloatArray:

@@ -9,7 +9,7 @@ from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.framework import COLUMNS, MOST_OF_TWIN, SHOWN, Framework, framework_of, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
 from pipette_opt.memory.spread import fit_framework, oom_probability
-from pipette_opt.memory.twins import as_twins_take, believed, likeliest_alike, twin_offsets, twin_share
+from pipette_opt.memory.twins import as_twins_take, believed, likeliest_alike, twin_offsets, twin_share, without_twins
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -168,7 +168,7 @@ def test_a_fit_learns_from_twins() -> None:
     fitted = fit_framework(small, Framework())
     assert 0.6 < fitted.alike < 0.95
     assert len(fitted.twins) == 40
-    plain = replace(fitted, alike=0.0, twins=())
+    plain = without_twins(fitted)
     kept = framework_of(numbers_of(fitted))
     before, after = (
         np.mean([abs(predict_memory(framework, one).taken_gib / (one.peak_gib or 0.0) - 1) for one in large])
@@ -183,7 +183,7 @@ def test_a_fit_without_names_or_likeness_stays() -> None:
     small, large = works(60, 3, 0.0)
     fitted = fit_framework(small, Framework())
     assert fitted.alike < 0.3
-    plain = replace(fitted, alike=0.0, twins=())
+    plain = without_twins(fitted)
     before, after = (
         np.mean([abs(predict_memory(framework, one).taken_gib / (one.peak_gib or 0.0) - 1) for one in large])
         for framework in (plain, fitted)
@@ -223,3 +223,13 @@ def test_a_plan_gains_from_a_twin() -> None:
     assert ratio == pytest.approx([np.exp(0.05), 1.0], rel=1e-6)
     assert knowing.upper_bytes / plain.upper_bytes == pytest.approx(ratio, rel=1e-6)
     assert knowing.spread == pytest.approx(plain.spread)
+
+
+def test_bounds_are_as_wide_as_without_twins() -> None:
+    """Names of works change neither constants nor widths, nor what is learnt of larger jobs: most have no twin."""
+    named, nameless = (
+        fit_framework([one for part in works(25, 5, 0.8, named=known) for one in part], Framework())
+        for known in (True, False)
+    )
+    assert len(named.twins) == 25
+    assert without_twins(named) == nameless
