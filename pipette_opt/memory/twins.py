@@ -40,7 +40,11 @@ KEY_BYTES = 6
 
 
 def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
-    """A name for the work of each row, equal for twins."""
+    """
+    A name for the work of each row, equal for twins.
+
+    It goes with all that a table says: a field more gives other names, and stacks calibrated before know no twins.
+    """
     names = sorted(field.name for field in fields(StageTable) if field.name not in REPLICA_FIELDS)
     columns = [getattr(table, name) for name in names]
     columns += [facts.unfused_norm, facts.unfused_softmax, facts.flash1, facts.pipeline]
