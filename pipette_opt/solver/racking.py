@@ -1,11 +1,15 @@
 """Searches by racks and kinds of hosts, one for each candidate, that go on where they were."""
 
-from pipette_opt.solver.known import Known
-from pipette_opt.solver.racks.search import RackSearch, has_racks
-from pipette_opt.solver.racks.structure import find_racks
+from functools import partial
 
-FEWEST_CELLS, MOST_CELLS = 41, 80
-"""Cells below which patterns of classes, and above which rows, tell more in the same time."""
+from pipette_opt.solver.courses.refuting import CourseRefuter
+from pipette_opt.solver.known import Known
+from pipette_opt.solver.racks.search import CellRefuter, RackSearch, Refuter, has_racks
+from pipette_opt.solver.racks.structure import find_racks
+from pipette_opt.solver.refining import Refining
+
+FEWEST_CELLS, MOST_TOLD_CELLS = 41, 80
+"""Cells below which patterns of classes tell more in the same time, and above which courses of columns do."""
 
 SHARE = 0.95
 """Of the time left, what a search takes before others have a turn."""
@@ -21,21 +25,31 @@ class Racking:
         By candidate; ``None`` where racks and kinds tell too little.
     """
 
-    def __init__(self, known: Known) -> None:
-        self.known = known
+    def __init__(self, known: Known, refining: Refining) -> None:
+        self.known, self.refining = known, refining
         self.begun: dict[int, RackSearch | None] = {}
 
     def suits(self, index: int) -> bool:
         """Whether a large candidate has racks that are not yet searched to their end."""
         known, candidate = self.known, self.known.data.candidates[index]
-        if not known.params.decomposes or not FEWEST_CELLS <= candidate.num_cells <= MOST_CELLS:
+        if not known.params.decomposes or candidate.num_cells < FEWEST_CELLS:
             return False
         if index not in self.begun:
-            racks = find_racks(known.data, candidate) if has_racks(candidate) else None
-            bound, ceiling = int(known.bounds[index]), known.ceiling_of(index)
-            self.begun[index] = None if racks is None else RackSearch(known.data, candidate, racks, bound, ceiling)
+            self.begun[index] = self._begin(index)
         search = self.begun[index]
         return search is not None and not search.ended
+
+    def _begin(self, index: int) -> RackSearch | None:
+        known, candidate = self.known, self.known.data.candidates[index]
+        racks = find_racks(known.data, candidate) if has_racks(candidate) else None
+        if racks is None:
+            return None
+        refuter: Refuter
+        if candidate.num_cells <= MOST_TOLD_CELLS:
+            refuter = CellRefuter(known.data, candidate, racks)
+        else:
+            refuter = CourseRefuter(known.data, candidate, racks, partial(self.refining.take, index))
+        return RackSearch(candidate, racks, refuter, int(known.bounds[index]), known.ceiling_of(index))
 
     def search(self, index: int, number: int = 1) -> None:
         """Go on with one candidate, of so many that share the time."""

@@ -79,7 +79,11 @@ def solve(
     with _improving(known, improve):
         refining = Refining(known, refine)
         engines = _Engines(
-            Counting(known, refining), Racking(known), Merging(known, refining), Searching(known), Modelling(known)
+            Counting(known, refining),
+            Racking(known, refining),
+            Merging(known, refining),
+            Searching(known),
+            Modelling(known),
         )
         _work(known, engines)
     return known.result()

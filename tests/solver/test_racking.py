@@ -3,13 +3,16 @@
 import threading
 
 import numpy as np
+import pytest
 from instances import one_candidate_cluster
 
 from pipette_opt.problem import ProblemData
 from pipette_opt.solver.bounds import lower_bounds
+from pipette_opt.solver.courses.refuting import CourseRefuter
 from pipette_opt.solver.known import Known
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.racking import FEWEST_CELLS, MOST_CELLS, Racking
+from pipette_opt.solver.racking import FEWEST_CELLS, MOST_TOLD_CELLS, Racking
+from pipette_opt.solver.refining import Refining
 
 
 def known_of(data: ProblemData) -> Known:
@@ -19,21 +22,31 @@ def known_of(data: ProblemData) -> Known:
     return known
 
 
+def racking_of(data: ProblemData) -> Racking:
+    """Nothing is refined."""
+    known = known_of(data)
+    return Racking(known, Refining(known, None))
+
+
 def test_where_it_applies() -> None:
-    """Neither few cells nor many, and only hosts in racks."""
+    """Not with few cells, and only with hosts in racks; many cells are told by courses."""
     rng = np.random.default_rng(0)
     suits = []
     for kind, shape in (("tree", (4, 4)), ("tree", (12, 8)), ("unif", (8, 6)), ("tree", (8, 6))):
-        data = one_candidate_cluster(rng, kind, (*shape, 1))
-        suits.append(Racking(known_of(data)).suits(0))
-    assert 4 * 4 < FEWEST_CELLS <= 8 * 6 <= MOST_CELLS < 12 * 8
-    assert suits == [False, False, False, True]
+        racking = racking_of(one_candidate_cluster(rng, kind, (*shape, 1)))
+        suits.append(racking.suits(0))
+        search = racking.begun.get(0)
+        assert search is None or isinstance(search.refutes, CourseRefuter) == (shape == (12, 8))
+    assert 4 * 4 < FEWEST_CELLS <= 8 * 6 <= MOST_TOLD_CELLS < 12 * 8
+    assert suits == [False, True, False, True]
 
 
-def test_it_raises_the_bound() -> None:
+@pytest.mark.parametrize("shape", [(8, 6, 1), (12, 8, 1)])
+def test_it_raises_the_bound(shape: tuple[int, int, int]) -> None:
     """Without any other engine."""
-    known = known_of(one_candidate_cluster(np.random.default_rng(1), "tree", (8, 6, 1), compute=2_000))
-    before, racking = int(known.bounds[0]), Racking(known)
+    racking = racking_of(one_candidate_cluster(np.random.default_rng(1), "tree", shape, compute=2_000))
+    known = racking.known
+    before = int(known.bounds[0])
     assert racking.suits(0)
     racking.search(0)
     assert known.bounds[0] > before

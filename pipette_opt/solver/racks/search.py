@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from ortools.sat.python import cp_model
 
@@ -25,20 +26,82 @@ from pipette_opt.solver.stoppable import solve_until
 
 logger = logging.getLogger(__name__)
 
-REACH = 0.75
-"""Of what is between bound and ceiling, what is tried next, until there is a pattern; then half of what it leaves."""
-
 NARROW, STEP = 1 / 64, 1 / 256
 """Of what is between bound and ceiling: what periods of a narrow range amount to; the bound is found to this."""
 
-FIRST_PARTS, PARTS = 16, 4
-"""Ranges at first, and into how many one is split: wide ones only cost time."""
+PARTS = 4
+"""Into how many a range is split."""
 
-SLICE_SHARE, SLICE_GROWTH = 0.35, 1.5
-"""Of the time of the first run, what a model has at first, and how much more after that was not enough."""
+LEAST_REACH = 1 / 16
+"""Of what is between bound and ceiling, what is tried at least: half as much as before after each range too hard."""
+
+SLICE_GROWTH = 1.5
+"""How much more time a range has after a slice was not enough."""
 
 OnBound = Callable[[int], None]
 """Called with each better bound."""
+
+
+class Solves(Protocol):
+    """Solves a model in the time given, or a share of what is left of it."""
+
+    def __call__(self, model: cp_model.CpModel, solver: cp_model.CpSolver, share: float = 1.0) -> int:
+        """The status."""
+
+
+class Refuter(Protocol):
+    """Refutes ceilings for ranges of the slowest column's period."""
+
+    @property
+    def first_parts(self) -> int:
+        """Ranges at first: wide ones only cost time."""
+
+    @property
+    def slice_share(self) -> float:
+        """Of the time of the first run, what a range has at first."""
+
+    @property
+    def reach(self) -> float:
+        """Of what is between bound and ceiling, what is tried next, until there is a pattern; then half of the rest."""
+
+    @property
+    def joins(self) -> int:
+        """Ranges that are tried together at most, as long as that is soon done."""
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+    ) -> bool | None:
+        """
+        Whether no placement with a period of the range costs at most the ceiling; ``None`` if that took too long.
+
+        Unless ``thorough`` only what is soon done is tried.
+        """
+
+
+class CellRefuter:
+    """By the rack and the kind of each cell."""
+
+    first_parts = 16
+    slice_share = 0.35
+    reach = 0.75
+    joins = 1
+
+    def __init__(self, data: ProblemData, candidate: CandidateData, racks: Racks) -> None:
+        self.data, self.candidate, self.racks = data, candidate, racks
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+    ) -> bool | None:
+        """Whether the model has no solution."""
+        solver = cp_model.CpSolver()
+        solver.parameters.linearization_level = 0  # relaxations cost more than they tell here
+        model = build_racks(self.candidate, self.data.p2p, self.racks, ceiling, shortest, longest)
+        return is_refuted(solves(model, solver))
+
+
+def is_refuted(status: int) -> bool | None:
+    """Whether there is no solution; ``None`` if that is not known."""
+    return {int(cp_model.INFEASIBLE): True, int(cp_model.OPTIMAL): False, int(cp_model.FEASIBLE): False}.get(status)
 
 
 def has_racks(candidate: CandidateData) -> bool:
@@ -81,14 +144,18 @@ class RackSearch:
         Whether there is nothing more to do.
     """
 
-    def __init__(self, data: ProblemData, candidate: CandidateData, racks: Racks, floor: int, ceiling: int) -> None:
-        self.data, self.candidate, self.racks = data, candidate, racks
+    def __init__(self, candidate: CandidateData, racks: Racks, refutes: Refuter, floor: int, ceiling: int) -> None:
+        self.candidate, self.racks, self.refutes = candidate, racks, refutes
         self.ceiling, self.possible = ceiling, ceiling + 1  # a ceiling from which on there are patterns
         self.step = max(1, int((ceiling - floor) * STEP))
         self.narrow_range = max(1, int((ceiling - floor) * NARROW) // (candidate.num_microbatches - 1))
         self.slice_s: float | None = None
-        self.waiting = [_Range(floor, low, high) for low, high in _parts(candidate, racks, ceiling)]
-        self.probe = min(ceiling, floor + max(self.step, int(REACH * (ceiling - floor))))
+        self.joined = 1  # ranges that are tried together next
+        self.reach = refutes.reach
+        self.waiting = [
+            _Range(floor, low, high) for low, high in _parts(candidate, racks, ceiling, refutes.first_parts)
+        ]
+        self.probe = min(ceiling, floor + max(self.step, int(refutes.reach * (ceiling - floor))))
         self.ended = floor > ceiling
 
     @property
@@ -116,7 +183,7 @@ class RackSearch:
         started, told, stop = time.perf_counter(), self.bound, stop or threading.Event()
         ends, models = started + seconds, 0
         if self.slice_s is None:
-            self.slice_s = SLICE_SHARE * seconds
+            self.slice_s = self.refutes.slice_share * seconds
         while not self.ended and not stop.is_set() and time.perf_counter() < ends:
             self._aim()
             if self.bound > told:
@@ -124,10 +191,18 @@ class RackSearch:
                 on_bound(told)
             if self.ended:
                 break
-            one = heapq.heappop(self.waiting)
+            parts = self._next()
+            one = replace(parts[0], longest=parts[-1].longest)
             whole = self.slice_s * one.slices
             left = min(whole, ends - time.perf_counter())
-            self._place(one, *self._refutes(one, left, workers, seed, stop), cut=left < whole)
+            began = time.perf_counter()
+            refuted, longest = self._refutes(one, left, workers, seed, stop, thorough=len(parts) == 1)
+            in_time = time.perf_counter() - began < left
+            if refuted is None and in_time and len(parts) == 1 and longest - one.shortest < self.narrow_range:
+                refuted = False  # more time would not tell more
+            for part in parts:
+                self._place(part, refuted, longest, cut=left < whole or len(parts) > 1)
+            self.joined = min(2 * self.joined, self.refutes.joins) if refuted else 1
             models += 1
         self._aim()
         logger.info(
@@ -149,8 +224,18 @@ class RackSearch:
         self.ended = left <= 0 or (self.possible <= self.ceiling and left <= self.step)
         if not self.ended and not bound <= self.probe < self.possible:
             whole = self.possible > self.ceiling and left <= 2 * self.step
-            reach = REACH if self.possible > self.ceiling else 0.5
+            reach = self.reach if self.possible > self.ceiling else min(0.5, self.reach)
             self.probe = self.ceiling if whole else min(self.ceiling, bound + int(reach * left))
+
+    def _next(self) -> list[_Range]:
+        """The next range, and those right behind it that are tried together with it."""
+        parts = [heapq.heappop(self.waiting)]
+        while len(parts) < self.joined and self.waiting:
+            behind = self.waiting[0]
+            if (behind.bound, behind.shortest) != (parts[0].bound, parts[-1].longest + 1):
+                break
+            parts.append(heapq.heappop(self.waiting))
+        return parts
 
     def _place(self, one: _Range, refuted: bool | None, longest: int, *, cut: bool) -> None:
         """Put a range back, with its new bound, or its parts; ``cut`` if it had less than its time."""
@@ -171,9 +256,10 @@ class RackSearch:
         else:
             heapq.heappush(self.waiting, replace(one, slices=longer))
             self.probe = one.bound + (self.probe - one.bound) // 2
+            self.reach = max(LEAST_REACH, self.reach / 2)
 
     def _refutes(
-        self, one: _Range, seconds: float, workers: int, seed: int, stop: threading.Event
+        self, one: _Range, seconds: float, workers: int, seed: int, stop: threading.Event, *, thorough: bool
     ) -> tuple[bool | None, int]:
         """Whether the ceiling has no pattern in a range, ``None`` if that took too long; the longest period there."""
         level = range_level(self.candidate, self.racks.costs, self.probe, one.shortest, one.longest)
@@ -182,24 +268,24 @@ class RackSearch:
         assert level.longest is not None
         if level.longest < one.shortest:
             return True, one.longest
-        model = build_racks(self.candidate, self.data.p2p, self.racks, self.probe, one.shortest, level.longest)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = workers
-        solver.parameters.random_seed = seed
-        solver.parameters.max_time_in_seconds = seconds
-        solver.parameters.linearization_level = 0  # relaxations cost more than they tell here
-        solver.parameters.catch_sigint_signal = False
-        status = solve_until(solver, model, stop)
-        if status == cp_model.MODEL_INVALID:
-            raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
-        if status == cp_model.INFEASIBLE:
-            return True, level.longest
-        return (False if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None), level.longest
+        ends = time.perf_counter() + seconds
+
+        def solves(model: cp_model.CpModel, solver: cp_model.CpSolver, share: float = 1.0) -> int:
+            solver.parameters.num_workers = workers
+            solver.parameters.random_seed = seed
+            solver.parameters.max_time_in_seconds = max(0.0, share * (ends - time.perf_counter()))
+            solver.parameters.catch_sigint_signal = False
+            status = solve_until(solver, model, stop)
+            if status == cp_model.MODEL_INVALID:
+                raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
+            return status
+
+        return self.refutes(self.probe, one.shortest, level.longest, solves, thorough=thorough), level.longest
 
 
-def _parts(candidate: CandidateData, racks: Racks, ceiling: int) -> list[tuple[int, int]]:
+def _parts(candidate: CandidateData, racks: Racks, ceiling: int, number: int) -> list[tuple[int, int]]:
     """The first ranges of periods, all that the ceiling leaves; empty if that is none."""
     whole = range_level(candidate, racks.costs, ceiling, int(racks.costs.window.min()), int(NEVER))
     if whole is None or whole.longest is None or whole.longest < whole.periods[0]:
         return []
-    return split(int(whole.periods[0]), whole.longest, FIRST_PARTS)
+    return split(int(whole.periods[0]), whole.longest, number)

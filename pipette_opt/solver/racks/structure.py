@@ -29,6 +29,8 @@ class Racks:
     ----------
     rack, kind
         Of each class of hosts.
+    classes
+        The partition of the hosts.
     costs
         Of the classes.
     sizes
@@ -37,6 +39,7 @@ class Racks:
 
     rack: IntArray
     kind: IntArray
+    classes: HostClasses
     costs: RowCosts
     sizes: IntArray
 
@@ -53,6 +56,11 @@ class Racks:
     def num_kinds(self) -> int:
         """Kinds of hosts."""
         return int(self.sizes.shape[1])
+
+    def hosts(self, rack: int, kind: int) -> IntArray:
+        """Hosts of a kind in a rack."""
+        here = (self.rack == rack) & (self.kind == kind)
+        return np.flatnonzero(here[self.classes.of_host])
 
     def of_links(self, ticks: IntArray) -> IntArray:
         """Least cost of each sort of links, from costs between classes ``(C, C)``, shape ``(kinds, kinds, 2)``."""
@@ -80,7 +88,7 @@ def find_racks(data: ProblemData, candidate: CandidateData, most_lost: float = M
     rack = _racks(link, kind)
     sizes = np.zeros((rack.max() + 1, kind.max() + 1), dtype=np.int64)
     np.add.at(sizes, (rack, kind), classes.sizes)
-    racks = Racks(rack=rack, kind=kind, costs=costs, sizes=sizes)
+    racks = Racks(rack=rack, kind=kind, classes=classes, costs=costs, sizes=sizes)
     told = racks.of_links(link)[kind[:, None], kind[None, :], (rack[:, None] != rack[None, :]).astype(np.int64)]
     usable = link < NEVER
     return racks if (link[usable] <= (1 + most_lost) * told[usable]).all() else None

@@ -9,7 +9,7 @@ from instances import Variant, best_by_enumeration, one_candidate_cluster, rando
 from pipette_opt.placement_bench.problems import balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.racks.search import RackSearch, _Range, has_racks
+from pipette_opt.solver.racks.search import CellRefuter, RackSearch, Solves, has_racks
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
@@ -29,7 +29,8 @@ def searched(data: ProblemData, floor: int, ceiling: int, most_lost: float = np.
     """The search of the only candidate, however little racks tell."""
     racks = find_racks(data, data.candidates[0], most_lost)
     assert racks is not None
-    return RackSearch(data, data.candidates[0], racks, floor, ceiling)
+    refuter = CellRefuter(data, data.candidates[0], racks)
+    return RackSearch(data.candidates[0], racks, refuter, floor, ceiling)
 
 
 def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int, racks: int = 2) -> ProblemData:
@@ -133,8 +134,28 @@ def test_it_stops() -> None:
     assert searched(data, 17, 10**9).run(0.0) == 17
 
 
+class _Unsteady(CellRefuter):
+    """Knows of one placement, and runs out of time at random."""
+
+    joins = 4
+
+    def __init__(self, data: ProblemData, period: int, cost: int, rng: np.random.Generator) -> None:
+        self.data, self.period, self.cost, self.rng, self.looks = data, period, cost, rng, 0
+        self.search: RackSearch | None = None
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+    ) -> bool | None:
+        assert self.search is not None
+        self.looks += 1
+        self.search.ended = self.looks > 400
+        if self.rng.random() < 0.3:
+            return None
+        return not (shortest <= self.period <= longest and self.cost <= ceiling)
+
+
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_periods_too_long_for_one_ceiling_come_back_at_the_next(p2p: P2PMode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_periods_too_long_for_one_ceiling_come_back_at_the_next(p2p: P2PMode) -> None:
     """One placement; models run out of time at random, so ranges are split at ceilings that are too low."""
     data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), p2p=p2p, compute=2_000)
     candidate = data.candidates[0]
@@ -153,19 +174,7 @@ def test_periods_too_long_for_one_ceiling_come_back_at_the_next(p2p: P2PMode, mo
         cost = next(
             one for one in range(floor, 2 * ceiling, 20_000) if range_level(candidate, racks.costs, one, period, period)
         )
-        search = RackSearch(data, candidate, racks, floor, ceiling)
-        looks = iter(range(400))
-
-        def refutes(
-            one: _Range, *_: object, search: RackSearch = search, period: int = period, cost: int = cost
-        ) -> tuple[bool | None, int]:
-            search.ended = next(looks, None) is None  # noqa: B023
-            level = range_level(candidate, racks.costs, search.probe, one.shortest, one.longest)
-            if level is None or level.longest is None or level.longest < one.shortest:
-                return True, one.longest
-            if rng.random() < 0.3:  # noqa: B023
-                return None, level.longest
-            return not (one.shortest <= period <= level.longest and cost <= search.probe), level.longest
-
-        monkeypatch.setattr(search, "_refutes", refutes)
+        refuter = _Unsteady(data, period, cost, rng)
+        search = RackSearch(candidate, racks, refuter, floor, ceiling)
+        refuter.search = search
         assert search.run(1e6) <= cost

@@ -1,0 +1,90 @@
+"""Ceilings refuted by the courses of columns."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.solver.courses.enumeration import Courses, find_courses
+from pipette_opt.solver.courses.model import build_courses
+from pipette_opt.solver.courses.placements import placement
+from pipette_opt.solver.racks.search import Solves, is_refuted
+from pipette_opt.solver.racks.structure import Racks
+from pipette_opt.solver.rows.levels import range_level
+from pipette_opt.solver.rows.model import build_rows
+from pipette_opt.types import IntArray
+
+MOST_COURSES, MOST_BY_RACK, MOST_PROBED = 250_000, 1_000, 5_000
+"""Courses above which rows are looked at instead, above which they are not told by rack, and above which probing takes
+longer than what it finds is worth."""
+
+COARSE_SHARE = 0.15
+"""Of the time, what is spent on what should soon be done: the model that is not told by rack, if the other follows."""
+
+OnPlacement = Callable[[IntArray], None]
+"""Called with the hosts of each cell, shape ``(P, D)``, of placements that racks and kinds promise to be good."""
+
+
+class CourseRefuter:
+    """
+    First by the courses alone, which is soon done; where there are counts of them, told by rack.
+
+    Parameters
+    ----------
+    on_placement
+        What these counts promise, if they are not refuted.
+    """
+
+    first_parts = 128
+    slice_share = 0.1
+    reach = 0.3
+    joins = 32
+
+    def __init__(
+        self,
+        data: ProblemData,
+        candidate: CandidateData,
+        racks: Racks,
+        on_placement: OnPlacement = lambda nodes: None,
+    ) -> None:
+        self.data, self.candidate, self.racks, self.on_placement = data, candidate, racks, on_placement
+        self.random = np.random.default_rng(0)
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+    ) -> bool | None:
+        """Whether a model has no solution."""
+        courses = find_courses(self.candidate, self.data.p2p, self.racks, ceiling, longest, MOST_COURSES)
+        if courses is None:
+            return self._refutes_by_rows(
+                ceiling, shortest, longest, solves if thorough else partial(solves, share=COARSE_SHARE)
+            )
+        finest = thorough and courses.number <= MOST_BY_RACK
+        share = 1.0 if thorough and not finest else COARSE_SHARE
+        if self._refutes(courses, ceiling, shortest, partial(solves, share=share), by_rack=False):
+            return True
+        return self._refutes(courses, ceiling, shortest, solves, by_rack=True) if finest else None
+
+    def _refutes(self, courses: Courses, ceiling: int, shortest: int, solves: Solves, *, by_rack: bool) -> bool | None:
+        """Whether one of the models has no solution."""
+        built = build_courses(self.candidate, self.racks, courses, ceiling, shortest, by_rack=by_rack)
+        if built is None:
+            return True
+        solver = cp_model.CpSolver()
+        solver.parameters.linearization_level = 1
+        if courses.number > MOST_PROBED:
+            solver.parameters.cp_model_probing_level = 0
+        refuted = is_refuted(solves(built.model, solver))
+        if by_rack and refuted is False:
+            self.on_placement(placement(built, solver, courses, self.racks, self.random))
+        return refuted
+
+    def _refutes_by_rows(self, ceiling: int, shortest: int, longest: int, solves: Solves) -> bool | None:
+        """Whether there are no counts of classes in rows: often soon said of long periods; ``None`` if there are."""
+        level = range_level(self.candidate, self.racks.costs, ceiling, shortest, longest)
+        if level is None:
+            return True
+        built = build_rows(self.candidate, self.racks.classes, self.racks.costs, level, runs=self.data.p2p == "async")
+        return is_refuted(solves(built.model, cp_model.CpSolver())) or None

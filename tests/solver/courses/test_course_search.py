@@ -1,0 +1,144 @@
+"""Bounds from courses are below every enumerated optimum, and it where racks and kinds say everything."""
+
+import threading
+
+import numpy as np
+import pytest
+from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
+
+from pipette_opt.placement_bench.problems import balanced_problem
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks, objective_ticks
+from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.courses import refuting
+from pipette_opt.solver.courses.refuting import CourseRefuter, OnPlacement
+from pipette_opt.solver.racks.search import RackSearch, has_racks
+from pipette_opt.solver.racks.structure import find_racks
+from pipette_opt.types import IntArray, P2PMode
+
+SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1)]
+
+VARIANTS = [
+    Variant(p2p=p2p, directed=directed, missing_share=missing, num_kinds=kinds, num_capacities=kinds, levels=levels)
+    for p2p in ("blocking", "async")
+    for directed in (False, True)
+    for missing, kinds, levels in ((0.0, 1, 0), (0.2, 1, 2), (0.0, 2, 3), (0.2, 2, 0))
+]
+
+
+def searched(
+    data: ProblemData,
+    floor: int,
+    ceiling: int,
+    most_lost: float = np.inf,
+    on_placement: OnPlacement = lambda nodes: None,
+) -> RackSearch:
+    """The search of the only candidate, however little racks tell."""
+    candidate = data.candidates[0]
+    racks = find_racks(data, candidate, most_lost)
+    assert racks is not None
+    return RackSearch(candidate, racks, CourseRefuter(data, candidate, racks, on_placement), floor, ceiling)
+
+
+def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int, racks: int = 2) -> ProblemData:
+    """Racks without noise; the first hosts are slow."""
+    number = shape[0] * shape[1] + spare
+    rack, pace = np.arange(number) % racks, np.where(np.arange(number) < slow, 0.5, 1.0)
+    rate = np.where(rack[:, None] == rack[None, :], 24.0, 16.0) * np.minimum(pace[:, None], pace[None, :])
+    np.fill_diagonal(rate, np.nan)
+    return balanced_problem(rate, shape, p2p)
+
+
+@pytest.mark.parametrize("limits", [(60_000, 1_000), (60_000, 0), (1, 1)], ids=["by rack", "courses", "rows"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_bound_is_below_the_optimum(variant: Variant, limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Enumeration of every placement, with as many hosts as cells or one more; each of the three models by itself.
+
+    The ceiling is anywhere: what is refuted is refuted, also a candidate that has no placement at all.
+    """
+    monkeypatch.setattr(refuting, "MOST_COURSES", limits[0])
+    monkeypatch.setattr(refuting, "MOST_BY_RACK", limits[1])
+    rng = np.random.default_rng(VARIANTS.index(variant))
+    compared = 0
+    for number in range(60):
+        if number >= 12 and compared >= 2:
+            break
+        shape = SHAPES[number % len(SHAPES)]
+        data = random_problem(rng, [shape], min(6, shape[0] * shape[1] + int(rng.integers(2))), variant)
+        candidate = data.candidates[0]
+        if not has_racks(candidate):
+            continue
+        optimum = best_by_enumeration(data, candidate)
+        ceiling = largest_ticks(candidate)
+        if optimum < UNUSABLE_TICKS and rng.random() < 0.6:
+            ceiling = max(1, optimum + int(rng.integers(-2, 4)) * (1 + optimum // 20))
+        search = searched(data, 0, ceiling)
+        bound = search.run(60.0)
+        assert search.ended
+        assert bound <= optimum
+        assert bound <= ceiling + 1
+        compared += 1
+    assert compared >= 2
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize(("shape", "slow", "spare"), [((2, 2), 0, 0), ((2, 2), 1, 1), ((2, 3), 1, 0), ((3, 2), 2, 0)])
+def test_it_closes_what_racks_decide(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int) -> None:
+    """Racks without noise, two columns or three: any order of them is the same ring."""
+    data = in_racks(p2p, shape, slow, spare)
+    optimum = best_by_enumeration(data, data.candidates[0])
+    assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
+    assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize(("shape", "slow", "racks"), [((3, 2), 3, 3), ((4, 2), 4, 4), ((2, 4), 4, 4)])
+def test_equal_racks_may_change_places_and_nothing_else(
+    p2p: P2PMode, shape: tuple[int, int], slow: int, racks: int
+) -> None:
+    """Racks of two hosts each, alike or in two sorts: telling them apart does not lose the optimum."""
+    data = in_racks(p2p, shape, slow, 0, racks)
+    optimum = best_by_enumeration(data, data.candidates[0])
+    assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_what_it_promises_is_a_placement(p2p: P2PMode) -> None:
+    """Hosts of a tree, each used once; without noise, and with the ring left out, they cost what was asked for."""
+    data = in_racks(p2p, (4, 3), 3, 2, 3)
+    candidate = data.candidates[0]
+    found: list[IntArray] = []
+    ceiling = int(1.3 * candidate_bound(data, candidate))
+    search = searched(data, 0, ceiling, 0.0, found.append)
+    search.run(60.0)
+    assert search.possible <= ceiling
+    assert found
+    for nodes in found:
+        assert nodes.shape == (4, 3)
+        assert len(np.unique(nodes)) == 12
+        assert nodes.min() >= 0
+        assert nodes.max() < data.num_nodes
+        assert objective_ticks(data, candidate, nodes[:, :, None]) <= ceiling
+
+
+def test_it_bounds_a_tree_far_above_single_links() -> None:
+    """Slow hosts have to be somewhere."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (12, 8, 1), compute=2_000)
+    before = candidate_bound(data, data.candidates[0])
+    search = searched(data, before, int(before * 1.3))
+    told: list[int] = []
+    after = search.run(10.0, on_bound=told.append)
+    assert after > 1.03 * before
+    assert told == sorted(told)
+    search.narrow(after + 5, after + 4)
+    assert search.bound == after + 5
+    assert search.run(10.0) == after + 5
+
+
+def test_it_stops() -> None:
+    """When told to, with the bound it has."""
+    data = one_candidate_cluster(np.random.default_rng(0), "tree", (12, 8, 1))
+    stop = threading.Event()
+    stop.set()
+    assert searched(data, 17, 10**9).run(60.0, stop=stop) == 17
+    assert searched(data, 17, 10**9).run(0.0) == 17
