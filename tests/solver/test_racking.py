@@ -7,6 +7,7 @@ import pytest
 from instances import one_candidate_cluster
 
 from pipette_opt.problem import ProblemData
+from pipette_opt.solution import Solution
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.courses.refuting import CourseRefuter
 from pipette_opt.solver.known import Known
@@ -16,9 +17,16 @@ from pipette_opt.solver.refining import Refining
 
 
 def known_of(data: ProblemData) -> Known:
-    """Nothing but bounds that need no search."""
-    known = Known(data, SolverParams(time_limit_s=4.0, workers=1), None, threading.Event())
-    known.bounds = lower_bounds(data)
+    """Nothing but bounds that need no search; what raises them ends the search."""
+    stop = threading.Event()
+    bounds = lower_bounds(data)
+
+    def told(elapsed_s: float, incumbent: int | None, bound: int) -> None:
+        if bound > bounds.min():
+            stop.set()
+
+    known = Known(data, SolverParams(time_limit_s=60.0, workers=1), told, stop)
+    known.bounds = bounds.copy()
     return known
 
 
@@ -43,9 +51,10 @@ def test_where_it_applies() -> None:
 
 @pytest.mark.parametrize("shape", [(8, 6, 1), (12, 8, 1)])
 def test_it_raises_the_bound(shape: tuple[int, int, int]) -> None:
-    """Without any other engine."""
+    """Without any other engine, some placement being known."""
     racking = racking_of(one_candidate_cluster(np.random.default_rng(1), "tree", shape, compute=2_000))
     known = racking.known
+    known.offer(Solution(candidate=0, nodes=np.arange(known.data.num_nodes).reshape(shape), objective_ticks=0))
     before = int(known.bounds[0])
     assert racking.suits(0)
     racking.search(0)

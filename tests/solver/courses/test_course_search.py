@@ -82,9 +82,9 @@ def test_bound_is_below_the_optimum(variant: Variant, limits: tuple[int, int], m
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-@pytest.mark.parametrize(("shape", "slow", "spare"), [((2, 2), 0, 0), ((2, 2), 1, 1), ((2, 3), 1, 0), ((3, 2), 2, 0)])
+@pytest.mark.parametrize(("shape", "slow", "spare"), [((2, 2), 0, 0), ((2, 2), 1, 1), ((3, 2), 2, 0)])
 def test_it_closes_what_racks_decide(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int) -> None:
-    """Racks without noise, two columns or three: any order of them is the same ring."""
+    """Racks without noise, two columns: any order of them is the same ring."""
     data = in_racks(p2p, shape, slow, spare)
     optimum = best_by_enumeration(data, data.candidates[0])
     assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
@@ -92,7 +92,7 @@ def test_it_closes_what_racks_decide(p2p: P2PMode, shape: tuple[int, int], slow:
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-@pytest.mark.parametrize(("shape", "slow", "racks"), [((3, 2), 3, 3), ((4, 2), 4, 4), ((2, 4), 4, 4)])
+@pytest.mark.parametrize(("shape", "slow", "racks"), [((3, 2), 3, 3), ((2, 4), 4, 4)])
 def test_equal_racks_may_change_places_and_nothing_else(
     p2p: P2PMode, shape: tuple[int, int], slow: int, racks: int
 ) -> None:
@@ -127,12 +127,12 @@ def test_it_bounds_a_tree_far_above_single_links() -> None:
     before = candidate_bound(data, data.candidates[0])
     search = searched(data, before, int(before * 1.3))
     told: list[int] = []
-    after = search.run(10.0, on_bound=told.append)
+    after = search.run(6.0, on_bound=told.append)
     assert after > 1.03 * before
     assert told == sorted(told)
     search.narrow(after + 5, after + 4)
     assert search.bound == after + 5
-    assert search.run(10.0) == after + 5
+    assert search.run(6.0) == after + 5
 
 
 def test_it_stops() -> None:
