@@ -150,15 +150,6 @@ class Courses:
             if (lacks > known).any():
                 yield Room(span, left, lacks, lacks > known)
 
-    def shortest_crossing_all(self) -> IntArray:
-        """Period of a column that crosses wherever it may, shape ``(N,)``."""
-        crossed = _until(np.where(self.may_cross, self.own_extra, 0))
-        longest = np.zeros(self.number, dtype=np.int64)
-        for span, taken in self.taken():
-            whole = taken + crossed[:, span.last] - crossed[:, span.first]
-            longest = np.maximum(longest, -(-whole // span.periods))
-        return longest
-
 
 def find_courses(
     candidate: CandidateData, p2p: P2PMode, racks: Racks, ceiling: int, longest: int, most: int

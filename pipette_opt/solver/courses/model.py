@@ -5,7 +5,8 @@ Decisions, all counts: of each course its columns; of each row the hosts of each
 pair of kinds, the columns that cross it from rack to rack; the hops of each watched stage's ring. Hosts are those of
 the courses, and no more than there are. At most the ceiling are: for each course and each stage that is watched, its
 end with ``m - 1`` of its shortest periods, plus the slowest hop of the stage's ring; and what all columns take on
-average, in place of that course. One course is the slowest column's.
+average, in place of that course. One course is the slowest column's: its period may be longer than any that is told,
+since links cost at least the least of their sort.
 
 Told by rack, each course also has its hosts of each rack in each row, and its own crossings, in no span that a period
 covers more of them than its longest period has room for.
@@ -61,16 +62,15 @@ def build_courses(
     """
     P, D, _ = candidate.grid
     costs, rounds = racks.costs, candidate.num_microbatches - 1
-    may_be_slowest = courses.shortest_crossing_all() >= shortest
-    if not may_be_slowest.any():
+    if not courses.number:
         return None
     model = CpModel()
     columns = [model.new_int_var(0, D, "") for _ in range(courses.number)]
     is_slowest = [model.new_bool_var("") for _ in columns]
     model.add(LinearExpr.sum(columns) == D)
     model.add_bool_or(is_slowest)
-    for number, slowest, may in zip(columns, is_slowest, may_be_slowest.tolist(), strict=True):
-        model.add(slowest <= number if may else slowest == 0)
+    for number, slowest in zip(columns, is_slowest, strict=True):
+        model.add(slowest <= number)
     counts = _add_counts(model, candidate, racks)
     built = CourseModel(model=model, columns=columns, hosts={}, stays={})
     crossings = _add_own_crossings(built, candidate, racks, courses, counts) if by_rack else None
@@ -85,7 +85,7 @@ def build_courses(
     early = courses.ends + rounds * courses.shortest[:, None]
     for watched, stage in enumerate(costs.watched.tolist()):
         left = ceiling - int(costs.after[watched])
-        ring = add_ring(model, racks, watched, D, counts[stage], left - int(late[may_be_slowest, watched].min()))
+        ring = add_ring(model, racks, watched, D, counts[stage], left - int(late[:, watched].min()))
         ends = _ends(courses, watched, counts, through, across)
         model.add(ends + rounds * periods + D * ring.slowest <= D * left)
         _exclude(model, ring, columns, is_slowest, early[:, watched], late[:, watched], left, D)

@@ -5,9 +5,11 @@ import threading
 import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from ortools.sat.python.cp_model import CpModel, CpSolver
 
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.placement_bench.problems import balanced_problem
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks, objective_ticks, period_ticks, place
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import refuting
 from pipette_opt.solver.courses.refuting import CourseRefuter, OnPlacement
@@ -142,3 +144,38 @@ def test_it_stops() -> None:
     stop.set()
     assert searched(data, 17, 10**9).run(60.0, stop=stop) == 17
     assert searched(data, 17, 10**9).run(0.0) == 17
+
+
+@pytest.mark.parametrize("limits", [(250_000, 1_000), (250_000, 0), (1, 1)], ids=["by rack", "courses", "rows"])
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_no_placement_is_refuted_for_what_it_costs(
+    p2p: P2PMode, limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Links of a sort differ by chance, and each costs at least the least: a slowest period may be longer than any told.
+
+    Annealed placements and shuffled ones, each with its own cost as the ceiling and its own slowest period as range.
+    """
+    monkeypatch.setattr(refuting, "MOST_COURSES", limits[0])
+    monkeypatch.setattr(refuting, "MOST_BY_RACK", limits[1])
+    rng = np.random.default_rng(3)
+    for number, grid in enumerate([(3, 3, 1), (4, 2, 1), (2, 4, 1)]):
+        data = one_candidate_cluster(rng, "tree", grid, num_nodes=grid[0] * grid[1] + number % 2, p2p=p2p, compute=500)
+        candidate = data.candidates[0]
+        racks = find_racks(data, candidate, np.inf)
+        assert racks is not None
+        refuter = CourseRefuter(data, candidate, racks)
+        best = anneal(data, AnnealingParams(time_limit_s=None, max_moves=20_000, seed=number)).solution
+        assert best is not None
+        shuffled = [rng.permutation(data.num_nodes)[: candidate.num_cells].reshape(grid) for _ in range(3)]
+        for nodes in (best.nodes, *shuffled):
+            cost = objective_ticks(data, candidate, nodes)
+            period = int(period_ticks(place(data, candidate, nodes), p2p).max())
+            for width in (0, period // 100):
+                assert refuter(cost, period - width, period + width, solved) is not True
+
+
+def solved(model: CpModel, solver: CpSolver, share: float = 1.0) -> int:
+    """To its end."""
+    solver.parameters.num_workers = 1
+    return int(solver.solve(model))
