@@ -201,7 +201,7 @@ class RackSearch:
             if refuted is None and in_time and len(parts) == 1 and longest - one.shortest < self.narrow_range:
                 refuted = False  # more time would not tell more
             for part in parts:
-                self._place(part, refuted, longest, cut=left < whole or len(parts) > 1)
+                self._place(part, refuted, longest, cut=(left < whole and not in_time) or len(parts) > 1)
             self.joined = min(2 * self.joined, self.refutes.joins) if refuted else 1
             models += 1
         self._aim()

@@ -178,3 +178,33 @@ def test_periods_too_long_for_one_ceiling_come_back_at_the_next(p2p: P2PMode) ->
         search = RackSearch(candidate, racks, refuter, floor, ceiling)
         refuter.search = search
         assert search.run(1e6) <= cost
+
+
+class _TellsNothing(CellRefuter):
+    """Cannot tell, whatever it is asked, and says so at once; stops when asked often."""
+
+    slice_share = 2.0  # each slice is cut short by the end of the run
+
+    def __init__(self, most: int) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+        self.most, self.stop = most, threading.Event()
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+    ) -> bool | None:
+        self.asked.append((ceiling, shortest, longest))
+        if len(self.asked) == self.most:
+            self.stop.set()
+        return None
+
+
+def test_what_was_told_in_time_is_not_asked_again() -> None:
+    """Not even when a slice had less than its time: the range is split."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
+    racks = find_racks(data, data.candidates[0])
+    assert racks is not None
+    refuter = _TellsNothing(20)
+    before = candidate_bound(data, data.candidates[0])
+    RackSearch(data.candidates[0], racks, refuter, before, 2 * before).run(1e3, stop=refuter.stop)
+    assert len(refuter.asked) > 3
+    assert len(set(refuter.asked)) == len(refuter.asked)
