@@ -1,6 +1,7 @@
 """Bounds from courses are below every enumerated optimum, and it where racks and kinds say everything."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,6 +103,39 @@ def test_equal_racks_may_change_places_and_nothing_else(
     data = in_racks(p2p, shape, slow, 0, racks)
     optimum = best_by_enumeration(data, data.candidates[0])
     assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
+
+
+@pytest.mark.parametrize("ceiling", [0, 50, 500, 5_000])
+def test_hosts_may_be_slower_than_their_kinds_tell(ceiling: int) -> None:
+    """
+    Directed links, one kind, two micro-batches: the fastest period is of a link whose ends are late.
+
+    The optimum has a period that kinds and racks alone do not tell, and no column as fast as they do ends in time.
+    """
+    links = np.full((4, 4), 10_150)
+    links[[0, 1, 0, 1], [2, 3, 3, 2]] = 6_000
+    links[[0, 1], [1, 0]] = 10_000
+    rings = 10 + np.add.outer(np.arange(4), np.arange(4))  # so that no host is as another
+    for ticks in (links, rings):
+        np.fill_diagonal(ticks, UNUSABLE_TICKS)
+    data = random_problem(np.random.default_rng(0), [(2, 2, 1)], 4, Variant(), max_block=1)
+    candidate = replace(
+        data.candidates[0],
+        num_microbatches=2,
+        forward_ticks=np.array([[5, 5]]),
+        backward_ticks=np.array([[5, 5]]),
+        p2p_ticks=links,
+        ring_class=np.array([0, 0]),
+        ring_ticks=rings[None],
+        ring_floor_ticks=np.array([0, 0]),
+        optimizer_ticks=0,
+        embedding_ticks=np.zeros((0, 0)),
+        memory_need_mib=np.array([1, 1]),
+    )
+    data = replace(data, candidates=(candidate,))
+    optimum = best_by_enumeration(data, candidate)
+    assert optimum == 26_341
+    assert searched(data, 0, optimum + ceiling, 0.05).run(60.0) <= optimum
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
