@@ -29,7 +29,7 @@ from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.types import IntArray
 
 Place = tuple[int, int, int]
-"""Row, rack and course; or a boundary in place of the row."""
+"""Row, rack and course."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -41,15 +41,13 @@ class CourseModel:
     ----------
     columns
         Of each course.
-    hosts, stays
-        Told by rack: of each row, rack and course its hosts; of each boundary, rack and course the columns that stay
-        in the rack.
+    hosts
+        Told by rack: of each row, rack and course its hosts.
     """
 
     model: CpModel
     columns: list[IntVar]
     hosts: dict[Place, IntVar]
-    stays: dict[Place, IntVar]
 
 
 def build_courses(
@@ -72,7 +70,7 @@ def build_courses(
     for number, slowest in zip(columns, is_slowest, strict=True):
         model.add(slowest <= number)
     counts = _add_counts(model, candidate, racks)
-    built = CourseModel(model=model, columns=columns, hosts={}, stays={})
+    built = CourseModel(model=model, columns=columns, hosts={})
     crossings = _add_own_crossings(built, candidate, racks, courses, counts) if by_rack else None
     through, across = zip(
         *(_add_across(model, courses, columns, row, D, crossings) for row in range(P - 1)), strict=True
@@ -127,7 +125,6 @@ def _add_own_crossings(
                 places = [(end, rack, course) for end in (row, row + 1)]
                 if all(place in built.hosts for place in places):
                     stays.append(model.new_int_var(0, D, ""))
-                    built.stays[row, rack, course] = stays[-1]
                     for place in places:
                         model.add(stays[-1] <= built.hosts[place])
             if may_cross[course, row]:
