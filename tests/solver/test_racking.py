@@ -55,7 +55,9 @@ def test_it_raises_the_bound(shape: tuple[int, int, int], anneals: bool) -> None
     """Without any other engine, some placement being known."""
     racking = racking_of(one_candidate_cluster(np.random.default_rng(1), "tree", shape, compute=2_000))
     known = racking.known
-    some: Solution | None = Solution(candidate=0, nodes=np.arange(shape[0] * shape[1]).reshape(shape), objective_ticks=0)
+    some: Solution | None = Solution(
+        candidate=0, nodes=np.arange(shape[0] * shape[1]).reshape(shape), objective_ticks=0
+    )
     if anneals:
         some = anneal(known.data, AnnealingParams(time_limit_s=None, max_moves=500_000)).solution
     assert some is not None
