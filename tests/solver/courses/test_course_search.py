@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 from ortools.sat.python.cp_model import CpModel, CpSolver
+from rack_cases import SHAPES, VARIANTS, in_racks
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.placement_bench.problems import balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks, objective_ticks, period_ticks, place
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import refuting
@@ -17,15 +17,6 @@ from pipette_opt.solver.courses.refuting import CourseRefuter, OnPlacement
 from pipette_opt.solver.racks.search import RackSearch, has_racks
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.types import IntArray, P2PMode
-
-SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1)]
-
-VARIANTS = [
-    Variant(p2p=p2p, directed=directed, missing_share=missing, num_kinds=kinds, num_capacities=kinds, levels=levels)
-    for p2p in ("blocking", "async")
-    for directed in (False, True)
-    for missing, kinds, levels in ((0.0, 1, 0), (0.2, 1, 2), (0.0, 2, 3), (0.2, 2, 0))
-]
 
 
 def searched(
@@ -40,15 +31,6 @@ def searched(
     racks = find_racks(data, candidate, most_lost)
     assert racks is not None
     return RackSearch(candidate, racks, CourseRefuter(data, candidate, racks, on_placement), floor, ceiling)
-
-
-def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int, racks: int = 2) -> ProblemData:
-    """Racks without noise; the first hosts are slow."""
-    number = shape[0] * shape[1] + spare
-    rack, pace = np.arange(number) % racks, np.where(np.arange(number) < slow, 0.5, 1.0)
-    rate = np.where(rack[:, None] == rack[None, :], 24.0, 16.0) * np.minimum(pace[:, None], pace[None, :])
-    np.fill_diagonal(rate, np.nan)
-    return balanced_problem(rate, shape, p2p)
 
 
 @pytest.mark.parametrize("limits", [(250_000, 1_000), (250_000, 0), (1, 0)], ids=["by rack", "courses", "rows"])

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from rack_cases import SHAPES, VARIANTS, in_racks
 
-from pipette_opt.placement_bench.problems import balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.racks.search import CellRefuter, RackSearch, Solves, has_racks
@@ -15,15 +15,6 @@ from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.types import P2PMode
 
-SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1)]
-
-VARIANTS = [
-    Variant(p2p=p2p, directed=directed, missing_share=missing, num_kinds=kinds, num_capacities=kinds, levels=levels)
-    for p2p in ("blocking", "async")
-    for directed in (False, True)
-    for missing, kinds, levels in ((0.0, 1, 0), (0.2, 1, 2), (0.0, 2, 3), (0.2, 2, 0))
-]
-
 
 def searched(data: ProblemData, floor: int, ceiling: int, most_lost: float = np.inf) -> RackSearch:
     """The search of the only candidate, however little racks tell."""
@@ -31,15 +22,6 @@ def searched(data: ProblemData, floor: int, ceiling: int, most_lost: float = np.
     assert racks is not None
     refuter = CellRefuter(data, data.candidates[0], racks)
     return RackSearch(data.candidates[0], racks, refuter, floor, ceiling)
-
-
-def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int, racks: int = 2) -> ProblemData:
-    """Racks without noise; the first hosts are slow."""
-    number = shape[0] * shape[1] + spare
-    rack, pace = np.arange(number) % racks, np.where(np.arange(number) < slow, 0.5, 1.0)
-    rate = np.where(rack[:, None] == rack[None, :], 24.0, 16.0) * np.minimum(pace[:, None], pace[None, :])
-    np.fill_diagonal(rate, np.nan)
-    return balanced_problem(rate, shape, p2p)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
