@@ -82,7 +82,8 @@ class Courses:
     ends_extra
         What it is later if a boundary between two kinds is crossed so, shape ``(W, P - 1, kinds, kinds)``.
     shortest, longest
-        Period of a column at least, and at most so that its ends are not above the ceiling, shape ``(N,)``.
+        Period of a column at least, and at most so that its ends are not above the ceiling with the least hops of its
+        hosts, shape ``(N,)``.
     may_stay, may_cross
         Whether there are links inside a rack, and across, shape ``(N, P - 1)``.
     """
@@ -163,21 +164,22 @@ def find_courses(
     link, work = racks.of_links(costs.period_arc[0]), racks.of_hosts(costs.period_node)
     arc = np.stack([[racks.of_links(one) for one in watched] for watched in costs.end_arc])
     node = np.stack([racks.of_hosts(watched) for watched in costs.end_node])
+    hop = _own_hops(racks, P)
     beginnings = _Beginnings(
         p2p=p2p,
         work=work,
         transfer=link.min(axis=2),
         room=racks.of_hosts(np.where(costs.room, 0, NEVER)) == 0,
-        node=node,
+        node=node + hop,
         arc=arc.min(axis=4),
-        left=ceiling - costs.hop.min(axis=(1, 2)) - costs.after,
+        left=ceiling - costs.after,
         rounds=candidate.num_microbatches - 1,
         longest=longest,
     )
     found = beginnings.all(most)
     if found is None:
         return None
-    kinds, periods, ends = found
+    kinds, periods, taken = found
     here, there, extra = kinds[:, :-1], kinds[:, 1:], _extra(link)
     return Courses(
         kinds=kinds,
@@ -185,15 +187,25 @@ def find_courses(
         work=work,
         transfer=beginnings.transfer,
         extra=extra,
-        ends=ends,
+        ends=taken - hop[:, np.arange(P), kinds].sum(axis=2).T,
         ends_node=node,
         ends_arc=beginnings.arc,
         ends_extra=_extra(arc),
         shortest=periods,
-        longest=np.minimum(longest, ((beginnings.left - ends) // beginnings.rounds).min(axis=1)),
+        longest=np.minimum(longest, ((beginnings.left - taken) // beginnings.rounds).min(axis=1)),
         may_stay=link[here, there, 0] < NEVER,
         may_cross=link[here, there, 1] < NEVER,
     )
+
+
+def _own_hops(racks: Racks, num_rows: int) -> IntArray:
+    """Of the ring of each watched stage, the least hop of a host of each kind in its row, shape ``(W, P, kinds)``."""
+    costs = racks.costs
+    least = np.zeros((len(costs.watched), num_rows, racks.num_kinds), dtype=np.int64)
+    for watched, row in enumerate(costs.watched.tolist()):
+        hop = costs.hop[watched]
+        least[watched, row] = racks.of_links(np.minimum(hop, hop.T)).min(axis=(1, 2))
+    return least
 
 
 def spans_of(num_rows: int, p2p: P2PMode) -> tuple[Span, ...]:
@@ -214,12 +226,14 @@ class _Beginnings:
 
     Parameters
     ----------
-    work, transfer, node, arc
-        As ``work``, ``transfer``, ``ends_node`` and ``ends_arc`` of :class:`Courses`.
+    work, transfer, arc
+        As ``work``, ``transfer`` and ``ends_arc`` of :class:`Courses`.
+    node
+        What hosts of each kind add to the watched ends and the reductions behind them, shape ``(W, P, kinds)``.
     room
         Whether hosts of a kind may be in a row, shape ``(P, kinds)``.
     left
-        What the ceiling leaves each watched stage for its end and the periods, shape ``(W,)``.
+        What the ceiling leaves each watched stage for its end, its reduction and the periods, shape ``(W,)``.
     longest
         The longest period.
     """
@@ -236,7 +250,7 @@ class _Beginnings:
 
     def all(self, most: int) -> tuple[IntArray, IntArray, IntArray] | None:
         """
-        Kinds ``(N, P)``, least periods ``(N,)`` and ends ``(N, W)``; ``None`` if any row has more than ``most``.
+        Kinds ``(N, P)``, least periods ``(N,)`` and what they add ``(N, W)``; ``None`` if a row has more than ``most``.
 
         With each beginning goes what the next row needs to know of it: the transfer into its last row if sends are
         blocking; else what each run takes that ends there, shape ``(N, rows)``.

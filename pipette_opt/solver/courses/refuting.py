@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -23,8 +24,25 @@ longer than what it finds is worth."""
 COARSE_SHARE = 0.15
 """Of the time, what is spent on what should soon be done: the model that is not told by rack, if the other follows."""
 
+MOSTLY = 0.9
+"""Of the courses of a range that are not refuted by themselves: part of it with more of them is not, either."""
+
 OnPlacement = Callable[[IntArray], None]
 """Called with the hosts of each cell, shape ``(P, D)``, of placements that racks and kinds promise to be good."""
+
+
+class _Open(NamedTuple):
+    """A range whose courses by themselves did not refute a ceiling."""
+
+    ceiling: int
+    shortest: int
+    longest: int
+    number: int
+
+    def covers(self, courses: Courses, ceiling: int, shortest: int, longest: int) -> bool:
+        """Whether courses of another range are mostly the same, for this ceiling or a higher one."""
+        inside = self.shortest <= shortest and longest <= self.longest
+        return inside and ceiling >= self.ceiling and courses.number >= MOSTLY * self.number
 
 
 class CourseRefuter:
@@ -41,6 +59,7 @@ class CourseRefuter:
     slice_share = 0.1
     reach = 0.3
     joins = 32
+    lowers = True
 
     def __init__(
         self,
@@ -51,6 +70,7 @@ class CourseRefuter:
     ) -> None:
         self.data, self.candidate, self.racks, self.on_placement = data, candidate, racks, on_placement
         self.random = np.random.default_rng(0)
+        self.open: _Open | None = None
 
     def __call__(
         self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
@@ -61,11 +81,21 @@ class CourseRefuter:
             return self._refutes_by_rows(
                 ceiling, shortest, longest, solves if thorough else partial(solves, share=COARSE_SHARE)
             )
-        finest = thorough and courses.number <= MOST_BY_RACK
-        share = 1.0 if thorough and not finest else COARSE_SHARE
-        if self._refutes(courses, ceiling, shortest, partial(solves, share=share), by_rack=False):
+        if not (thorough and courses.number <= MOST_BY_RACK):
+            return self._alone(courses, ceiling, shortest, longest, solves, 1.0 if thorough else COARSE_SHARE)
+        is_open = self.open is not None and self.open.covers(courses, ceiling, shortest, longest)
+        if not is_open and self._alone(courses, ceiling, shortest, longest, solves, COARSE_SHARE):
             return True
-        return self._refutes(courses, ceiling, shortest, solves, by_rack=True) if finest else None
+        return self._refutes(courses, ceiling, shortest, solves, by_rack=True)
+
+    def _alone(
+        self, courses: Courses, ceiling: int, shortest: int, longest: int, solves: Solves, share: float
+    ) -> bool | None:
+        """Whether there are no counts of courses without their racks; ``None`` if there are, or in doubt."""
+        refuted = self._refutes(courses, ceiling, shortest, partial(solves, share=share), by_rack=False)
+        if not refuted:
+            self.open = _Open(ceiling, shortest, longest, courses.number)
+        return refuted or None
 
     def _refutes(self, courses: Courses, ceiling: int, shortest: int, solves: Solves, *, by_rack: bool) -> bool | None:
         """Whether one of the models has no solution."""

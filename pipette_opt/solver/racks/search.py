@@ -35,6 +35,9 @@ PARTS = 4
 LEAST_REACH = 1 / 16
 """Of what is between bound and ceiling, what is tried at least: half as much as before after each range too hard."""
 
+SOON = 0.15
+"""Of its time, what a range takes that is soon refuted: more are tried together then."""
+
 SLICE_GROWTH = 1.5
 """How much more time a range has after a slice was not enough."""
 
@@ -68,6 +71,10 @@ class Refuter(Protocol):
     def joins(self) -> int:
         """Ranges that are tried together at most, as long as that is soon done."""
 
+    @property
+    def lowers(self) -> bool:
+        """Whether a lower ceiling is tried where a range takes too long, and not only once it cannot be split."""
+
     def __call__(
         self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
     ) -> bool | None:
@@ -85,6 +92,7 @@ class CellRefuter:
     slice_share = 0.35
     reach = 0.75
     joins = 1
+    lowers = False
 
     def __init__(self, data: ProblemData, candidate: CandidateData, racks: Racks) -> None:
         self.data, self.candidate, self.racks = data, candidate, racks
@@ -197,12 +205,13 @@ class RackSearch:
             left = min(whole, ends - time.perf_counter())
             began = time.perf_counter()
             refuted, longest = self._refutes(one, left, workers, seed, stop, thorough=len(parts) == 1)
-            in_time = time.perf_counter() - began < left
+            took = time.perf_counter() - began
+            in_time = took < left
             if refuted is None and in_time and len(parts) == 1 and longest - one.shortest < self.narrow_range:
                 refuted = False  # more time would not tell more
             for part in parts:
                 self._place(part, refuted, longest, cut=(left < whole and not in_time) or len(parts) > 1)
-            self.joined = min(2 * self.joined, self.refutes.joins) if refuted else 1
+            self._join(refuted, took < SOON * whole)
             models += 1
         self._aim()
         logger.info(
@@ -237,6 +246,13 @@ class RackSearch:
             parts.append(heapq.heappop(self.waiting))
         return parts
 
+    def _join(self, refuted: bool | None, soon: bool) -> None:
+        """How many ranges are tried together next."""
+        if refuted and soon:
+            self.joined = min(2 * self.joined, self.refutes.joins)
+        elif not refuted:
+            self.joined = 1
+
     def _place(self, one: _Range, refuted: bool | None, longest: int, *, cut: bool) -> None:
         """Put a range back, with its new bound, or its parts; ``cut`` if it had less than its time."""
         if refuted:
@@ -248,13 +264,15 @@ class RackSearch:
             self.possible = self.probe
         if cut or refuted is False:
             heapq.heappush(self.waiting, one)
-        elif longest - one.shortest >= self.narrow_range:
+            return
+        if longest - one.shortest >= self.narrow_range:
             for low, high in split(one.shortest, longest, PARTS):
                 heapq.heappush(self.waiting, replace(one, shortest=low, longest=high, slices=longer))
             if self.probe < self.ceiling and longest < one.longest:  # these cost more than was tried: still of interest
                 heapq.heappush(self.waiting, replace(one, bound=self.probe + 1, shortest=longest + 1))
         else:
             heapq.heappush(self.waiting, replace(one, slices=longer))
+        if self.refutes.lowers or longest - one.shortest < self.narrow_range:
             self.probe = one.bound + (self.probe - one.bound) // 2
             self.reach = max(LEAST_REACH, self.reach / 2)
 

@@ -82,7 +82,9 @@ def _longest(candidate: CandidateData, racks: Racks, kinds: tuple[int, ...], cei
     room = [bool(costs.room[row, racks.kind == kind].any()) for row, kind in enumerate(kinds)]
     if not all(room) or any(link[pair].min() >= UNUSABLE_TICKS for pair in itertools.pairwise(kinds)):
         return None
-    spent = [int(hop.min() + after) for hop, after in zip(costs.hop, costs.after, strict=True)]
+    own = [racks.kind == kinds[row] for row in costs.watched.tolist()]  # a host has a hop to it and one from it
+    hops = [min(hop[here].min(), hop[:, here].min()) for hop, here in zip(costs.hop, own, strict=True)]
+    spent = [int(hop + after) for hop, after in zip(hops, costs.after, strict=True)]
     rounds = candidate.num_microbatches - 1
     left = [(ceiling - one - end) // rounds for one, end in zip(spent, ends(racks, kinds), strict=True)]
     return min(longest, *left)

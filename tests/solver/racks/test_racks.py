@@ -120,6 +120,7 @@ class _Unsteady(CellRefuter):
     """Knows of one placement, and runs out of time at random."""
 
     joins = 4
+    lowers = False
 
     def __init__(self, data: ProblemData, period: int, cost: int, rng: np.random.Generator) -> None:
         self.data, self.period, self.cost, self.rng, self.looks = data, period, cost, rng, 0
@@ -136,8 +137,9 @@ class _Unsteady(CellRefuter):
         return not (shortest <= self.period <= longest and self.cost <= ceiling)
 
 
+@pytest.mark.parametrize("lowers", [False, True])
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_periods_too_long_for_one_ceiling_come_back_at_the_next(p2p: P2PMode) -> None:
+def test_periods_too_long_for_one_ceiling_come_back_at_the_next(p2p: P2PMode, lowers: bool) -> None:
     """One placement; models run out of time at random, so ranges are split at ceilings that are too low."""
     data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), p2p=p2p, compute=2_000)
     candidate = data.candidates[0]
@@ -157,6 +159,7 @@ def test_periods_too_long_for_one_ceiling_come_back_at_the_next(p2p: P2PMode) ->
             one for one in range(floor, 2 * ceiling, 20_000) if range_level(candidate, racks.costs, one, period, period)
         )
         refuter = _Unsteady(data, period, cost, rng)
+        refuter.lowers = lowers
         search = RackSearch(candidate, racks, refuter, floor, ceiling)
         refuter.search = search
         assert search.run(1e6) <= cost
@@ -190,3 +193,18 @@ def test_what_was_told_in_time_is_not_asked_again() -> None:
     RackSearch(data.candidates[0], racks, refuter, before, 2 * before).run(1e3, stop=refuter.stop)
     assert len(refuter.asked) > 3
     assert len(set(refuter.asked)) == len(refuter.asked)
+
+
+@pytest.mark.parametrize("lowers", [False, True])
+def test_what_takes_too_long_is_tried_with_a_lower_ceiling(lowers: bool) -> None:
+    """At once, or only where no range can be split."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
+    racks = find_racks(data, data.candidates[0])
+    assert racks is not None
+    refuter = _TellsNothing(3)
+    refuter.lowers = lowers
+    before = candidate_bound(data, data.candidates[0])
+    RackSearch(data.candidates[0], racks, refuter, before, 2 * before).run(1e3, stop=refuter.stop)
+    ceilings = [ceiling for ceiling, _, _ in refuter.asked]
+    assert len(set(ceilings)) == (3 if lowers else 1)
+    assert ceilings == sorted(ceilings, reverse=True)
