@@ -21,6 +21,9 @@ MOST_COURSES, MOST_BY_RACK, MOST_PROBED = 250_000, 1_000, 5_000
 """Courses above which rows are looked at instead, above which they are not told by rack, and above which probing takes
 longer than what it finds is worth."""
 
+FEW = 64
+"""Courses that are told by rack at once: alone they are refuted no sooner."""
+
 COARSE_SHARE = 0.15
 """Of the time, what is spent on what should soon be done: the model that is not told by rack, if the other follows."""
 
@@ -56,7 +59,7 @@ class CourseRefuter:
     """
 
     first_parts = 128
-    slice_share = 0.1
+    slice_share = 0.08
     reach = 0.3
     joins = 32
     lowers = True
@@ -83,7 +86,7 @@ class CourseRefuter:
             )
         if not (thorough and courses.number <= MOST_BY_RACK):
             return self._alone(courses, ceiling, shortest, longest, solves, 1.0 if thorough else COARSE_SHARE)
-        is_open = self.open is not None and self.open.covers(courses, ceiling, shortest, longest)
+        is_open = courses.number <= FEW or self.open is not None and self.open.covers(courses, ceiling, shortest, longest)
         if not is_open and self._alone(courses, ceiling, shortest, longest, solves, COARSE_SHARE):
             return True
         return self._refutes(courses, ceiling, shortest, solves, by_rack=True)
