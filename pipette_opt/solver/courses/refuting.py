@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -22,30 +21,13 @@ MOST_COURSES, MOST_BY_RACK, MOST_PROBED = 250_000, 1_000, 5_000
 longer than what it finds is worth."""
 
 FEW = 64
-"""Courses that are told by rack at once: alone they are refuted no sooner."""
+"""Courses that are told by rack at once: by themselves they are refuted no sooner."""
 
 COARSE_SHARE = 0.15
 """Of the time, what is spent on what should soon be done: the model that is not told by rack, if the other follows."""
 
-MOSTLY = 0.9
-"""Of the courses of a range that are not refuted by themselves: part of it with more of them is not, either."""
-
 OnPlacement = Callable[[IntArray], None]
 """Called with the hosts of each cell, shape ``(P, D)``, of placements that racks and kinds promise to be good."""
-
-
-class _Open(NamedTuple):
-    """A range whose courses by themselves did not refute a ceiling."""
-
-    ceiling: int
-    shortest: int
-    longest: int
-    number: int
-
-    def covers(self, courses: Courses, ceiling: int, shortest: int, longest: int) -> bool:
-        """Whether courses of another range are mostly the same, for this ceiling or a higher one."""
-        inside = self.shortest <= shortest and longest <= self.longest
-        return inside and ceiling >= self.ceiling and courses.number >= MOSTLY * self.number
 
 
 class CourseRefuter:
@@ -73,7 +55,6 @@ class CourseRefuter:
     ) -> None:
         self.data, self.candidate, self.racks, self.on_placement = data, candidate, racks, on_placement
         self.random = np.random.default_rng(0)
-        self.open: _Open | None = None
 
     def __call__(
         self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
@@ -84,21 +65,13 @@ class CourseRefuter:
             return self._refutes_by_rows(
                 ceiling, shortest, longest, solves if thorough else partial(solves, share=COARSE_SHARE)
             )
-        if not (thorough and courses.number <= MOST_BY_RACK):
-            return self._alone(courses, ceiling, shortest, longest, solves, 1.0 if thorough else COARSE_SHARE)
-        is_open = courses.number <= FEW or self.open is not None and self.open.covers(courses, ceiling, shortest, longest)
-        if not is_open and self._alone(courses, ceiling, shortest, longest, solves, COARSE_SHARE):
+        if thorough and courses.number <= FEW:
+            return self._refutes(courses, ceiling, shortest, solves, by_rack=True)
+        finest = thorough and courses.number <= MOST_BY_RACK
+        share = 1.0 if thorough and not finest else COARSE_SHARE
+        if self._refutes(courses, ceiling, shortest, partial(solves, share=share), by_rack=False):
             return True
-        return self._refutes(courses, ceiling, shortest, solves, by_rack=True)
-
-    def _alone(
-        self, courses: Courses, ceiling: int, shortest: int, longest: int, solves: Solves, share: float
-    ) -> bool | None:
-        """Whether there are no counts of courses without their racks; ``None`` if there are, or in doubt."""
-        refuted = self._refutes(courses, ceiling, shortest, partial(solves, share=share), by_rack=False)
-        if not refuted:
-            self.open = _Open(ceiling, shortest, longest, courses.number)
-        return refuted or None
+        return self._refutes(courses, ceiling, shortest, solves, by_rack=True) if finest else None
 
     def _refutes(self, courses: Courses, ceiling: int, shortest: int, solves: Solves, *, by_rack: bool) -> bool | None:
         """Whether one of the models has no solution."""

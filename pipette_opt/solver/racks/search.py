@@ -284,8 +284,6 @@ class RackSearch:
         if level is None:
             return True, one.longest
         assert level.longest is not None
-        if level.longest < one.shortest:
-            return True, one.longest
         ends = time.perf_counter() + seconds
 
         def solves(model: cp_model.CpModel, solver: cp_model.CpSolver, share: float = 1.0) -> int:
@@ -304,6 +302,7 @@ class RackSearch:
 def _parts(candidate: CandidateData, racks: Racks, ceiling: int, number: int) -> list[tuple[int, int]]:
     """The first ranges of periods, all that the ceiling leaves; empty if that is none."""
     whole = range_level(candidate, racks.costs, ceiling, int(racks.costs.window.min()), int(NEVER))
-    if whole is None or whole.longest is None or whole.longest < whole.periods[0]:
+    if whole is None:
         return []
+    assert whole.longest is not None
     return split(int(whole.periods[0]), whole.longest, number)
