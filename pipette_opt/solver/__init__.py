@@ -65,8 +65,9 @@ merge hosts, tell more.
   the rings is left out. One model without relaxation refutes a ceiling for a range of periods;
 - courses of columns (:mod:`~pipette_opt.solver.courses`), on larger grids: of racks and kinds as above, but columns
   through the same kinds of hosts are only counted. All sequences of kinds that a range of periods and the ceiling leave
-  are listed, each with its period and ends, and a model of integers says how many columns take each; first without,
-  then with the racks that these are in. Its relaxation is what refutes; the counts found are placed and annealed;
+  are listed, each with its period, its ends and the least ring hops of its hosts, and a model of integers says how many
+  columns take each; first without, then with the racks that these are in. Its relaxation is what refutes; the counts
+  found are placed and annealed;
 - patterns of classes (:mod:`~pipette_opt.solver.merged`): the joint model with classes for hosts, each in as many cells
   as it has members. Columns and the order of the rings are kept, only which host is meant is not, so this tells more
   than counts, of any candidate, but takes longer. Below the incumbent nothing is minimised where grids are large:
