@@ -32,7 +32,7 @@ OnPlacement = Callable[[IntArray], None]
 
 class CourseRefuter:
     """
-    First by the courses alone, which is soon done; where there are counts of them, told by rack.
+    First by the courses alone, which is soon done unless they are few; where there are counts of them, told by rack.
 
     Parameters
     ----------

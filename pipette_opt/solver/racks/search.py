@@ -1,8 +1,9 @@
 """
 A bound from racks: ceilings refuted range by range of the slowest column's period.
 
-One model often refutes a ceiling for many periods at once; where it takes too long, the range is split. A ceiling that
-has a pattern of racks and kinds is not tried again: the bound is then looked for below it.
+One model often refutes a ceiling for many periods at once; where it takes too long, the range is split, and with some
+refuters a lower ceiling is tried then. A ceiling that has a pattern of racks and kinds is not tried again: the bound is
+then looked for below it.
 """
 
 import heapq
@@ -36,7 +37,7 @@ LEAST_REACH = 1 / 16
 """Of what is between bound and ceiling, what is tried at least: half as much as before after each range too hard."""
 
 SOON = 0.15
-"""Of its time, what a range takes that is soon refuted: more are tried together then."""
+"""Of its time, what a range takes at most that counts as soon refuted: more are tried together then."""
 
 SLICE_GROWTH = 1.5
 """How much more time a range has after a slice was not enough."""
