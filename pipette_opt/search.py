@@ -2,10 +2,10 @@
 Solver and annealing together: placements are looked for while bounds are proven.
 
 On this machine one thread anneals from the beginning to the end, as annealing alone would with the same seed; it shares
-the processor with the proof, so that it may get less far. (On few hosts it ends sooner, and helps to prove.) The others
-anneal first, with other seeds, and then prove; what the proof promises to be good they refine by annealing. Over a
-backend of processes the same is done in rounds of independent pieces: the open candidates of one grid shape to prove,
-or a restart of the annealing with a seed of its own.
+the processor with the proof, so that it may get less far. The others anneal first, with other seeds, and then prove;
+what the proof promises to be good they refine by annealing. With few hosts all threads anneal first and then prove.
+Over a backend of processes the same is done in rounds of independent pieces: the open candidates of one grid shape to
+prove, or a restart of the annealing with a seed of its own.
 """
 
 import logging
@@ -36,8 +36,8 @@ FIRST_MOVES = 200_000
 REFINED_S, REFINED_SHARE = 1.0, 0.02
 """Seconds that a placement of the proof is refined at most, and the share of the time left."""
 
-SMALL_CELLS, SMALL_SHARE = 20, 0.2
-"""Up to so many cells annealing ends after this share of the limit: the proof is what takes time there."""
+SMALL_CELLS = 20
+"""Up to so many cells no thread anneals beside the proof: that is what takes time there."""
 
 POLL_S = 0.05
 """Between looks at whether the proof has ended."""
@@ -184,11 +184,10 @@ def _on_threads(
     stop: threading.Event,
 ) -> Result:
     """Annealing beside the proof, with two threads or more; else before it."""
-    if params.workers < 2 or params.deterministic or params.time_limit_s <= 0:
-        return _prove(data, params, known, on_progress, stop, None)
     small = all(candidate.num_cells <= SMALL_CELLS for candidate in data.candidates)
-    seconds = (SMALL_SHARE if small else 1.0) * params.time_limit_s
-    annealer = _Annealer(data, AnnealingParams(time_limit_s=seconds, seed=params.seed), known)
+    if small or params.workers < 2 or params.deterministic or params.time_limit_s <= 0:
+        return _prove(data, params, known, on_progress, stop, None)
+    annealer = _Annealer(data, AnnealingParams(time_limit_s=params.time_limit_s, seed=params.seed), known)
     try:
         return _prove(data, params, known, on_progress, stop, annealer)
     finally:

@@ -98,13 +98,17 @@ class Modelling:
         return bound + int((self.known.upper - 1 - bound) * share)
 
     def _adapt(self, batch: list[int], runs: "list[_Run]", visit: int) -> None:
-        """After a failure, more time and a nearer ceiling; after an easy success, all the way to the incumbent."""
+        """
+        After a failure, more time, and a nearer ceiling, if the incumbent is not nearer now; after an easy success, all
+        the way to the incumbent.
+        """
         share = self.reach.get(batch[0], 1.0)
         if any(run.is_complete for run in runs):
             easy = min(run.solver.wall_time for run in runs) < 0.25 * self.known.params.first_slice_s * 2**visit
             self.reach.update(dict.fromkeys(batch, 1.0 if easy else share))
         else:
-            self.reach.update(dict.fromkeys(batch, share / 2))
+            found = any(run.status == cp_model.FEASIBLE for run in runs)
+            self.reach.update(dict.fromkeys(batch, share if found else share / 2))
             self.visits.update(dict.fromkeys(batch, visit + 1))
 
     def _race(self, runs: "list[_Run]") -> None:
