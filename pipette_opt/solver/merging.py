@@ -1,5 +1,7 @@
 """Searches of patterns of classes of hosts, one for each candidate, that go on where they were."""
 
+import threading
+
 from pipette_opt.solver.counting import LARGE_CELLS
 from pipette_opt.solver.known import Known
 from pipette_opt.solver.merged.search import MergedSearch, first_classes
@@ -47,8 +49,14 @@ class Merging:
         search = self.begun[index]
         return search is not None and not search.ended
 
-    def search(self, index: int, number: int = 1) -> bool:
-        """The next slice of one candidate, of so many that share it; whether its bound has risen."""
+    def search(
+        self, index: int, number: int = 1, *, workers: int | None = None, stop: threading.Event | None = None
+    ) -> bool:
+        """
+        The next slice of one candidate, of so many that share it; whether its bound has risen.
+
+        With all threads, and until the whole search is stopped, by default.
+        """
         known, search = self.known, self.begun[index]
         assert search is not None
         before = int(known.bounds[index])
@@ -67,8 +75,8 @@ class Merging:
         slice_s = max(slice_s, LARGE_SLICE * search.slice_s) if large else SMALL_SHARE * slice_s
         bound = search.run(
             min(slice_s / number, known.seconds_left),
-            workers=known.workers,
-            stop=known.stop,
+            workers=known.workers if workers is None else workers,
+            stop=known.stop if stop is None else stop,
             on_bound=lambda bound: known.prove(index, bound),
             on_pattern=on_pattern,
         )

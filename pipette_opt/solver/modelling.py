@@ -52,11 +52,11 @@ class Modelling:
         size = max(1, self.known.params.batch_size >> self.visits.get(ranked[0], 0))
         return ranked[:size]
 
-    def solve(self, batch: list[int]) -> bool:
+    def solve(self, batch: list[int], workers: int | None = None) -> bool:
         """
         Find something better than the incumbent, or prove that the batch has nothing better.
 
-        False if the batch is too large to be modelled.
+        With all threads by default. False if the batch is too large to be modelled.
         """
         soon = int(0.5 * max(self.known.seconds_left, 0.0) * PAIRS_PER_S)
         together = sum(_num_pairs(self.known.data, self.known.data.candidates[index]) for index in batch)
@@ -69,18 +69,20 @@ class Modelling:
             return False
         visit = max(self.visits.get(index, 0) for index in batch)
         ceiling = self._ceiling(batch)
-        batch = [index for index in batch if self.known.bounds[index] <= ceiling]
-        if not batch:
-            return True  # a better incumbent came meanwhile
+        bounds = {index: bound for index in batch if (bound := int(self.known.bounds[index])) <= ceiling}
+        if not bounds:
+            return True  # a better incumbent or bound came meanwhile
+        batch = list(bounds)
         self.known.searched.update(batch)
-        workers = self.known.workers
+        workers = self.known.workers if workers is None else workers
         if workers == 1 or self.known.params.deterministic:
             formulations = [formulations[visit % len(formulations)]]
         beyond = ceiling + 1 if self.known.found else UNUSABLE_TICKS
-        runs = [_Run(self.known, batch, ceiling, one, workers // len(formulations), visit) for one in formulations]
-        self._race(runs)
+        runs = [_Run(self.known, bounds, ceiling, one, workers // len(formulations), visit) for one in formulations]
+        self._race(runs, batch)
         proven = max(run.proven(beyond) for run in runs)
-        self.known.bounds[batch] = np.maximum(self.known.bounds[batch], proven)
+        for index in batch:
+            self.known.prove(index, proven)
         self._adapt(batch, runs, visit)
         logger.info("batch %s: %s, bound %d, incumbent %d", batch, [str(run) for run in runs], proven, self.known.upper)
         return True
@@ -111,8 +113,12 @@ class Modelling:
             self.reach.update(dict.fromkeys(batch, share if found else share / 2))
             self.visits.update(dict.fromkeys(batch, visit + 1))
 
-    def _race(self, runs: "list[_Run]") -> None:
-        """Run all, in threads so that the main one can take signals; stop the others when one has finished."""
+    def _race(self, runs: "list[_Run]", batch: list[int]) -> None:
+        """
+        Run all, in threads so that the main one can take signals.
+
+        They are stopped when one has finished, or when it has been shown elsewhere that the batch has nothing better.
+        """
         ended = threading.Semaphore(0)
         threads = [threading.Thread(target=run.run, args=(ended,), daemon=True) for run in runs]
         for thread in threads:
@@ -122,7 +128,8 @@ class Modelling:
                 ended.acquire(timeout=0.05)
             except KeyboardInterrupt:
                 self.known.stop.set()
-            if self.known.stop.is_set() or any(run.is_complete for run in runs):
+            closed = not any(self.known.is_open(index) for index in batch)
+            if closed or self.known.stop.is_set() or any(run.is_complete for run in runs):
                 for run in runs:
                     run.solver.stop_search()
         for run in runs:
@@ -134,9 +141,9 @@ class _Run:
     """One model of a batch, in one formulation."""
 
     def __init__(
-        self, known: Known, batch: list[int], ceiling: int, formulation: Formulation, workers: int, visit: int
+        self, known: Known, bounds: dict[int, int], ceiling: int, formulation: Formulation, workers: int, visit: int
     ) -> None:
-        self.known, self.batch, self.ceiling, self.formulation = known, batch, ceiling, formulation
+        self.known, self.bounds, self.ceiling, self.formulation = known, bounds, ceiling, formulation
         self.solver = cp_model.CpSolver()
         self.status = int(cp_model.UNKNOWN)
         self.best: int = UNUSABLE_TICKS
@@ -153,7 +160,7 @@ class _Run:
             parameters.max_time_in_seconds = left_s
         else:
             parameters.max_time_in_seconds = min(slice_s, left_s)
-        self.solver.best_bound_callback = lambda bound: known.report(batch, _whole(bound))
+        self.solver.best_bound_callback = lambda bound: known.report(list(bounds), _whole(bound))
 
     def __str__(self) -> str:
         return f"{self.formulation} {cp_model.CpSolverStatus(self.status).name} in {self.solver.wall_time:.2f} s"
@@ -167,9 +174,8 @@ class _Run:
         """Build and solve."""
         try:
             known, model = self.known, cp_model.CpModel()
-            bounds = {index: int(known.bounds[index]) for index in self.batch}
-            variables = build(model, known.data, bounds, self.ceiling, self.formulation)
-            hints = [known.found[index] for index in self.batch if index in known.found]
+            variables = build(model, known.data, self.bounds, self.ceiling, self.formulation)
+            hints = [known.found[index] for index in self.bounds if index in known.found]
             if hints:
                 add_hint(model, variables, min(hints, key=lambda one: one.objective_ticks))
             status = self.solver.solve(model, _Callback(self, variables))

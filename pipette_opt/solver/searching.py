@@ -1,5 +1,7 @@
 """Searches of one candidate each that go on where they were: of a chain of hosts, or of a grid."""
 
+import threading
+
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solution import Solution
 from pipette_opt.solver.cells.search import CellSearch
@@ -10,11 +12,8 @@ from pipette_opt.solver.known import Known
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.types import IntArray
 
-COLUMN_VISITS, FEW_CELLS_VISITS = 4, 1
-"""Slices that the search of a single column has before models get their turns, too, and that of a few cells."""
-
-FEW_CELLS_SLICE = 0.125
-"""Of a slice, what few cells have: what does not end soon a model that names the hosts often ends in a second."""
+ALONE_VISITS, FEW_CELLS_VISITS = 4, 2
+"""Slices that the search of a chain has before models get their turns, too, and that of a few cells."""
 
 FEW_CELLS_SHARE = 0.6
 """Of the time left, what a slice for few cells takes at most: patterns of classes end what it may not."""
@@ -57,9 +56,8 @@ class Searching:
 
     def is_alone(self, index: int) -> bool:
         """Whether no model is tried yet beside the search."""
-        candidate = self.known.data.candidates[index]
-        visits = COLUMN_VISITS if _is_column(candidate) else FEW_CELLS_VISITS
-        return not is_large(candidate) and self.visits.get(index, 0) < visits
+        visits = ALONE_VISITS if self.is_chain(index) else FEW_CELLS_VISITS
+        return not is_large(self.known.data.candidates[index]) and self.visits.get(index, 0) < visits
 
     def is_quick(self, index: int) -> bool:
         """Whether a first slice may already end a large grid."""
@@ -73,8 +71,10 @@ class Searching:
             data.num_nodes <= MOST_CHOSEN_HOSTS and host_classes(data, candidate, MOST_CLASSES) is not None
         )
 
-    def search(self, index: int, number: int = 1) -> None:
-        """The next slice of one candidate, of so many that share it."""
+    def search(
+        self, index: int, number: int = 1, *, workers: int | None = None, stop: threading.Event | None = None
+    ) -> None:
+        """The next slice of one candidate, of so many that share it; with all threads, until stopped, by default."""
         known, candidate = self.known, self.known.data.candidates[index]
         bound, ceiling = int(known.bounds[index]), known.ceiling_of(index)
         chain = self.is_chain(index)
@@ -91,22 +91,15 @@ class Searching:
         visit = self.visits.get(index, 0)
         self.visits[index] = visit + 1
         known.searched.add(index)
-        few = not is_large(candidate) and not _is_column(candidate)
-        slice_s = (FEW_CELLS_SLICE if few else 1.0) * known.params.first_slice_s * 2**visit / number
-        left_s = (FEW_CELLS_SHARE if few else 1.0) * known.seconds_left
+        left_s = (1.0 if chain or is_large(candidate) else FEW_CELLS_SHARE) * known.seconds_left
         found = one.run(
-            min(slice_s, left_s),
-            workers=known.workers,
-            stop=known.stop,
+            min(known.params.first_slice_s * 2**visit / number, left_s),
+            workers=known.workers if workers is None else workers,
+            stop=known.stop if stop is None else stop,
             on_bound=lambda bound: known.prove(index, bound),
             on_placement=on_placement,
         )
         known.prove(index, found)
-
-
-def _is_column(candidate: CandidateData) -> bool:
-    """Whether all hosts are in one column, which models that name them seldom close."""
-    return candidate.grid[1:] == (1, 1)
 
 
 def is_large(candidate: CandidateData) -> bool:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -143,6 +144,10 @@ def _work(known: Known, engines: _Engines) -> None:
         batch = engines.modelling.next_batch()
         if not batch:
             return
+        if _is_raced(batch, known, engines):
+            if not _race(batch, known, engines):
+                return
+            continue
         left = _search(batch, known, engines)
         if left and not known.is_over and not engines.modelling.solve(left):
             return
@@ -181,6 +186,36 @@ def _search_chain(known: Known, searching: Searching, index: int) -> None:
         searching.search(index)
 
 
+def _is_raced(batch: Sequence[int], known: Known, engines: _Engines) -> bool:
+    """
+    Whether a batch is searched in some threads while it is modelled in the others.
+
+    Either may close a few cells in a second where the other takes a minute, but models seldom close a single column.
+    """
+    candidates = [known.data.candidates[index] for index in batch]
+    few = all(engines.searching.suits(index) for index in batch) and not any(is_large(one) for one in candidates)
+    return few and known.workers > 1 and not any(one.grid[1:] == (1, 1) for one in candidates)
+
+
+def _race(batch: Sequence[int], known: Known, engines: _Engines) -> bool:
+    """Search a batch in half of the threads for as long as it is modelled in the others; False if it is too large."""
+    ended, workers = threading.Event(), known.workers
+
+    def search() -> None:
+        while not ended.is_set() and any(_is_due(index, known) for index in batch):
+            for index in batch:
+                _small_turn(index, len(batch), known, engines, workers=workers - workers // 2, stop=ended)
+
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(search)
+        try:
+            modelled = engines.modelling.solve(list(batch), max(1, workers // 2))
+        finally:
+            ended.set()
+        searching.result()
+    return modelled
+
+
 def _search(batch: Sequence[int], known: Known, engines: _Engines) -> list[int]:
     """Give searches of a batch their slices; what is left for a model."""
     for index in batch:
@@ -194,16 +229,28 @@ def _search(batch: Sequence[int], known: Known, engines: _Engines) -> list[int]:
     return still
 
 
-def _small_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
+def _small_turn(
+    index: int,
+    number: int,
+    known: Known,
+    engines: _Engines,
+    *,
+    workers: int | None = None,
+    stop: threading.Event | None = None,
+) -> None:
     """
     A slice of one candidate of so many for its search, then, if that does not end it, for patterns of classes.
 
     These go on where they leave next to nothing.
     """
     if _is_due(index, known) and engines.searching.suits(index):
-        engines.searching.search(index, number)
+        engines.searching.search(index, number, workers=workers, stop=stop)
     lacked = known.ceiling_of(index) - known.bounds[index]
-    while _is_due(index, known) and engines.merging.suits(index) and engines.merging.search(index, number):
+    while (
+        _is_due(index, known)
+        and engines.merging.suits(index)
+        and engines.merging.search(index, number, workers=workers, stop=stop)
+    ):
         if known.ceiling_of(index) - known.bounds[index] > NEXT_TO_NOTHING * lacked:
             break
 
