@@ -4,7 +4,7 @@ import threading
 
 from pipette_opt.solver.counting import LARGE_CELLS
 from pipette_opt.solver.known import Known
-from pipette_opt.solver.merged.search import MergedSearch, first_classes
+from pipette_opt.solver.merged.search import MergedSearch, alike_classes, first_classes
 from pipette_opt.solver.refining import Refining
 from pipette_opt.types import IntArray
 
@@ -48,6 +48,11 @@ class Merging:
             )
         search = self.begun[index]
         return search is not None and not search.ended
+
+    def is_alike(self, index: int) -> bool:
+        """Whether a candidate's hosts fall into more classes than elsewhere, but almost without a difference."""
+        known = self.known
+        return self.suits(index) and alike_classes(known.data, known.data.candidates[index]) is not None
 
     def search(
         self, index: int, number: int = 1, *, workers: int | None = None, stop: threading.Event | None = None

@@ -166,8 +166,8 @@ def _bound(known: Known, engines: _Engines) -> None:
         able = [index for index in ranked if engines.searching.is_chain(index) or engines.counting.suits(index)]
         if len(able) == 1 and not engines.searching.is_chain(able[0]):
             few = not is_large(known.data.candidates[able[0]])
-            if few or engines.racking.suits(able[0]):
-                return  # few cells are searched at once, and racks tell more than rows
+            if few or engines.racking.suits(able[0]) or engines.merging.is_alike(able[0]):
+                return  # few cells are searched at once, and racks or patterns of like hosts tell more than rows
         left = [index for index in able if index not in tried]
         if not left or left[0] != ranked[0]:
             return
@@ -257,13 +257,13 @@ def _small_turn(
 
 def _large_turn(index: int, number: int, known: Known, engines: _Engines) -> None:
     """
-    At first a look by search, then racks, to their end.
+    At first a look by search, then racks, to their end, unless there are many classes of hosts that are alike.
 
     Patterns of classes as long as they raise the bound; else the search, and counts.
     """
     if _is_due(index, known) and engines.searching.is_quick(index):
         engines.searching.search(index, number)
-    if _is_due(index, known) and engines.racking.suits(index):
+    if _is_due(index, known) and not engines.merging.is_alike(index) and engines.racking.suits(index):
         engines.racking.search(index, number)
     if _is_due(index, known) and engines.merging.suits(index) and engines.merging.search(index, number):
         return

@@ -22,14 +22,17 @@ logger = logging.getLogger(__name__)
 FIRST_CLASSES = 8
 """At most, at first."""
 
+MOST_ALIKE, ALIKE, HOSTS_OF_A_CLASS = 24, 0.02, 4
+"""Classes at most at first if their hosts are alike within this tolerance, and there are so many to a class."""
+
 FIRST_TOLERANCE = 0.01
 """Relative difference of costs that is not told apart at first."""
 
 NEAR = 0.125
 """Of what is between bound and ceiling, what may lie between bound and best pattern when classes are split."""
 
-FIRST_S, SLICE_GROWTH = 2.0, 2.0
-"""Seconds of a model of 32 cells at first, and how much more it has after nothing was found in that time."""
+FIRST_S, MOST_FIRST_S, SLICE_GROWTH = 2.0, 20.0, 2.0
+"""Seconds of a model of 32 cells at first, of more cells at most, how much more it has after finding nothing."""
 
 MOST_MINIMISED = 40
 """Cells above which only ceilings are refuted."""
@@ -82,7 +85,7 @@ class MergedSearch:
         self.seed = seed
         self.tolerance = FIRST_TOLERANCE
         self.merged = merge(data, candidate, classes, self.tolerance)
-        self.slice_s = FIRST_S * max(1.0, candidate.num_cells / 32) ** 3
+        self.slice_s = min(MOST_FIRST_S, FIRST_S * max(1.0, candidate.num_cells / 32) ** 3)
         self.ended = self.bound > ceiling
         self._minimises = candidate.num_cells <= MOST_MINIMISED
         self._best: tuple[int, IntArray] | None = None
@@ -156,7 +159,8 @@ class MergedSearch:
                 complete, high = False, min(high, probe - 1)
             if high < self.bound or high - self.bound < self._near * (self.ceiling - self.bound):
                 break
-            probe = (self.bound + high) // 2
+            reach = 0.5 if self.candidate.num_cells <= MOST_FAR else min(0.5, 2 * reach if proven > probe else reach)
+            probe = self.bound + int(reach * (high - self.bound))
         return complete and self._best is not None
 
     @property
@@ -233,4 +237,19 @@ class MergedSearch:
 
 def first_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | None:
     """Which hosts to merge at first; ``None`` if they do not fall into a few classes."""
-    return host_classes(data, candidate, FIRST_CLASSES)
+    alike = alike_classes(data, candidate)
+    return alike if alike is not None else host_classes(data, candidate, FIRST_CLASSES)
+
+
+def alike_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | None:
+    """
+    More classes than at first elsewhere, of hosts that are alike: racks with hosts that are slow in many ways.
+
+    Only of large grids whose sends are not blocking: elsewhere fewer classes tell as much, and sooner.
+    """
+    if data.p2p != "async" or candidate.num_cells <= MOST_FAR:
+        return None
+    classes = host_classes(data, candidate, min(MOST_ALIKE, data.num_nodes // HOSTS_OF_A_CLASS))
+    if classes is None or classes.tolerance > ALIKE or classes.number <= FIRST_CLASSES:
+        return None
+    return classes
