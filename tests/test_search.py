@@ -133,7 +133,7 @@ def test_an_error_of_the_annealing_is_raised(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*args: object, **settings: object) -> None:
         raise RuntimeError("no luck")
 
-    data = one_candidate_cluster(np.random.default_rng(1), "tree", (2, 2, 1))
+    data = one_candidate_cluster(np.random.default_rng(1), "tree", (6, 4, 1))
     monkeypatch.setattr("pipette_opt.search.anneal", fail)
     with pytest.raises(RuntimeError, match="no luck"):
         search(data, SearchParams(time_limit_s=1.0, workers=2, first_s=0.0))

@@ -12,8 +12,8 @@ from pipette_opt.solver.known import Known
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.types import IntArray
 
-ALONE_VISITS, FEW_CELLS_VISITS = 4, 2
-"""Slices that the search of a chain has before models get their turns, too, and that of a few cells."""
+COLUMN_VISITS, FEW_CELLS_VISITS = 4, 2
+"""Slices that the search of a single column has before models get their turns, too, and that of a few cells."""
 
 FEW_CELLS_SHARE = 0.6
 """Of the time left, what a slice for few cells takes at most: patterns of classes end what it may not."""
@@ -56,8 +56,9 @@ class Searching:
 
     def is_alone(self, index: int) -> bool:
         """Whether no model is tried yet beside the search."""
-        visits = ALONE_VISITS if self.is_chain(index) else FEW_CELLS_VISITS
-        return not is_large(self.known.data.candidates[index]) and self.visits.get(index, 0) < visits
+        candidate = self.known.data.candidates[index]
+        visits = COLUMN_VISITS if is_column(candidate) else FEW_CELLS_VISITS
+        return not is_large(candidate) and self.visits.get(index, 0) < visits
 
     def is_quick(self, index: int) -> bool:
         """Whether a first slice may already end a large grid."""
@@ -91,7 +92,7 @@ class Searching:
         visit = self.visits.get(index, 0)
         self.visits[index] = visit + 1
         known.searched.add(index)
-        left_s = (1.0 if chain or is_large(candidate) else FEW_CELLS_SHARE) * known.seconds_left
+        left_s = (1.0 if is_column(candidate) or is_large(candidate) else FEW_CELLS_SHARE) * known.seconds_left
         found = one.run(
             min(known.params.first_slice_s * 2**visit / number, left_s),
             workers=known.workers if workers is None else workers,
@@ -100,6 +101,11 @@ class Searching:
             on_placement=on_placement,
         )
         known.prove(index, found)
+
+
+def is_column(candidate: CandidateData) -> bool:
+    """Whether there is nothing but a pipeline, which a model that names the hosts seldom closes."""
+    return candidate.grid[1:] == (1, 1)
 
 
 def is_large(candidate: CandidateData) -> bool:

@@ -18,7 +18,7 @@ from pipette_opt.solver.modelling import Modelling
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.racking import Racking
 from pipette_opt.solver.refining import Refine, Refining
-from pipette_opt.solver.searching import Searching, is_large
+from pipette_opt.solver.searching import Searching, is_column, is_large
 
 BOUNDING_SHARE = 0.3
 """Part of the time limit that bounds without a model may take."""
@@ -48,9 +48,10 @@ def solve(
     Candidates whose bound reaches the incumbent are pruned: first by bounds that need no search, then by counts of
     classes of hosts, or by a search if they are single columns. The others come in batches, those with the least bounds
     first. Each grid of a batch is searched between periods, then the batch is modelled (unless it is too large),
-    looking only for solutions better than the incumbent. A batch that is not finished in its slice of time comes back
-    with more of it, and first shows that nothing is near its bound. With two workers or more, both formulations of a
-    batch run at once, and the first to finish stops the other; with one they take turns.
+    looking only for solutions better than the incumbent; a batch of few cells is searched in half of the threads and
+    modelled in the others. A batch that is not finished in its slice of time comes back with more of it, and first
+    shows that nothing is near its bound. With two threads or more for the models, both formulations of a batch run at
+    once, and the first to finish stops the other; with one they take turns.
 
     Parameters
     ----------
@@ -194,7 +195,7 @@ def _is_raced(batch: Sequence[int], known: Known, engines: _Engines) -> bool:
     """
     candidates = [known.data.candidates[index] for index in batch]
     few = all(engines.searching.suits(index) for index in batch) and not any(is_large(one) for one in candidates)
-    return few and known.workers > 1 and not any(one.grid[1:] == (1, 1) for one in candidates)
+    return few and known.workers > 1 and not any(is_column(one) for one in candidates)
 
 
 def _race(batch: Sequence[int], known: Known, engines: _Engines) -> bool:

@@ -1,6 +1,7 @@
 """The joint solver against enumeration, and its certificate when it stops early."""
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver import modelling
+from pipette_opt.solver.known import Known
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
 
@@ -190,6 +192,32 @@ def test_stop_event_ends_the_search() -> None:
     timer.join()
     assert result.wall_time_s < 10.0
     assert result.lower_bound_ticks > 0
+
+
+def test_what_is_proven_elsewhere_ends_a_model() -> None:
+    """A batch that a search closes meanwhile is not modelled for the rest of its slice of an hour."""
+    known = Known(hard(), replace(PARAMS, time_limit_s=7200.0, first_slice_s=3600.0), None, threading.Event())
+    nodes = np.arange(32).reshape(8, 4, 1)
+    known.offer(Solution(candidate=0, nodes=nodes, objective_ticks=0))
+    timer = threading.Timer(0.5, lambda: known.prove(0, known.upper))
+    timer.start()
+    started = time.perf_counter()
+    assert modelling.Modelling(known).solve([0])
+    timer.join()
+    assert time.perf_counter() - started < 30.0
+    assert known.lower == known.upper
+
+
+def test_an_error_of_the_search_beside_a_model_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not stay in its thread."""
+
+    def broken(*args: object, **settings: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pipette_opt.solver.searching.Searching.search", broken)
+    data = random_problem(np.random.default_rng(3), [(2, 2, 1)], 5, Variant())
+    with pytest.raises(ZeroDivisionError):
+        solve(data, PARAMS)
 
 
 def test_gap_limit_ends_the_search() -> None:

@@ -8,9 +8,11 @@ import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.placement_bench.clusters import link_gb_per_s
+from pipette_opt.placement_bench.problems import balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
 from pipette_opt.solver.merged.problem import merge
-from pipette_opt.solver.merged.search import MergedSearch, first_classes
+from pipette_opt.solver.merged.search import FIRST_CLASSES, MOST_ALIKE, MergedSearch, alike_classes, first_classes
 from pipette_opt.solver.merged.symmetry import interchangeable
 from pipette_opt.solver.rows.bound import row_bound
 from pipette_opt.solver.rows.classes import HostClasses
@@ -71,10 +73,14 @@ def test_it_ends_with_the_optimum(variant: Variant) -> None:
         assert found == optimum if optimum < UNUSABLE_TICKS else found > largest_ticks(candidate)
 
 
+@pytest.mark.parametrize("most_far", [0, 80], ids=["small steps", "large steps"])
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_it_ends_with_the_optimum_without_minimising(p2p: P2PMode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_with_the_optimum_without_minimising(
+    p2p: P2PMode, most_far: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where hosts to spare stay merged: the last pattern names its hosts, and nothing is below it."""
     monkeypatch.setattr("pipette_opt.solver.merged.search.MOST_MINIMISED", 0)
+    monkeypatch.setattr("pipette_opt.solver.merged.search.MOST_FAR", most_far)
     rng = np.random.default_rng(17)
     for number in range(40):
         shape = [(2, 1, 1), (2, 2, 1), (3, 1, 1), (1, 3, 1)][number % 4]
@@ -161,3 +167,21 @@ def test_equal_racks(p2p: P2PMode) -> None:
         search = MergedSearch(data, candidate, 0, optimum - 1, classes)
         assert search.run(60.0) == optimum
     assert used > 8
+
+
+def test_hosts_that_are_alike_have_more_classes() -> None:
+    """Four units with hosts that are slow in their own ways; elsewhere a few classes are told apart."""
+    data = balanced_problem(link_gb_per_s("rail", 128, 0), (16, 8), "async")
+    classes = alike_classes(data, data.candidates[0])
+    assert classes is not None
+    assert FIRST_CLASSES < classes.number <= MOST_ALIKE
+    assert np.sort(classes.sizes)[-4:].sum() > 100
+    assert (first_classes(data, data.candidates[0]).of_host == classes.of_host).all()  # type: ignore[union-attr]
+    for cluster, hosts, grid, sends in (
+        ("rail", 128, (16, 8), "blocking"),
+        ("rail", 64, (8, 8), "async"),
+        ("tree", 128, (16, 8), "async"),
+        ("unif", 128, (16, 8), "async"),
+    ):
+        other = balanced_problem(link_gb_per_s(cluster, hosts, 0), grid, sends)  # type: ignore[arg-type]
+        assert alike_classes(other, other.candidates[0]) is None
