@@ -226,10 +226,12 @@ def placement(
     say(f"{len(chosen)} instances, at most {2 * sum(one.limit_s for one in chosen) / 60:.0f} minutes")
     now = {key_of(one) for one in chosen}
     rows = [row for row in known if row.key() not in now]
+    waiting = {row.key(): row for row in known if row.key() in now}  # not lost if the run ends before their turn
     for row in run_all(chosen, workers=threads, known=known, say=say):
+        waiting.pop(row.key(), None)
         rows.append(row)
         if csv is not None:
-            write_atomically(csv, csv_text(rows))
+            write_atomically(csv, csv_text([*rows, *waiting.values()]))
     if not rows:
         raise InputError("--instances", "nothing was run; the data of the measured clusters is not here.")
     table = markdown(rows, warm_up_s, threads)

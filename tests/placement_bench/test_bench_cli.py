@@ -1,13 +1,16 @@
 """``pipette-opt benchmark placement`` as a user runs it."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipette_opt.cli import main
+from pipette_opt.placement_bench.run import BenchRow
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -54,6 +57,25 @@ def test_other_runs_are_kept(run: Run, tmp_path: Path) -> None:
     for name in ("tree", "rail"):
         assert f"| {name} |" in out
         assert f"\n{name}," in (tmp_path / "rows.csv").read_text()
+
+
+def test_rows_whose_turn_had_not_come_are_kept(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run over two seeds dies after the first, whose row is new: the second's, of an earlier run, is still there."""
+    both = (*SMALL[:2], "--seeds", "2", *SMALL[2:])
+    assert run(*both, "--csv", "rows.csv")[0] == 0
+    head, _, second = (tmp_path / "rows.csv").read_text().splitlines()
+    (tmp_path / "rows.csv").write_text(f"{head}\n{second}\n")
+
+    def dies(*args: object, known: Iterable[BenchRow] = (), **settings: object) -> Iterator[BenchRow]:
+        (row,) = known
+        yield replace(row, seed=0)
+        raise MemoryError
+
+    monkeypatch.setattr("pipette_opt.placement_bench.run.run_all", dies)
+    with contextlib.suppress(MemoryError):
+        run(*both, "--csv", "rows.csv", "--resume")
+    assert second in (tmp_path / "rows.csv").read_text().splitlines()
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
 
 
 def test_json(run: Run) -> None:
