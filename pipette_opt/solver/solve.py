@@ -145,9 +145,7 @@ def _work(known: Known, engines: _Engines) -> None:
         batch = engines.modelling.next_batch()
         if not batch:
             return
-        if _is_raced(batch, known, engines):
-            if not _race(batch, known, engines):
-                return
+        if _is_raced(batch, known, engines) and _race(batch, known, engines):
             continue
         left = _search(batch, known, engines)
         if left and not known.is_over and not engines.modelling.solve(left):
@@ -199,7 +197,7 @@ def _is_raced(batch: Sequence[int], known: Known, engines: _Engines) -> bool:
 
 
 def _race(batch: Sequence[int], known: Known, engines: _Engines) -> bool:
-    """Search a batch in half of the threads for as long as it is modelled in the others; False if it is too large."""
+    """Search a batch in half of the threads while it is modelled in the others; False if no model can be built."""
     ended, workers = threading.Event(), known.workers
 
     def search() -> None:

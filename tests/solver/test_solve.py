@@ -220,6 +220,13 @@ def test_an_error_of_the_search_beside_a_model_is_raised(monkeypatch: pytest.Mon
         solve(data, PARAMS)
 
 
+def test_what_is_too_large_for_a_model_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few cells, but so many hosts listed that no model can be built in the time left."""
+    monkeypatch.setattr(modelling, "PAIRS_PER_S", 0)
+    data = random_problem(np.random.default_rng(3), [(2, 2, 1)], 6, Variant())
+    check(data, solve(data, PARAMS))
+
+
 def test_gap_limit_ends_the_search() -> None:
     """A gap that the cheap bound already proves needs no model at all."""
     data = hard()
