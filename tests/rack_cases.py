@@ -1,10 +1,15 @@
-"""What bounds by racks are tried on: random problems to enumerate, and racks without noise."""
+"""What bounds by racks and by courses are tried on alike: random problems to enumerate, racks without noise, trees."""
+
+import threading
+from typing import Protocol
 
 import numpy as np
-from instances import Variant
+from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.placement_bench.problems import balanced_problem
-from pipette_opt.problem import ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks
+from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.racks.search import RackSearch, has_racks
 from pipette_opt.types import P2PMode
 
 SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1)]
@@ -24,3 +29,69 @@ def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int, racks:
     rate = np.where(rack[:, None] == rack[None, :], 24.0, 16.0) * np.minimum(pace[:, None], pace[None, :])
     np.fill_diagonal(rate, np.nan)
     return balanced_problem(rate, shape, p2p)
+
+
+class Searched(Protocol):
+    """The search of the only candidate, with racks that lose at most so much of what links differ by."""
+
+    def __call__(self, data: ProblemData, floor: int, ceiling: int, most_lost: float = np.inf) -> RackSearch:
+        """Not yet run."""
+
+
+def check_below_the_optimum(searched: Searched, variant: Variant, number: int = 12) -> None:
+    """
+    Enumeration of every placement of so many problems, with as many hosts as cells or one more.
+
+    The ceiling is anywhere: what is refuted is refuted, also a candidate that has no placement at all.
+    """
+    rng = np.random.default_rng(VARIANTS.index(variant))
+    compared = 0
+    for tried in range(60):
+        if tried >= number and compared >= 2:
+            break
+        shape = SHAPES[tried % len(SHAPES)]
+        data = random_problem(rng, [shape], min(6, shape[0] * shape[1] + int(rng.integers(2))), variant)
+        candidate = data.candidates[0]
+        if not has_racks(candidate):
+            continue
+        optimum = best_by_enumeration(data, candidate)
+        ceiling = largest_ticks(candidate)
+        if optimum < UNUSABLE_TICKS and rng.random() < 0.6:
+            ceiling = max(1, optimum + int(rng.integers(-2, 4)) * (1 + optimum // 20))
+        search = searched(data, 0, ceiling)
+        bound = search.run(60.0)
+        assert search.ended
+        assert bound <= optimum
+        assert bound <= ceiling + 1
+        compared += 1
+    assert compared >= 2
+
+
+def check_closes(searched: Searched, data: ProblemData) -> None:
+    """The optimum is the bound from below, and is not refuted."""
+    optimum = best_by_enumeration(data, data.candidates[0])
+    assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
+    assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
+
+
+def check_bounds_a_tree(searched: Searched, grid: tuple[int, int, int], seconds: float) -> None:
+    """The bound is far above that of single links, and rises; what becomes known elsewhere is taken."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", grid, compute=2_000)
+    before = candidate_bound(data, data.candidates[0])
+    search = searched(data, before, int(before * 1.3))
+    told: list[int] = []
+    after = search.run(seconds, on_bound=told.append)
+    assert after > 1.03 * before
+    assert told == sorted(told)
+    search.narrow(after + 5, after + 4)
+    assert search.bound == after + 5
+    assert search.run(seconds) == after + 5
+
+
+def check_stops(searched: Searched, grid: tuple[int, int, int]) -> None:
+    """When told to, with the bound it has."""
+    data = one_candidate_cluster(np.random.default_rng(0), "tree", grid)
+    stop = threading.Event()
+    stop.set()
+    assert searched(data, 17, 10**9).run(60.0, stop=stop) == 17
+    assert searched(data, 17, 10**9).run(0.0) == 17

@@ -1,6 +1,6 @@
 """Placement instances: a named cluster, a shape, what a transfer and a ring weigh, a send mode and a seed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -128,10 +128,9 @@ def instances(
     """
     The instances of a set; what is given narrows or changes it.
 
-    Quick: every cluster once, small. Full: what 75 minutes on two cores allow, with less time for each than the goals
-    give: 16 hosts on every cluster, 32 and 64 on four, all with five seeds; 128 and 1,280 hosts on two with one seed;
-    weights of real jobs; the joint choice; asynchronous sends on some. Reach: every cluster, shape and send mode, with
-    the seconds of the goals; takes days.
+    Quick: every cluster once, small. Reach: every cluster, size, shape and send mode, weights of real jobs and the
+    joint choice, up to 128 hosts with five seeds, and with all seconds of the goals; takes days. Full: one seed of
+    these that ends as soon as the goal is met, 256 hosts and more on two clusters; 45 minutes on two cores.
 
     Parameters
     ----------
@@ -237,46 +236,19 @@ def _quick() -> list[BenchInstance]:
     return [*plan, _limited(_joint("tree", "blocking", 0), 10.0)]
 
 
-_FULL_SECONDS: dict[int, tuple[float, float]] = {32: (8, 15), 64: (10, 18), 128: (40, 60), 1280: (150, 150)}
-"""Seconds in the full set, by number of hosts: with structure, and without; 16 hosts have those of the goals."""
+_SEEDS = 5
+"""Of the cluster, and of the search; a measured matrix is the same whatever the seed."""
 
-_FULL_CLUSTERS: dict[int, tuple[str, ...]] = {
-    16: tuple(GENERATED),
-    32: ("tree", "two-rack", "slow-node", "unif"),
-    64: ("tree", "two-rack", "slow-node", "unif"),
-    128: ("tree", "unif"),
-    1280: ("tree", "unif"),
-}
-
-
-def _seeds_of(cluster: str, size: int) -> range:
-    """A measured matrix is the same whatever the seed; large instances take too long for more than one."""
-    return range(1 if cluster in MEASURED or size > 64 else 5)
+_FULL_CLUSTERS, _FULL_S = ("tree", "unif"), 30.0
+"""Of the full set, clusters with more than 128 hosts, and seconds where no goal is set."""
 
 
 def _full() -> list[BenchInstance]:
-    return [*_full_balanced(), *_full_jobs(), *_full_joint(("tree", "unif", *MEASURED), 2)]
-
-
-def _full_balanced() -> Iterator[BenchInstance]:
-    for size, clusters in _FULL_CLUSTERS.items():
-        for cluster in (*clusters, *(MEASURED if size == 16 else ())):
-            seconds = None if size == 16 else _FULL_SECONDS[size][cluster in STRUCTURELESS]
-            for shape, seed in product(SHAPES[size], _seeds_of(cluster, size)):
-                yield _single(cluster, BALANCED, shape, "blocking", seed, seconds)
-            if size <= 64:
-                yield _single(cluster, BALANCED, SHAPES[size][0], "async", 0, seconds)
-
-
-def _full_jobs() -> Iterator[BenchInstance]:
-    for job, size in product(JOBS, (16, 32)):
-        yield _single("tree", job, SHAPES[size][0], "blocking", 0, 10.0)
-
-
-def _full_joint(clusters: Sequence[str], seeds: int) -> Iterator[BenchInstance]:
-    for cluster in clusters:
-        for seed in range(min(seeds, len(_seeds_of(cluster, JOINT_HOSTS)))):
-            yield _joint(cluster, "blocking", seed)
+    return [
+        replace(one, stops_at_goal=True) if one.target is not None else replace(one, limit_s=_FULL_S)
+        for one in _reach()
+        if one.seed == 0 and (one.num_used <= 128 or one.cluster in _FULL_CLUSTERS)
+    ]
 
 
 def _reach() -> list[BenchInstance]:
@@ -286,9 +258,9 @@ def _reach() -> list[BenchInstance]:
         _single(cluster, BALANCED, shape, p2p, seed)
         for cluster in clusters
         for size in _sizes_of(cluster)
-        for shape, p2p, seed in product(SHAPES[size], modes, range(5 if size <= 128 else 1))
+        for shape, p2p, seed in product(SHAPES[size], modes, range(_SEEDS if size <= 128 else 1))
     ]
     for cluster, size, job in product(clusters, (16, 32, 64, 128), JOBS):
         if size in _sizes_of(cluster):
-            plan += [_single(cluster, job, SHAPES[size][0], "blocking", seed) for seed in range(5 if size == 16 else 1)]
-    return [*plan, *_full_joint(clusters, 5)]
+            plan += [_single(cluster, job, SHAPES[size][0], "blocking", seed) for seed in range(_SEEDS)]
+    return [*plan, *(_joint(cluster, "blocking", seed) for cluster in clusters for seed in range(_SEEDS))]

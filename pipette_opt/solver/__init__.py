@@ -62,12 +62,15 @@ merge hosts, tell more.
   annealed: on many hosts this is where good placements come from;
 - racks and kinds of hosts (:mod:`~pipette_opt.solver.racks`), on grids of 41 to 80 cells: the rack and the kind of each
   cell, each column with its own period; a link costs the least of its two kinds, inside a rack or across. The order of
-  the rings is left out. One model without relaxation refutes a ceiling for a range of periods;
+  rings is left out if there are more than four columns. One model without relaxation refutes a ceiling for a range of
+  periods; cells that are found are placed and annealed;
 - courses of columns (:mod:`~pipette_opt.solver.courses`), on larger grids: of racks and kinds as above, but columns
   through the same kinds of hosts are only counted. All sequences of kinds that a range of periods and the ceiling leave
   are listed, each with its period, its ends and the least ring hops of its hosts, and a model of integers says how many
   columns take each; first without, then with the racks that these are in. Its relaxation is what refutes; the counts
-  found are placed and annealed;
+  found are placed and annealed. With blocking sends, up to
+  :data:`~pipette_opt.solver.courses.refuting.MOST_CELLS` cells, racks and kinds of each cell are asked where courses
+  take too long;
 - patterns of classes (:mod:`~pipette_opt.solver.merged`): the joint model with classes for hosts, each in as many cells
   as it has members. Columns and the order of the rings are kept, only which host is meant is not, so this tells more
   than counts, of any candidate, but takes longer. Below the incumbent nothing is minimised where grids are large:

@@ -44,11 +44,8 @@ class Racking:
         racks = find_racks(known.data, candidate) if has_racks(candidate) else None
         if racks is None:
             return None
-        refuter: Refuter
-        if candidate.num_cells <= MOST_TOLD_CELLS:
-            refuter = CellRefuter(known.data, candidate, racks)
-        else:
-            refuter = CourseRefuter(known.data, candidate, racks, partial(self.refining.take, index))
+        kind = CellRefuter if candidate.num_cells <= MOST_TOLD_CELLS else CourseRefuter
+        refuter: Refuter = kind(known.data, candidate, racks, partial(self.refining.take, index))
         return RackSearch(candidate, racks, refuter, int(known.bounds[index]), known.ceiling_of(index))
 
     def search(self, index: int, number: int = 1) -> None:
@@ -63,5 +60,6 @@ class Racking:
             seed=known.params.seed,
             stop=known.stop,
             on_bound=lambda bound: known.prove(index, bound),
+            ceiling_now=lambda: known.ceiling_of(index),
         )
         known.prove(index, bound)

@@ -1,5 +1,7 @@
 """Instances: what the sets hold, and what filters leave."""
 
+from dataclasses import replace
+
 from pipette_opt.placement_bench.clusters import GENERATED, MEASURED
 from pipette_opt.placement_bench.instances import (
     JOBS,
@@ -33,25 +35,21 @@ def test_reach_set() -> None:
                 assert seeds == list(range(5 if size <= 128 else 1))
     assert {one.weights for one in reach if one.shape is not None} == set(WEIGHTS)
     assert all(one.p2p == "blocking" for one in reach if one.weights in JOBS)
-    assert sum(one.shape is None for one in reach) == 6 * 5 + 2
+    assert sum(one.shape is None for one in reach) == 8 * 5
     assert not any(one.num_used > one.num_listed for one in reach)
 
 
 def test_full_set() -> None:
-    """Solver and both annealings at once within a good hour and a half at worst; five seeds of 16 to 64 hosts."""
+    """One seed of every goal up to 128 hosts, ended as soon as it is met; more hosts on two clusters, briefly."""
     full = instances("full")
     assert len(set(full)) == len(full)
-    assert 2 * sum(one.limit_s for one in full) < 95 * 60
-    for size in (16, 32, 64):
-        for cluster in ("tree", "unif"):
-            for shape in SHAPES[size]:
-                same = [one for one in full if (one.cluster, one.shape, one.p2p) == (cluster, shape, "blocking")]
-                assert {one.seed for one in same if one.weights == "balanced"} == set(range(5))
-    assert {one.num_used for one in full} == {16, 32, 64, 128, 1280}
+    assert {one.seed for one in full} == {0}
+    goals = [replace(one, stops_at_goal=True) for one in instances("reach", seeds=1) if one.target is not None]
+    assert {one for one in goals if one.num_used <= 128} == {one for one in full if one.num_used <= 128}
+    assert {one.num_used for one in full} == set(SHAPES)
     assert {one.cluster for one in full} == {*GENERATED, *MEASURED}
-    assert {one.weights for one in full if one.shape is not None} == set(WEIGHTS)
-    assert any(one.shape is None for one in full)
-    assert all(one.target is not None and one.limit_s <= one.target_s for one in full if one.target_s is not None)
+    assert {one.cluster for one in full if one.num_used > 128} == {"tree", "unif"}
+    assert all(one.stops_at_goal or one.limit_s <= 30 for one in full)
 
 
 def test_quick_set_is_short() -> None:

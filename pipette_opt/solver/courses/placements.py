@@ -5,6 +5,7 @@ from ortools.sat.python.cp_model import CpSolver
 
 from pipette_opt.solver.courses.enumeration import Courses
 from pipette_opt.solver.courses.model import CourseModel
+from pipette_opt.solver.racks.placements import any_hosts
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.types import IntArray
 
@@ -17,11 +18,7 @@ def placement(
     parts = [_racks(built, solver, courses.kinds.shape[1], racks.num_racks, one) for one in taken]
     rack = np.concatenate(parts, axis=1)
     kind = np.repeat(courses.kinds[taken].T, [part.shape[1] for part in parts], axis=1)
-    nodes = np.full(rack.shape, -1, dtype=np.int64)
-    for one, other in np.argwhere(racks.sizes).tolist():
-        here = (rack == one) & (kind == other)
-        nodes[here] = random.permutation(racks.hosts(one, other))[: int(here.sum())]
-    return nodes
+    return any_hosts(rack, kind, racks, random)
 
 
 def _racks(built: CourseModel, solver: CpSolver, num_rows: int, num_racks: int, course: int) -> IntArray:

@@ -1,6 +1,5 @@
 """Ceilings refuted by the courses of columns."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,11 +9,10 @@ from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.courses.enumeration import Courses, find_courses
 from pipette_opt.solver.courses.model import build_courses
 from pipette_opt.solver.courses.placements import placement
-from pipette_opt.solver.racks.search import Solves, is_refuted
+from pipette_opt.solver.racks.search import CellRefuter, OnPlacement, Solves, is_refuted
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.solver.rows.model import build_rows
-from pipette_opt.types import IntArray
 
 MOST_COURSES, MOST_BY_RACK, MOST_PROBED = 250_000, 1_000, 5_000
 """Courses above which rows are looked at instead, above which they are not told by rack, and above which probing takes
@@ -23,16 +21,21 @@ longer than what it finds is worth."""
 FEW = 64
 """Courses that are told by rack at once: by themselves they are refuted no sooner."""
 
+MOST_CELLS = 160
+"""Cells above which they are not asked."""
+
+FIRST_SHARE = 0.6
+"""Of the time, what is left to who is asked first, if there is another."""
+
 COARSE_SHARE = 0.15
 """Of the time, what is spent on what should soon be done: the model that is not told by rack, if the other follows."""
-
-OnPlacement = Callable[[IntArray], None]
-"""Called with the hosts of each cell, shape ``(P, D)``, of placements that racks and kinds promise to be good."""
 
 
 class CourseRefuter:
     """
     First by the courses alone, which is soon done unless they are few; where there are counts of them, told by rack.
+
+    With blocking sends also by cells where that takes too long, and cells are asked first from then on if they refute.
 
     Parameters
     ----------
@@ -55,6 +58,9 @@ class CourseRefuter:
     ) -> None:
         self.data, self.candidate, self.racks, self.on_placement = data, candidate, racks, on_placement
         self.random = np.random.default_rng(0)
+        self.cells = CellRefuter(data, candidate, racks, on_placement)
+        self.asks_cells = data.p2p == "blocking" and candidate.num_cells <= MOST_CELLS
+        self.cells_first = False
 
     def __call__(
         self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
@@ -65,13 +71,30 @@ class CourseRefuter:
             return self._refutes_by_rows(
                 ceiling, shortest, longest, solves if thorough else partial(solves, share=COARSE_SHARE)
             )
-        if thorough and courses.number <= FEW:
-            return self._refutes(courses, ceiling, shortest, solves, by_rack=True)
         finest = thorough and courses.number <= MOST_BY_RACK
-        share = 1.0 if thorough and not finest else COARSE_SHARE
-        if self._refutes(courses, ceiling, shortest, partial(solves, share=share), by_rack=False):
-            return True
-        return self._refutes(courses, ceiling, shortest, solves, by_rack=True) if finest else None
+        if not (finest and courses.number <= FEW):
+            share = 1.0 if thorough and not finest else COARSE_SHARE
+            if self._refutes(courses, ceiling, shortest, partial(solves, share=share), by_rack=False):
+                return True
+        return self._refutes_finest(courses, ceiling, shortest, longest, solves) if finest else None
+
+    def _refutes_finest(
+        self, courses: Courses, ceiling: int, shortest: int, longest: int, solves: Solves
+    ) -> bool | None:
+        """Told by rack, and by cells; who refutes is asked first from then on."""
+        if not self.asks_cells:
+            return self._refutes(courses, ceiling, shortest, solves, by_rack=True)
+        refuted: list[bool | None] = []
+        for by_cells, share in ((self.cells_first, FIRST_SHARE), (not self.cells_first, 1.0)):
+            part = partial(solves, share=share)
+            if by_cells:
+                refuted.append(self.cells(ceiling, shortest, longest, part))
+            else:
+                refuted.append(self._refutes(courses, ceiling, shortest, part, by_rack=True))
+            if refuted[-1]:
+                self.cells_first = by_cells
+                return True
+        return False if False in refuted else None
 
     def _refutes(self, courses: Courses, ceiling: int, shortest: int, solves: Solves, *, by_rack: bool) -> bool | None:
         """Whether one of the models has no solution."""

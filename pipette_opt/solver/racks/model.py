@@ -6,8 +6,9 @@ ring by sort, with the ends that each rack has; of each column its period. No ra
 are, all of them where every host must be used. At most the ceiling is, for each column and each stage that is watched,
 the end of the stage with ``m - 1`` of the column's own periods, plus the slowest hop of the stage's row.
 
-Rings are relaxed (:mod:`~pipette_opt.solver.racks.rings`). Which columns are neighbours is left open, so columns may
-change places, and the kinds in their rows, read as a number, tell them apart.
+Rings are relaxed (:mod:`~pipette_opt.solver.racks.rings`). Which columns are neighbours is left open if there are more
+than four; up to then no hop of neighbours is slower than the ring. The kinds in their rows, read as a number, tell
+columns apart that may change places.
 """
 
 import itertools
@@ -20,10 +21,13 @@ from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 from pipette_opt.problem import CandidateData
 from pipette_opt.solver.racks.flows import add_flows
-from pipette_opt.solver.racks.rings import Counts, Sort, Term, add_ring
+from pipette_opt.solver.racks.rings import Counts, Ring, Sort, Term, add_ring
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.types import IntArray, P2PMode
+
+MOST_IN_ORDER = 4
+"""Columns in rings whose order is told: of more there are too many."""
 
 MOST_WEIGHED = 40
 """Rows that columns are told apart by, and bits of the numbers that racks are."""
@@ -40,18 +44,36 @@ class _Column:
         Of each row, whether its host is of each kind.
     cells
         The same by rack and kind.
+    racks
+        The same by rack.
     sorts
         Of each boundary, whether the transfer is of each sort.
     """
 
     kinds: list[list[IntVar]]
     cells: list[Counts]
+    racks: list[list[IntVar]]
     sorts: list[dict[Sort, IntVar]]
+
+
+@dataclass(slots=True, eq=False)
+class RackModel:
+    """
+    The model with handles to read a solution.
+
+    Parameters
+    ----------
+    cells
+        Of each column and row, whether its host is of each rack and kind.
+    """
+
+    model: CpModel
+    cells: list[list[Counts]]
 
 
 def build_racks(
     candidate: CandidateData, p2p: P2PMode, racks: Racks, ceiling: int, shortest: int, longest: int
-) -> CpModel:
+) -> RackModel:
     """
     The model of placements that cost at most the ceiling, the slowest column's period being in a range.
 
@@ -76,9 +98,11 @@ def build_racks(
     rounds = candidate.num_microbatches - 1
     limits = [ceiling - int(after) - end - rounds * shortest for after, end in zip(costs.after, ends, strict=True)]
     rings = [
-        add_ring(model, racks, watched, D, counts[stage], limits[watched]).slowest
+        add_ring(model, racks, watched, D, counts[stage], limits[watched])
         for watched, stage in enumerate(costs.watched.tolist())
     ]
+    if D <= MOST_IN_ORDER:
+        _add_neighbours(model, racks, columns, rings)
     slowest = []
     for column in columns:
         own = model.new_int_var(0, longest, "")
@@ -89,7 +113,7 @@ def build_racks(
         for watched, ring in enumerate(rings):
             taken = [_of_hosts(column, racks.of_hosts(costs.end_node[watched]))]
             taken += [_of_links(column.sorts[row], racks.of_links(costs.end_arc[watched][row])) for row in range(P - 1)]
-            model.add(LinearExpr.sum(taken) + rounds * own + ring <= ceiling - int(costs.after[watched]))
+            model.add(LinearExpr.sum(taken) + rounds * own + ring.slowest <= ceiling - int(costs.after[watched]))
     model.add_bool_or(slowest)
     pairs = list(itertools.product(range(racks.num_kinds), range(racks.num_kinds)))
     for row in range(P - 1):
@@ -103,14 +127,14 @@ def build_racks(
         )
         add_flows(model, racks, D, counts[row], counts[row + 1], inside, across)
     _add_orders(model, racks, columns, counts)
-    return model
+    return RackModel(model=model, cells=[column.cells for column in columns])
 
 
 def _add_column(model: CpModel, racks: Racks, num_rows: int, usable: Sequence[Sequence[int]]) -> _Column:
     """Kinds, racks and sorts of transfers that agree with each other."""
     room = racks.of_hosts(np.where(racks.costs.room, 0, NEVER)) == 0
     everywhere = [(rack, kind) for rack, kind in np.argwhere(racks.sizes).tolist()]
-    column = _Column([], [], [])
+    column = _Column([], [], [], [])
     for row in range(num_rows):
         kinds = [model.new_bool_var("") for _ in range(racks.num_kinds)]
         cells = {pair: model.new_bool_var("") for pair in everywhere}
@@ -122,8 +146,8 @@ def _add_column(model: CpModel, racks: Racks, num_rows: int, usable: Sequence[Se
                 model.add(is_kind == 0)
         column.kinds.append(kinds)
         column.cells.append(cells)
-    in_rack = [[model.new_bool_var("") for _ in range(racks.num_racks)] for _ in range(num_rows)]
-    for cells, racks_here in zip(column.cells, in_rack, strict=True):
+    column.racks += [[model.new_bool_var("") for _ in range(racks.num_racks)] for _ in range(num_rows)]
+    for cells, racks_here in zip(column.cells, column.racks, strict=True):
         model.add_exactly_one(racks_here)
         for rack, is_rack in enumerate(racks_here):
             model.add(LinearExpr.sum([one for pair, one in cells.items() if pair[0] == rack]) == is_rack)
@@ -133,7 +157,7 @@ def _add_column(model: CpModel, racks: Racks, num_rows: int, usable: Sequence[Se
             model.add(_sum([one for sort, one in sorts.items() if sort[0] == kind]) == column.kinds[row][kind])
             model.add(_sum([one for sort, one in sorts.items() if sort[1] == kind]) == column.kinds[row + 1][kind])
         same = _sum([one for sort, one in sorts.items() if sort[2] == 0])
-        for here, there in zip(in_rack[row], in_rack[row + 1], strict=True):
+        for here, there in zip(column.racks[row], column.racks[row + 1], strict=True):
             model.add(here + same <= 1 + there)
             model.add(there + same <= 1 + here)
             model.add(here + there <= 1 + same)
@@ -160,6 +184,25 @@ def _add_period(
             model.add(run <= (last + 1 - first) * own)
 
 
+def _add_neighbours(model: CpModel, racks: Racks, columns: Sequence[_Column], rings: Sequence[Ring]) -> None:
+    """Neighbouring columns have no hop that is slower than the ring."""
+    costs = racks.costs
+    pairs = list(itertools.pairwise([*columns, columns[0]]))[: None if len(columns) > 2 else 1]
+    for (watched, row), (one, other) in itertools.product(enumerate(costs.watched.tolist()), pairs):
+        hop = costs.hop[watched]
+        cost, reached = racks.of_links(np.minimum(hop, hop.T)), rings[watched].reached
+        across = model.new_bool_var("")
+        for here, there in zip(one.racks[row], other.racks[row], strict=True):
+            model.add_bool_or(~here, ~there, ~across)
+            model.add_bool_or(~here, there, across)
+        for i, j in itertools.product(range(racks.num_kinds), range(racks.num_kinds)):
+            for crosses, of_sort in ((~across, int(cost[i, j, 0])), (across, int(cost[i, j, 1]))):
+                if of_sort not in reached:  # there is no time for it
+                    model.add_bool_or(~one.kinds[row][i], ~other.kinds[row][j], ~crosses)
+                elif (as_slow := reached[of_sort]) is not None:
+                    model.add_bool_or(~one.kinds[row][i], ~other.kinds[row][j], ~crosses, as_slow)
+
+
 def _least_ends(racks: Racks, watched: int) -> int:
     """What a column takes at least to the last backward of a watched stage, without the periods."""
     costs = racks.costs
@@ -174,7 +217,10 @@ def _add_orders(model: CpModel, racks: Racks, columns: Sequence[_Column], counts
         return LinearExpr.sum([(1 << row) * one for row in range(rows) for one in column.kinds[row][1:]])
 
     if racks.num_kinds > 1:
-        for before, behind in itertools.pairwise(columns):
+        pairs = list(itertools.pairwise(columns))
+        if len(columns) == MOST_IN_ORDER:  # a ring may begin anywhere, and be gone around in both directions
+            pairs = [*((columns[0], other) for other in columns[1:]), (columns[1], columns[3])]
+        for before, behind in pairs:
             model.add(number(before) <= number(behind))
     order_racks(model, racks, len(columns), counts)
 

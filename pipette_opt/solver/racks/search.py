@@ -14,16 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.racks.model import build_racks
+from pipette_opt.solver.racks.placements import placement
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.rows.bound import applies
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.solver.rows.ranges import split
 from pipette_opt.solver.stoppable import solve_until
+from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +47,9 @@ SLICE_GROWTH = 1.5
 
 OnBound = Callable[[int], None]
 """Called with each better bound."""
+
+OnPlacement = Callable[[IntArray], None]
+"""Called with the hosts of each cell, shape ``(P, D)``, of placements that racks and kinds promise to be good."""
 
 
 class Solves(Protocol):
@@ -87,16 +93,30 @@ class Refuter(Protocol):
 
 
 class CellRefuter:
-    """By the rack and the kind of each cell."""
+    """
+    By the rack and the kind of each cell.
+
+    Parameters
+    ----------
+    on_placement
+        What these promise, if they are not refuted.
+    """
 
     first_parts = 16
-    slice_share = 0.35
+    slice_share = 0.5
     reach = 0.75
     joins = 1
     lowers = False
 
-    def __init__(self, data: ProblemData, candidate: CandidateData, racks: Racks) -> None:
-        self.data, self.candidate, self.racks = data, candidate, racks
+    def __init__(
+        self,
+        data: ProblemData,
+        candidate: CandidateData,
+        racks: Racks,
+        on_placement: OnPlacement = lambda nodes: None,
+    ) -> None:
+        self.data, self.candidate, self.racks, self.on_placement = data, candidate, racks, on_placement
+        self.random = np.random.default_rng(0)
 
     def __call__(
         self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
@@ -104,8 +124,11 @@ class CellRefuter:
         """Whether the model has no solution."""
         solver = cp_model.CpSolver()
         solver.parameters.linearization_level = 0  # relaxations cost more than they tell here
-        model = build_racks(self.candidate, self.data.p2p, self.racks, ceiling, shortest, longest)
-        return is_refuted(solves(model, solver))
+        built = build_racks(self.candidate, self.data.p2p, self.racks, ceiling, shortest, longest)
+        refuted = is_refuted(solves(built.model, solver))
+        if refuted is False:
+            self.on_placement(placement(built, solver, self.racks, self.random))
+        return refuted
 
 
 def is_refuted(status: int) -> bool | None:
@@ -187,13 +210,24 @@ class RackSearch:
         seed: int = 0,
         stop: threading.Event | None = None,
         on_bound: OnBound = lambda bound: None,
+        ceiling_now: Callable[[], int] | None = None,
     ) -> int:
-        """Go on for some time; returns the bound."""
+        """
+        Go on for some time; returns the bound.
+
+        Parameters
+        ----------
+        ceiling_now
+            Gives the ceiling that has become known elsewhere meanwhile.
+        """
         started, told, stop = time.perf_counter(), self.bound, stop or threading.Event()
         ends, models = started + seconds, 0
         if self.slice_s is None:
             self.slice_s = self.refutes.slice_share * seconds
         while not self.ended and not stop.is_set() and time.perf_counter() < ends:
+            if ceiling_now is not None and ceiling_now() < self.ceiling:
+                self.narrow(self.bound, ceiling_now())
+                self.probe = min(self.probe, self._next_probe())
             self._aim()
             if self.bound > told:
                 told = self.bound
@@ -233,9 +267,15 @@ class RackSearch:
         bound, left = self.bound, self.possible - self.bound
         self.ended = left <= 0 or (self.possible <= self.ceiling and left <= self.step)
         if not self.ended and not bound <= self.probe < self.possible:
-            whole = self.possible > self.ceiling and left <= 2 * self.step
-            reach = self.reach if self.possible > self.ceiling else min(0.5, self.reach)
-            self.probe = self.ceiling if whole else min(self.ceiling, bound + int(reach * left))
+            self.probe = self._next_probe()
+
+    def _next_probe(self) -> int:
+        """The ceiling to try next, from bound and ceiling."""
+        left = self.possible - self.bound
+        if self.possible > self.ceiling and left <= 2 * self.step:
+            return self.ceiling
+        reach = self.reach if self.possible > self.ceiling else min(0.5, self.reach)
+        return min(self.ceiling, self.bound + int(reach * left))
 
     def _next(self) -> list[_Range]:
         """The next range, and those right behind it that are tried together with it."""

@@ -1,20 +1,19 @@
 """Bounds from courses are below every enumerated optimum, and it where racks and kinds say everything."""
 
-import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
-from ortools.sat.python.cp_model import CpModel, CpSolver
-from rack_cases import SHAPES, VARIANTS, in_racks
+from ortools.sat.python.cp_model import UNKNOWN, CpModel, CpSolver
+from rack_cases import VARIANTS, check_below_the_optimum, check_bounds_a_tree, check_closes, check_stops, in_racks
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks, objective_ticks, period_ticks, place
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import refuting
-from pipette_opt.solver.courses.refuting import CourseRefuter, OnPlacement
-from pipette_opt.solver.racks.search import RackSearch, has_racks
+from pipette_opt.solver.courses.refuting import CourseRefuter
+from pipette_opt.solver.racks.search import CellRefuter, OnPlacement, RackSearch, Solves
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.types import IntArray, P2PMode
 
@@ -36,45 +35,18 @@ def searched(
 @pytest.mark.parametrize("limits", [(250_000, 1_000), (250_000, 0), (1, 0)], ids=["by rack", "courses", "rows"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_bound_is_below_the_optimum(variant: Variant, limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Enumeration of every placement, with as many hosts as cells or one more; each of the three models by itself.
-
-    The ceiling is anywhere: what is refuted is refuted, also a candidate that has no placement at all.
-    """
+    """Compared with enumeration; each of the three models by itself."""
     monkeypatch.setattr(refuting, "MOST_COURSES", limits[0])
     monkeypatch.setattr(refuting, "MOST_BY_RACK", limits[1])
     monkeypatch.setattr(refuting, "FEW", min(refuting.FEW, limits[1]))
-    rng = np.random.default_rng(VARIANTS.index(variant))
-    compared = 0
-    for number in range(60):
-        if number >= (12 if limits[1] else 6) and compared >= 2:
-            break
-        shape = SHAPES[number % len(SHAPES)]
-        data = random_problem(rng, [shape], min(6, shape[0] * shape[1] + int(rng.integers(2))), variant)
-        candidate = data.candidates[0]
-        if not has_racks(candidate):
-            continue
-        optimum = best_by_enumeration(data, candidate)
-        ceiling = largest_ticks(candidate)
-        if optimum < UNUSABLE_TICKS and rng.random() < 0.6:
-            ceiling = max(1, optimum + int(rng.integers(-2, 4)) * (1 + optimum // 20))
-        search = searched(data, 0, ceiling)
-        bound = search.run(60.0)
-        assert search.ended
-        assert bound <= optimum
-        assert bound <= ceiling + 1
-        compared += 1
-    assert compared >= 2
+    check_below_the_optimum(searched, variant, 12 if limits[1] else 6)
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize(("shape", "slow", "spare"), [((2, 2), 0, 0), ((2, 2), 1, 1), ((3, 2), 2, 0)])
 def test_it_closes_what_racks_decide(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int) -> None:
     """Racks without noise, two columns: any order of them is the same ring."""
-    data = in_racks(p2p, shape, slow, spare)
-    optimum = best_by_enumeration(data, data.candidates[0])
-    assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
-    assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
+    check_closes(searched, in_racks(p2p, shape, slow, spare))
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
@@ -142,25 +114,12 @@ def test_what_it_promises_is_a_placement(p2p: P2PMode) -> None:
 
 def test_it_bounds_a_tree_far_above_single_links() -> None:
     """Slow hosts have to be somewhere."""
-    data = one_candidate_cluster(np.random.default_rng(2), "tree", (12, 8, 1), compute=2_000)
-    before = candidate_bound(data, data.candidates[0])
-    search = searched(data, before, int(before * 1.3))
-    told: list[int] = []
-    after = search.run(6.0, on_bound=told.append)
-    assert after > 1.03 * before
-    assert told == sorted(told)
-    search.narrow(after + 5, after + 4)
-    assert search.bound == after + 5
-    assert search.run(6.0) == after + 5
+    check_bounds_a_tree(searched, (12, 8, 1), 6.0)
 
 
 def test_it_stops() -> None:
-    """When told to, with the bound it has."""
-    data = one_candidate_cluster(np.random.default_rng(0), "tree", (12, 8, 1))
-    stop = threading.Event()
-    stop.set()
-    assert searched(data, 17, 10**9).run(60.0, stop=stop) == 17
-    assert searched(data, 17, 10**9).run(0.0) == 17
+    """When told to."""
+    check_stops(searched, (12, 8, 1))
 
 
 @pytest.mark.parametrize("limits", [(250_000, 1_000), (250_000, 0), (1, 0)], ids=["by rack", "courses", "rows"])
@@ -191,6 +150,51 @@ def test_no_placement_is_refuted_for_what_it_costs(
             period = int(period_ticks(place(data, candidate, nodes), p2p).max())
             for width in (0, period // 100):
                 assert refuter(cost, period - width, period + width, solved) is not True
+
+
+class _Recorder(CellRefuter):
+    """Says that no cells are left, and how often it was asked."""
+
+    says: bool | None = True
+    asked = 0
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+    ) -> bool | None:
+        self.asked += 1
+        return self.says
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_cells_are_asked_where_courses_take_too_long(p2p: P2PMode) -> None:
+    """Only with blocking sends; first from then on, unless they do not refute."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (3, 3, 1), p2p=p2p, compute=500)
+    candidate = data.candidates[0]
+    racks = find_racks(data, candidate, np.inf)
+    assert racks is not None
+    models = 0
+
+    def gives_up(model: CpModel, solver: CpSolver, share: float = 1.0) -> int:
+        nonlocal models
+        models += 1
+        return int(UNKNOWN)
+
+    refuter = CourseRefuter(data, candidate, racks)
+    refuter.cells = cells = _Recorder(data, candidate, racks)
+    ceiling, longest = 2 * largest_ticks(candidate), largest_ticks(candidate)
+    asked = []
+    for cells.says in (True, True, None):
+        told = refuter(ceiling, 0, longest, gives_up)
+        asked.append((told, models, cells.asked))
+    assert asked[0][1] >= 1
+    if p2p == "async":
+        assert [told for told, _, _ in asked] == [None, None, None]
+        assert cells.asked == 0
+        return
+    assert [told for told, _, _ in asked] == [True, True, None]
+    assert [by_cells for _, _, by_cells in asked] == [1, 2, 3]
+    assert asked[1][1] - asked[0][1] < asked[0][1]  # not told by rack, since cells were first
+    assert asked[2][1] - asked[1][1] == asked[0][1]
 
 
 def solved(model: CpModel, solver: CpSolver, share: float = 1.0) -> int:

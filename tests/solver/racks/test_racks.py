@@ -4,16 +4,16 @@ import threading
 
 import numpy as np
 import pytest
-from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
-from rack_cases import SHAPES, VARIANTS, in_racks
+from instances import Variant, best_by_enumeration, one_candidate_cluster
+from rack_cases import VARIANTS, check_below_the_optimum, check_bounds_a_tree, check_closes, check_stops, in_racks
 
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks
+from pipette_opt.problem import ProblemData, objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.racks.search import CellRefuter, RackSearch, Solves, has_racks
+from pipette_opt.solver.racks.search import CellRefuter, RackSearch, Solves
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
-from pipette_opt.types import P2PMode
+from pipette_opt.types import IntArray, P2PMode
 
 
 def searched(data: ProblemData, floor: int, ceiling: int, most_lost: float = np.inf) -> RackSearch:
@@ -26,42 +26,17 @@ def searched(data: ProblemData, floor: int, ceiling: int, most_lost: float = np.
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_bound_is_below_the_optimum(variant: Variant) -> None:
-    """
-    Enumeration of every placement, with as many hosts as cells or one more.
-
-    The ceiling is anywhere: what is refuted is refuted, also a candidate that has no placement at all.
-    """
-    rng = np.random.default_rng(VARIANTS.index(variant))
-    compared = 0
-    for number in range(60):
-        if number >= 12 and compared >= 2:
-            break
-        shape = SHAPES[number % len(SHAPES)]
-        data = random_problem(rng, [shape], min(6, shape[0] * shape[1] + int(rng.integers(2))), variant)
-        candidate = data.candidates[0]
-        if not has_racks(candidate):
-            continue
-        optimum = best_by_enumeration(data, candidate)
-        ceiling = largest_ticks(candidate)
-        if optimum < UNUSABLE_TICKS and rng.random() < 0.6:
-            ceiling = max(1, optimum + int(rng.integers(-2, 4)) * (1 + optimum // 20))
-        search = searched(data, 0, ceiling)
-        bound = search.run(60.0)
-        assert search.ended
-        assert bound <= optimum
-        assert bound <= ceiling + 1
-        compared += 1
-    assert compared >= 2
+    """Compared with enumeration."""
+    check_below_the_optimum(searched, variant)
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-@pytest.mark.parametrize(("shape", "slow", "spare"), [((2, 2), 0, 0), ((2, 2), 1, 1), ((2, 3), 1, 0), ((3, 2), 2, 0)])
+@pytest.mark.parametrize(
+    ("shape", "slow", "spare"), [((2, 2), 0, 0), ((2, 2), 1, 1), ((2, 3), 1, 0), ((3, 2), 2, 0), ((2, 4), 3, 0)]
+)
 def test_it_closes_what_racks_decide(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int) -> None:
-    """Racks without noise, two columns or three: any order of them is the same ring, so nothing is relaxed."""
-    data = in_racks(p2p, shape, slow, spare)
-    optimum = best_by_enumeration(data, data.candidates[0])
-    assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
-    assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
+    """Racks without noise, up to four columns: the order of these is told, so nothing is relaxed."""
+    check_closes(searched, in_racks(p2p, shape, slow, spare))
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
@@ -73,8 +48,7 @@ def test_equal_racks_may_change_places_and_nothing_else(
     data = in_racks(p2p, shape, slow, 0, racks)
     optimum = best_by_enumeration(data, data.candidates[0])
     assert searched(data, 0, optimum, 0.0).run(60.0) <= optimum
-    if shape[1] == 2:
-        assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
+    assert searched(data, 0, optimum - 1, 0.0).run(60.0) == optimum
 
 
 def test_what_is_found_of_a_tree() -> None:
@@ -95,25 +69,34 @@ def test_structureless_hosts_have_no_racks() -> None:
 
 def test_it_bounds_a_tree_far_above_single_links() -> None:
     """Slow hosts have to be somewhere: the bound of 32 hosts in racks is near what annealing finds."""
-    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
-    before = candidate_bound(data, data.candidates[0])
-    search = searched(data, before, int(before * 1.3))
-    told: list[int] = []
-    after = search.run(10.0, workers=2, on_bound=told.append)
-    assert after > 1.03 * before
-    assert told == sorted(told)
-    search.narrow(after + 5, after + 4)
-    assert search.bound == after + 5
-    assert search.run(10.0) == after + 5
+    check_bounds_a_tree(searched, (8, 4, 1), 10.0)
 
 
 def test_it_stops() -> None:
-    """When told to, with the bound it has."""
-    data = one_candidate_cluster(np.random.default_rng(0), "tree", (8, 4, 1))
-    stop = threading.Event()
-    stop.set()
-    assert searched(data, 17, 10**9).run(60.0, stop=stop) == 17
-    assert searched(data, 17, 10**9).run(0.0) == 17
+    """When told to."""
+    check_stops(searched, (8, 4, 1))
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("shape", [(4, 3), (3, 4), (2, 5)])
+def test_what_it_promises_is_a_placement(p2p: P2PMode, shape: tuple[int, int]) -> None:
+    """Hosts of a tree, each used once; without noise, and with rings in order, they cost what was asked for."""
+    data = in_racks(p2p, shape, 3, 2, 3)
+    candidate = data.candidates[0]
+    racks = find_racks(data, candidate, 0.0)
+    assert racks is not None
+    found: list[IntArray] = []
+    ceiling = int(1.3 * candidate_bound(data, candidate))
+    search = RackSearch(candidate, racks, CellRefuter(data, candidate, racks, found.append), 0, ceiling)
+    search.run(5.0)
+    assert search.possible <= ceiling
+    assert found
+    for nodes in found:
+        assert nodes.shape == shape
+        assert len(np.unique(nodes)) == nodes.size
+        assert nodes.min() >= 0
+        assert nodes.max() < data.num_nodes
+        assert shape[1] > 4 or objective_ticks(data, candidate, nodes[:, :, None]) <= ceiling
 
 
 class _Unsteady(CellRefuter):
@@ -193,6 +176,25 @@ def test_what_was_told_in_time_is_not_asked_again() -> None:
     RackSearch(data.candidates[0], racks, refuter, before, 2 * before).run(1e3, stop=refuter.stop)
     assert len(refuter.asked) > 3
     assert len(set(refuter.asked)) == len(refuter.asked)
+
+
+def test_a_better_plan_found_meanwhile_lowers_what_is_tried() -> None:
+    """The ceiling is looked up again before each model, and the next one tried is at most what that leaves."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
+    racks = find_racks(data, data.candidates[0])
+    assert racks is not None
+    before = candidate_bound(data, data.candidates[0])
+    refuter = _TellsNothing(3)
+    search = RackSearch(data.candidates[0], racks, refuter, before, 2 * before)
+
+    def ceiling_now() -> int:
+        return before + before // 2 if len(refuter.asked) >= 2 else 2 * before
+
+    search.run(1e3, stop=refuter.stop, ceiling_now=ceiling_now)
+    ceilings = [ceiling for ceiling, _, _ in refuter.asked]
+    tried = [(one - before) / before for one in ceilings]
+    assert tried == pytest.approx([refuter.reach, refuter.reach, refuter.reach / 2], abs=1e-5)
+    assert search.ceiling == before + before // 2
 
 
 @pytest.mark.parametrize("lowers", [False, True])
