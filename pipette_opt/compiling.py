@@ -19,8 +19,9 @@ from pipette_opt.estimator.estimate import judge_times
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
 from pipette_opt.jit import is_cached
 from pipette_opt.parallel import block_placement
+from pipette_opt.placed import objective_ticks
 from pipette_opt.prepare import Prepared
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.types import IntArray
 

@@ -22,8 +22,9 @@ from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
+from pipette_opt.placed import objective_ticks
 from pipette_opt.plan import Alternative, Certificate, IterationTime, Plan, StageMemory
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.types import IntArray

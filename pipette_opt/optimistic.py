@@ -4,14 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipette_opt.problem import (
-    UNUSABLE_TICKS,
-    CandidateData,
-    PlacedTicks,
-    ProblemData,
-    path_work,
-    placed_objective_ticks,
-)
+from pipette_opt.placed import PlacedTicks, path_work, placed_objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.types import BoolArray, IntArray
 
 

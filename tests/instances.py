@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.parallel import NodeBlock, ParallelConfig
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.types import FloatArray, IntArray, P2PMode
 
 SMALL_SHAPES = (

@@ -1,15 +1,20 @@
 """What bounds by racks and by courses are tried on alike: random problems to enumerate, racks without noise, trees."""
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from ortools.sat.python.cp_model import CpModel, CpSolver
 
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.placed import largest_ticks, objective_ticks, period_ticks, place
 from pipette_opt.placement_bench.problems import balanced_problem
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, largest_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.racks.search import RackSearch, has_racks
+from pipette_opt.solver.racks.search import RackSearch, Refuter, has_racks
+from pipette_opt.solver.racks.structure import Racks, find_racks
 from pipette_opt.types import P2PMode
 
 SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1)]
@@ -95,3 +100,36 @@ def check_stops(searched: Searched, grid: tuple[int, int, int]) -> None:
     stop.set()
     assert searched(data, 17, 10**9).run(60.0, stop=stop) == 17
     assert searched(data, 17, 10**9).run(0.0) == 17
+
+
+def check_no_placement_is_refuted(
+    refuter_of: Callable[[ProblemData, CandidateData, Racks], Refuter],
+    p2p: P2PMode,
+    grids: Sequence[tuple[int, int, int]],
+) -> None:
+    """
+    Links of a sort differ by chance.
+
+    Annealed placements and shuffled ones, each with its own cost as the ceiling and its own slowest period as range.
+    """
+    rng = np.random.default_rng(3)
+    for number, grid in enumerate(grids):
+        data = one_candidate_cluster(rng, "tree", grid, num_nodes=grid[0] * grid[1] + number % 2, p2p=p2p, compute=500)
+        candidate = data.candidates[0]
+        racks = find_racks(data, candidate, np.inf)
+        assert racks is not None
+        refuter = refuter_of(data, candidate, racks)
+        best = anneal(data, AnnealingParams(time_limit_s=None, max_moves=20_000, seed=number)).solution
+        assert best is not None
+        shuffled = [rng.permutation(data.num_nodes)[: candidate.num_cells].reshape(grid) for _ in range(2)]
+        for nodes in (best.nodes, *shuffled):
+            cost = objective_ticks(data, candidate, nodes)
+            period = int(period_ticks(place(data, candidate, nodes), p2p).max())
+            for width in (0, period // 100):
+                assert refuter(cost, period - width, period + width, solved) is not True
+
+
+def solved(model: CpModel, solver: CpSolver, share: float = 1.0) -> int:
+    """To its end."""
+    solver.parameters.num_workers = 1
+    return int(solver.solve(model))

@@ -10,7 +10,8 @@ from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.parallel import block_placement, identity_placement
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks, place
+from pipette_opt.placed import objective_ticks, place
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.units import GIB
 

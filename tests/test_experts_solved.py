@@ -19,7 +19,8 @@ from pipette_opt.estimator.estimate import estimate
 from pipette_opt.judge import judge_solution
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
-from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import ProblemData
 from pipette_opt.reseat import best_of_all, climb
 from pipette_opt.solution import Solution
 from pipette_opt.specs import Instance

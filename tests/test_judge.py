@@ -20,7 +20,8 @@ from pipette_opt.judge import (
     unused_hosts,
 )
 from pipette_opt.parallel import block_placement
-from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.types import P2PMode

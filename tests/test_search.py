@@ -13,7 +13,8 @@ from instances import Variant, best_by_enumeration, one_candidate_cluster, rando
 
 from pipette_opt.backends import JoblibBackend
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.search import SearchParams, search
 
 

@@ -35,8 +35,8 @@ from pipette_opt.backtest.memory_ceiling import (
 from pipette_opt.backtest.memory_endings import Ending, endings, replayed_peaks
 from pipette_opt.backtest.memory_evaluation import SPLITS, Split, measured_folder, split_cases
 from pipette_opt.files import write_atomically
-from pipette_opt.memory.calibration import predict_memory
 from pipette_opt.memory.framework import Framework
+from pipette_opt.memory.runs import predict_memory
 from pipette_opt.memory.spread import fit_framework, oom_probability
 from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.runs import MeasuredRun, read_runs

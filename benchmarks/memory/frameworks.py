@@ -14,9 +14,9 @@ import yaml
 from pipette_opt.backtest.memory import memory_runs
 from pipette_opt.backtest.memory_evaluation import SPLITS, measured_folder, split_cases
 from pipette_opt.files import write_atomically
-from pipette_opt.memory.calibration import MemoryRun, peak_errors
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD
+from pipette_opt.memory.runs import MemoryRun, peak_errors
 from pipette_opt.memory.spread import fit_framework
 from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.runs import read_runs

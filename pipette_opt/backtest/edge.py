@@ -37,8 +37,8 @@ import numpy as np
 from pipette_opt.backtest.cases import Case
 from pipette_opt.backtest.memory import framework_of_stack, row_memory
 from pipette_opt.fullness import EDGE, near_risks
-from pipette_opt.memory.calibration import predict_memory
 from pipette_opt.memory.framework import Framework
+from pipette_opt.memory.runs import predict_memory
 from pipette_opt.memory.spread import oom_probability
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec

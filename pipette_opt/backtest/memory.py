@@ -10,10 +10,10 @@ import numpy as np
 
 from pipette_opt.backtest.cases import Case, Skipped, make_cases
 from pipette_opt.backtest.stage_rows import stage_row_memory, tuned_stage
-from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import KINDS, MOMENTS, Framework, framework_of
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
+from pipette_opt.memory.runs import MemoryRun, predict_memory
 from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun

@@ -14,8 +14,9 @@ from statistics import NormalDist, median
 
 import numpy as np
 
-from pipette_opt.memory.calibration import SPREADS, MemoryRun, fit_constants, predict_memory
+from pipette_opt.memory.calibration import SPREADS, fit_constants
 from pipette_opt.memory.framework import COLUMNS, LOWEST, Framework
+from pipette_opt.memory.runs import MemoryRun, predict_memory
 from pipette_opt.read.runs import FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.types import BoolArray, FloatArray
 from pipette_opt.units import GIB

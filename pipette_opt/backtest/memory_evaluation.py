@@ -9,9 +9,9 @@ import numpy as np
 
 from pipette_opt.backtest.memory import framework_of_stack, known_memory
 from pipette_opt.backtest.memory_learning import LearningPoint, Reliability, learning_curve, reliability
-from pipette_opt.memory.calibration import MemoryRun, peak_errors, predict_memory
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
+from pipette_opt.memory.runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.memory.spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack

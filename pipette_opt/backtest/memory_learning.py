@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipette_opt.memory.calibration import MemoryRun, peak_errors, predict_memory
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.rivals import Verdicts, verdicts, wilson
+from pipette_opt.memory.runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.memory.spread import fit_framework, oom_probability
 from pipette_opt.types import FloatArray
 

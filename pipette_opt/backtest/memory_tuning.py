@@ -8,11 +8,12 @@ import numpy as np
 from pipette_opt.backtest.cases import Case, make_cases
 from pipette_opt.backtest.memory import framework_of_stack, measured_stages, memory_run, usable_for_memory
 from pipette_opt.errors import InputError
-from pipette_opt.memory.calibration import MemoryRun, fit_constants, peak_errors, predict_memory
+from pipette_opt.memory.calibration import fit_constants
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.memory.spread import FOLDS, fit_framework
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.tune import MOST_CHANGE, Lessons, TuneParams, tune_network

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.backtest.cases import run_model, run_training
-from pipette_opt.memory.calibration import MemoryRun
 from pipette_opt.memory.columns import link_share, num_groups
 from pipette_opt.memory.framework import COLUMNS, MOMENTS
+from pipette_opt.memory.runs import MemoryRun
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, TrainingSpec

@@ -15,8 +15,9 @@ from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.judge import JudgedSolution, judge_solution
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import block_placement
+from pipette_opt.placed import objective_ticks
 from pipette_opt.prepare import Prepared
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Solution
 from pipette_opt.types import BoolArray, IntArray
 

@@ -142,7 +142,7 @@ def placement(
         str,
         typer.Option(
             "--set",
-            help="quick (a minute), full (45 minutes on two cores), reach (days).",
+            help="quick (a minute), full (an hour on two cores), reach (days).",
             rich_help_panel=INSTANCES,
         ),
     ] = "quick",

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.types import IntArray
 

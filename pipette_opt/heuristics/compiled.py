@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.jit import njit
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData, largest_ticks
+from pipette_opt.placed import largest_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.types import BoolArray, IntArray
 
 BLOCKING, ASYNC, LOWER = 0, 1, 2

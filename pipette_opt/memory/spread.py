@@ -14,8 +14,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from pipette_opt.memory.calibration import MemoryRun, RunMemory, fit_constants, predict_memory, refit_constants
+from pipette_opt.memory.calibration import fit_constants, refit_constants
 from pipette_opt.memory.framework import KINDS, SHOWN, Framework, normal_beyond, shares
+from pipette_opt.memory.runs import MemoryRun, RunMemory, predict_memory
 from pipette_opt.memory.twins import TAILS, likeliest_alike, twin_offsets, without_twins
 from pipette_opt.memory.versions import as_last_version, version_offsets
 from pipette_opt.types import FloatArray

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipette_opt.memory.calibration import MemoryRun, fit_constants, peak_errors
+from pipette_opt.memory.calibration import fit_constants
 from pipette_opt.memory.framework import LARGEST_OFFSET, Framework
+from pipette_opt.memory.runs import MemoryRun, peak_errors
 
 FEWEST_OF_VERSION = 5
 """Peaks."""

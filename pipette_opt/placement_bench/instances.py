@@ -130,7 +130,7 @@ def instances(
 
     Quick: every cluster once, small. Reach: every cluster, size, shape and send mode, weights of real jobs and the
     joint choice, up to 128 hosts with five seeds, and with all seconds of the goals; takes days. Full: one seed of
-    these that ends as soon as the goal is met, 256 hosts and more on two clusters; 45 minutes on two cores.
+    these that ends as soon as the goal is met, 256 hosts and more on two clusters; an hour on two cores.
 
     Parameters
     ----------

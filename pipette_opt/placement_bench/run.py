@@ -14,10 +14,11 @@ from pipette_opt.heuristics.amp import AmpParams, amp
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
 from pipette_opt.heuristics.megatron import identity_order
 from pipette_opt.heuristics.varuna import varuna
+from pipette_opt.placed import largest_ticks, objective_ticks
 from pipette_opt.placement_bench.clusters import UnavailableError
 from pipette_opt.placement_bench.instances import BenchInstance
 from pipette_opt.placement_bench.problems import Shape, balanced_problem
-from pipette_opt.problem import CandidateData, ProblemData, largest_ticks, objective_ticks
+from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.search import SearchParams, search
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.searching import compile_searches

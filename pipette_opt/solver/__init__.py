@@ -11,7 +11,7 @@ each row needs and each host has.
 
 **Decided**: one candidate, and a host for each cell of its grid.
 
-**Minimised**: :func:`~pipette_opt.problem.objective_ticks`, tick for tick. For a closed form (1F1B) the largest over
+**Minimised**: :func:`~pipette_opt.placed.objective_ticks`, tick for tick. For a closed form (1F1B) the largest over
 stages ``s`` and columns of
 
     ``round_trip + (m - 1) * period - before(s) + ring(s) [+ embedding, first and last stage] + optimizer``

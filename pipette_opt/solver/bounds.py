@@ -17,7 +17,8 @@ from typing import Literal
 import numpy as np
 
 from pipette_opt.optimistic import best_kind, best_path_work, has_room, optimistic_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, finish_ticks
+from pipette_opt.placed import PlacedTicks, finish_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.many_hosts import counting_bound, counts_hosts
 from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.types import BoolArray, IntArray

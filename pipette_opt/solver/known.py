@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
+from pipette_opt.placed import largest_ticks, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.types import IntArray

@@ -8,7 +8,8 @@ half of a ring that is faster than that. Each argument orders the hosts once; al
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, PlacedTicks, ProblemData, finish_ticks, period_ticks
+from pipette_opt.placed import PlacedTicks, finish_ticks, period_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.types import IntArray
 
 NUM_LEVELS = 48

@@ -25,8 +25,8 @@ from pipette_opt.backtest.memory_ceiling import (
     reversals,
     twins,
 )
-from pipette_opt.memory.calibration import MemoryRun
 from pipette_opt.memory.framework import COLUMNS, Framework
+from pipette_opt.memory.runs import MemoryRun
 from pipette_opt.read.runs import read_runs
 from pipette_opt.units import GIB
 

@@ -10,8 +10,8 @@ from pipette_opt.backtest.memory_learning import (
     reliability,
     reliability_rows,
 )
-from pipette_opt.memory.calibration import MemoryRun
 from pipette_opt.memory.framework import COLUMNS, Framework
+from pipette_opt.memory.runs import MemoryRun
 
 TRUTH = Framework(counted=1.0, activations=0.4, unusable_gib=2.0, spread=0.05)
 

@@ -20,8 +20,8 @@ from pipette_opt.judge import judge_solution
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.placed import objective_ticks
 from pipette_opt.prepare import Prepared
-from pipette_opt.problem import objective_ticks
 from pipette_opt.solution import Solution
 from pipette_opt.specs import Instance
 from pipette_opt.types import P2PMode

@@ -13,7 +13,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.errors import InputError, MissingLinkError
 from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
-from pipette_opt.problem import objective_ticks
+from pipette_opt.placed import objective_ticks
 from pipette_opt.specs import Instance
 from pipette_opt.types import Collective
 from pipette_opt.units import GB, GIB

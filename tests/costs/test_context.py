@@ -14,7 +14,7 @@ from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.parallel import block_placement, identity_placement
-from pipette_opt.problem import objective_ticks
+from pipette_opt.placed import objective_ticks
 from pipette_opt.units import GB, GIB
 
 

@@ -13,7 +13,8 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator import estimate
 from pipette_opt.estimator.closed_form import closed_s, lower_s
 from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
-from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.units import GIB
 

@@ -8,7 +8,8 @@ from instances import Variant, one_candidate_cluster, placements, random_problem
 
 from pipette_opt.heuristics.amp import AmpParams, amp, amp_cost, amp_view
 from pipette_opt.heuristics.megatron import identity_nodes
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.types import IntArray
 
 LISTED = AmpParams(placement="listed")

@@ -10,7 +10,8 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas, refine
 from pipette_opt.optimistic import optimistic_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.solution import Solution
 
 PARAMS = AnnealingParams(time_limit_s=None, max_moves=20_000, first_moves=5_000)

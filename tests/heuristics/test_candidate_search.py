@@ -6,7 +6,8 @@ from instances import Variant, best_by_enumeration, one_candidate_cluster, rando
 
 from pipette_opt.heuristics.candidate_search import ROUND_MOVES, CandidateSearch
 from pipette_opt.optimistic import optimistic_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.types import P2PMode
 
 SIXTEEN = ((4, 4, 1), (8, 2, 1), (16, 1, 1))

@@ -6,7 +6,7 @@ from instances import one_candidate_cluster
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.heuristics.coarse import coarse_starts
-from pipette_opt.problem import objective_ticks
+from pipette_opt.placed import objective_ticks
 
 
 @pytest.mark.parametrize(("shape", "listed"), [((16, 16, 1), 256), ((8, 4, 1), 40), ((1, 12, 1), 12), ((12, 1, 1), 13)])

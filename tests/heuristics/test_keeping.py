@@ -5,7 +5,8 @@ import pytest
 from instances import Variant, placements, random_problem
 
 from pipette_opt.heuristics.keeping import anneal_keeping, num_loads
-from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -7,7 +7,8 @@ from instances import one_candidate_cluster
 
 from pipette_opt.heuristics.megatron import identity_nodes, identity_order, megatron_rule
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, identity_placement
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 
 
 def listed(*shapes: tuple[int, int, int], capacity: tuple[int, ...] = (2,) * 8) -> ProblemData:

@@ -6,7 +6,8 @@ from instances import Variant, random_problem
 
 from pipette_opt.heuristics.compiled import tables
 from pipette_opt.heuristics.plain_grid import column_times, ends_below, grid_of, objective, read_placement, slowest_hop
-from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.types import P2PMode
 
 SHAPES = [(1, 1, 1), (3, 1, 1), (1, 3, 1), (2, 3, 1), (3, 2, 1)]

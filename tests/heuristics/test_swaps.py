@@ -11,7 +11,8 @@ from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.heuristics.compiled import tables
 from pipette_opt.heuristics.plain_grid import grid_of, has_grid
 from pipette_opt.heuristics.swaps import NUM_ARCHIVED, REBUILD, anneal_grid
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.types import IntArray, P2PMode
 
 SHAPES = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (3, 1, 1), (1, 3, 1), (2, 2, 1), (2, 3, 1), (3, 2, 1), (4, 1, 1), (1, 5, 1)]

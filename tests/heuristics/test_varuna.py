@@ -8,7 +8,8 @@ from instances import one_candidate_cluster
 
 from pipette_opt.heuristics.varuna import simulate, varuna, varuna_nodes, varuna_ticks
 from pipette_opt.parallel import NodeBlock, ParallelConfig
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 
 
 def test_one_stage_does_its_work_one_after_the_other() -> None:

@@ -6,8 +6,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.framework import COLUMNS, KINDS, Framework
+from pipette_opt.memory.runs import MemoryRun, predict_memory
 from pipette_opt.memory.spread import fit_framework, oom_probability, quantile_limit, upper_gib
 
 CERTAIN, BUFFERS = COLUMNS.index("counted"), COLUMNS.index("gathered_buffers")

@@ -11,11 +11,11 @@ from pipette_opt.backtest.memory import memory_run, shipped_predictor
 from pipette_opt.backtest.memory_tuning import tune_memory, tuning_rows
 from pipette_opt.cli.memory import app
 from pipette_opt.errors import InputError
-from pipette_opt.memory.calibration import predict_memory
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.fit import load_dataset
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.runs import predict_memory
 from pipette_opt.memory.tune import Lessons, TuneParams, tune_network
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.read.framework import read_framework

@@ -5,9 +5,9 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.framework import COLUMNS, MOST_OF_TWIN, SHOWN, Framework, framework_of, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
+from pipette_opt.memory.runs import MemoryRun, predict_memory
 from pipette_opt.memory.spread import fit_framework, oom_probability
 from pipette_opt.memory.twins import as_twins_take, believed, likeliest_alike, twin_offsets, twin_share, without_twins
 from pipette_opt.parallel import ParallelConfig

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipette_opt.memory.calibration import MemoryRun, predict_memory
 from pipette_opt.memory.framework import COLUMNS, Framework, framework_of, numbers_of
+from pipette_opt.memory.runs import MemoryRun, predict_memory
 from pipette_opt.memory.spread import fit_framework
 
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipette_opt.placed import objective_ticks
 from pipette_opt.placement_bench.clusters import link_gb_per_s, num_flows
 from pipette_opt.placement_bench.instances import JOBS
 from pipette_opt.placement_bench.problems import balanced_problem, cluster_of, job_problem
 from pipette_opt.placement_bench.run import dependent_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.solution import Solution
 from pipette_opt.types import P2PMode
 

@@ -10,6 +10,7 @@ from instances import best_by_enumeration
 
 from pipette_opt.errors import InputError
 from pipette_opt.heuristics.megatron import identity_order
+from pipette_opt.placed import objective_ticks
 from pipette_opt.placement_bench.instances import BenchInstance
 from pipette_opt.placement_bench.run import (
     BASELINES,
@@ -21,7 +22,6 @@ from pipette_opt.placement_bench.run import (
     run_one,
 )
 from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows, summary, what_stays_open
-from pipette_opt.problem import objective_ticks
 
 
 def tiny(cluster: str = "tree", shape: tuple[int, int] = (2, 2), **changes: object) -> BenchInstance:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.solver.lifting import lift_rings, lifted
 from pipette_opt.types import IntArray, P2PMode
 

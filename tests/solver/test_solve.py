@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver import modelling
 from pipette_opt.solver.known import Known

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.cells.data import grid_of
 from pipette_opt.solver.cells.kernel import explore, share_done
 from pipette_opt.solver.cells.limits import Part, give_away, least_path, part_of

@@ -16,7 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.chains.kernel import NOTHING, best_through
 from pipette_opt.solver.chains.rows import MOST_ROWS, ChainRows, chain_rows, num_rows
 from pipette_opt.types import BoolArray, IntArray

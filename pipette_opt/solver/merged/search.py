@@ -9,7 +9,8 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from pipette_opt.optimistic import has_room
-from pipette_opt.problem import CandidateData, ProblemData, placed_objective_ticks
+from pipette_opt.placed import placed_objective_ticks
+from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.merged.model import build_merged, pattern_of
 from pipette_opt.solver.merged.problem import merge, place_classes
 from pipette_opt.solver.merged.splits import finer

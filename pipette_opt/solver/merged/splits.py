@@ -12,13 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.problem import (
-    UNUSABLE_TICKS,
-    CandidateData,
-    PlacedTicks,
-    ProblemData,
-    placed_objective_ticks,
-)
+from pipette_opt.placed import PlacedTicks, placed_objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.merged.problem import Merged, place_classes
 from pipette_opt.solver.rows.classes import HostClasses
 from pipette_opt.types import BoolArray, IntArray

@@ -151,12 +151,15 @@ class _Range:
     ----------
     slices
         Of the time of a model at first, how much one may take.
+    alone
+        Whether it was not soon refuted, so that it is not tried together with others.
     """
 
     bound: int
     shortest: int
     longest: int
     slices: float = 1.0
+    alone: bool = False
 
 
 class RackSearch:
@@ -244,9 +247,12 @@ class RackSearch:
             in_time = took < left
             if refuted is None and in_time and len(parts) == 1 and longest - one.shortest < self.narrow_range:
                 refuted = False  # more time would not tell more
+            soon = took < SOON * whole
+            if len(parts) == 1 and not soon:
+                parts = [replace(parts[0], alone=True)]
             for part in parts:
                 self._place(part, refuted, longest, cut=(left < whole and not in_time) or len(parts) > 1)
-            self._join(refuted, took < SOON * whole)
+            self._join(refuted, soon)
             models += 1
         self._aim()
         logger.info(
@@ -280,9 +286,9 @@ class RackSearch:
     def _next(self) -> list[_Range]:
         """The next range, and those right behind it that are tried together with it."""
         parts = [heapq.heappop(self.waiting)]
-        while len(parts) < self.joined and self.waiting:
+        while len(parts) < self.joined and self.waiting and not parts[0].alone:
             behind = self.waiting[0]
-            if (behind.bound, behind.shortest) != (parts[0].bound, parts[-1].longest + 1):
+            if behind.alone or (behind.bound, behind.shortest) != (parts[0].bound, parts[-1].longest + 1):
                 break
             parts.append(heapq.heappop(self.waiting))
         return parts

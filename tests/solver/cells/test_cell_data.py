@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.cells.data import Grid, grid_of
 from pipette_opt.types import IntArray, P2PMode
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.cells.bits import lowest, number_of, without_lowest
 from pipette_opt.solver.cells.data import grid_of
 from pipette_opt.solver.cells.filter import hosts_left, keep_column, keep_needed, longest_mean

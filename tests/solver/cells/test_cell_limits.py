@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.problem import largest_ticks
+from pipette_opt.placed import largest_ticks
 from pipette_opt.solver.cells.data import Grid, grid_of
 from pipette_opt.solver.cells.kernel import explore, share_done
 from pipette_opt.solver.cells.limits import Part, give_away, part_of

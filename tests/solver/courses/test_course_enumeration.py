@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, largest_ticks
+from pipette_opt.placed import largest_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
 from pipette_opt.solver.courses.enumeration import Courses, Span, find_courses, spans_of
 from pipette_opt.solver.racks.search import has_racks
 from pipette_opt.solver.racks.structure import Racks, find_racks

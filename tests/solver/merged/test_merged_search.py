@@ -8,9 +8,10 @@ import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.placed import largest_ticks, objective_ticks
 from pipette_opt.placement_bench.clusters import link_gb_per_s
 from pipette_opt.placement_bench.problems import balanced_problem
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, largest_ticks, objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.merged.problem import merge
 from pipette_opt.solver.merged.search import FIRST_CLASSES, MOST_ALIKE, MergedSearch, alike_classes, first_classes
 from pipette_opt.solver.merged.symmetry import interchangeable

@@ -1,13 +1,23 @@
 """Bounds from racks and kinds are below every enumerated optimum, and it where racks and kinds say everything."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster
-from rack_cases import VARIANTS, check_below_the_optimum, check_bounds_a_tree, check_closes, check_stops, in_racks
+from rack_cases import (
+    VARIANTS,
+    check_below_the_optimum,
+    check_bounds_a_tree,
+    check_closes,
+    check_no_placement_is_refuted,
+    check_stops,
+    in_racks,
+)
 
-from pipette_opt.problem import ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import ProblemData
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.racks.search import CellRefuter, RackSearch, Solves
 from pipette_opt.solver.racks.structure import find_racks
@@ -97,6 +107,12 @@ def test_what_it_promises_is_a_placement(p2p: P2PMode, shape: tuple[int, int]) -
         assert nodes.min() >= 0
         assert nodes.max() < data.num_nodes
         assert shape[1] > 4 or objective_ticks(data, candidate, nodes[:, :, None]) <= ceiling
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_no_placement_is_refuted_for_what_it_costs(p2p: P2PMode) -> None:
+    """Neither where the order of the columns is told nor where it is not."""
+    check_no_placement_is_refuted(CellRefuter, p2p, [(3, 3, 1), (2, 4, 1), (3, 4, 1), (2, 6, 1)])
 
 
 class _Unsteady(CellRefuter):
@@ -195,6 +211,47 @@ def test_a_better_plan_found_meanwhile_lowers_what_is_tried() -> None:
     tried = [(one - before) / before for one in ceilings]
     assert tried == pytest.approx([refuter.reach, refuter.reach, refuter.reach / 2], abs=1e-5)
     assert search.ceiling == before + before // 2
+
+
+class _HardSomewhere(CellRefuter):
+    """Refutes everything, but takes long around one period, too long for what should soon be done."""
+
+    joins = 8
+    slice_share = 0.05
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+        self.failed: list[int] = []
+        self.joined: list[int] = []
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+    ) -> bool | None:
+        if not thorough:
+            self.joined.append(ceiling)
+        if not shortest <= self.period <= longest:
+            return True
+        if not thorough:
+            self.failed.append(ceiling)
+            return None
+        time.sleep(0.04)  # of a slice of a tenth of a second
+        return True
+
+
+def test_a_range_that_was_hard_is_tried_alone_from_then_on() -> None:
+    """With the first ceiling nobody knows; with the next ones it is not joined with its neighbours again."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
+    candidate = data.candidates[0]
+    racks = find_racks(data, candidate)
+    assert racks is not None
+    before = candidate_bound(data, candidate)
+    whole = range_level(candidate, racks.costs, before + before // 4, int(racks.costs.window.min()), int(NEVER))
+    assert whole is not None
+    assert whole.longest is not None
+    refuter = _HardSomewhere((int(whole.periods[0]) + whole.longest) // 2)
+    RackSearch(candidate, racks, refuter, before, 2 * before).run(2.0)
+    assert len(set(refuter.joined)) > 2
+    assert set(refuter.failed) <= {min(refuter.joined)}
 
 
 @pytest.mark.parametrize("lowers", [False, True])

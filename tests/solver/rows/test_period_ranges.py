@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.rows import bound as bound_module
 from pipette_opt.solver.rows.bound import row_bound

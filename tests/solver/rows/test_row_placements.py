@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from instances import Variant, one_candidate_cluster, random_problem
 
-from pipette_opt.problem import UNUSABLE_TICKS, objective_ticks
+from pipette_opt.placed import objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.rows.bound import probe_rows, row_bound
 from pipette_opt.solver.rows.classes import host_classes
