@@ -60,6 +60,7 @@ def test_a_command_that_has_nothing_to_keep_says_so(number: signal.Signals) -> N
     """Ctrl-C and a scheduler's SIGTERM end it alike."""
     code = (
         "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by what a script starts behind itself
         "from pipette_opt.cli import main\n"
         "import pipette_opt.cli.app as cli\n"
         f"cli.app = lambda: os.kill(os.getpid(), {int(number)})\n"
