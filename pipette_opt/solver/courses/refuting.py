@@ -1,16 +1,14 @@
 """Ceilings refuted by the courses of columns."""
 
+from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solver.courses.enumeration import Courses, find_courses
 from pipette_opt.solver.courses.model import build_courses
 from pipette_opt.solver.courses.placements import placement
-from pipette_opt.solver.racks.search import CellRefuter, OnPlacement, Solves, is_refuted
-from pipette_opt.solver.racks.structure import Racks
+from pipette_opt.solver.racks.search import CellRefuter, PlacingRefuter, Solves, is_refuted
 from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.solver.rows.model import build_rows
 
@@ -22,25 +20,21 @@ FEW = 64
 """Courses that are told by rack at once: by themselves they are refuted no sooner."""
 
 MOST_CELLS = 160
-"""Cells above which they are not asked."""
+"""Cells of a grid above which it is not asked what the rack and the kind of each can be."""
 
 FIRST_SHARE = 0.6
-"""Of the time, what is left to who is asked first, if there is another."""
+"""Of the time, what the model that is asked first has, if there is another."""
 
 COARSE_SHARE = 0.15
 """Of the time, what is spent on what should soon be done: the model that is not told by rack, if the other follows."""
 
 
-class CourseRefuter:
+@dataclass(eq=False)
+class CourseRefuter(PlacingRefuter):
     """
     First by the courses alone, which is soon done unless they are few; where there are counts of them, told by rack.
 
     With blocking sends also by cells where that takes too long, and cells are asked first from then on if they refute.
-
-    Parameters
-    ----------
-    on_placement
-        What these counts promise, if they are not refuted.
     """
 
     first_parts = 128
@@ -49,17 +43,10 @@ class CourseRefuter:
     joins = 32
     lowers = True
 
-    def __init__(
-        self,
-        data: ProblemData,
-        candidate: CandidateData,
-        racks: Racks,
-        on_placement: OnPlacement = lambda nodes: None,
-    ) -> None:
-        self.data, self.candidate, self.racks, self.on_placement = data, candidate, racks, on_placement
-        self.random = np.random.default_rng(0)
-        self.cells = CellRefuter(data, candidate, racks, on_placement)
-        self.asks_cells = data.p2p == "blocking" and candidate.num_cells <= MOST_CELLS
+    def __post_init__(self) -> None:
+        """Cells are asked with the same racks."""
+        self.cells = CellRefuter(self.data, self.candidate, self.racks, self.on_placement)
+        self.asks_cells = self.data.p2p == "blocking" and self.candidate.num_cells <= MOST_CELLS
         self.cells_first = False
 
     def __call__(

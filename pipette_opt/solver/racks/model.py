@@ -218,8 +218,8 @@ def _add_orders(model: CpModel, racks: Racks, columns: Sequence[_Column], counts
 
     if racks.num_kinds > 1:
         pairs = list(itertools.pairwise(columns))
-        if len(columns) == MOST_IN_ORDER:  # a ring may begin anywhere, and be gone around in both directions
-            pairs = [*((columns[0], other) for other in columns[1:]), (columns[1], columns[3])]
+        if 3 < len(columns) <= MOST_IN_ORDER:  # a ring may begin anywhere, and be gone around in both directions
+            pairs = [*((columns[0], other) for other in columns[1:]), (columns[1], columns[-1])]
         for before, behind in pairs:
             model.add(number(before) <= number(behind))
     order_racks(model, racks, len(columns), counts)

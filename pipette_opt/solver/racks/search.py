@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -92,31 +92,32 @@ class Refuter(Protocol):
         """
 
 
-class CellRefuter:
+@dataclass(eq=False)
+class PlacingRefuter:
     """
-    By the rack and the kind of each cell.
+    What refuters by racks and kinds have in common.
 
     Parameters
     ----------
     on_placement
-        What these promise, if they are not refuted.
+        Called with what racks and kinds promise, if they are not refuted.
     """
+
+    data: ProblemData
+    candidate: CandidateData
+    racks: Racks
+    on_placement: OnPlacement = lambda nodes: None
+    random: np.random.Generator = field(init=False, default_factory=lambda: np.random.default_rng(0))
+
+
+class CellRefuter(PlacingRefuter):
+    """By the rack and the kind of each cell."""
 
     first_parts = 16
     slice_share = 0.5
     reach = 0.75
     joins = 1
     lowers = False
-
-    def __init__(
-        self,
-        data: ProblemData,
-        candidate: CandidateData,
-        racks: Racks,
-        on_placement: OnPlacement = lambda nodes: None,
-    ) -> None:
-        self.data, self.candidate, self.racks, self.on_placement = data, candidate, racks, on_placement
-        self.random = np.random.default_rng(0)
 
     def __call__(
         self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
@@ -228,8 +229,8 @@ class RackSearch:
         if self.slice_s is None:
             self.slice_s = self.refutes.slice_share * seconds
         while not self.ended and not stop.is_set() and time.perf_counter() < ends:
-            if ceiling_now is not None and ceiling_now() < self.ceiling:
-                self.narrow(self.bound, ceiling_now())
+            if ceiling_now is not None and (ceiling := ceiling_now()) < self.ceiling:
+                self.narrow(self.bound, ceiling)
                 self.probe = min(self.probe, self._next_probe())
             self._aim()
             if self.bound > told:
