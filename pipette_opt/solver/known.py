@@ -105,7 +105,7 @@ class Known:
 
     def prove(self, index: int, bound: int) -> None:
         """Take a bound of a candidate; above all it can cost, nothing can be placed."""
-        nothing = not self.found and bound > largest_ticks(self.data.candidates[index])
+        nothing = bound > largest_ticks(self.data.candidates[index])
         with self._lock:
             self.bounds[index] = max(self.bounds[index], UNUSABLE_TICKS if nothing else bound)
             self.report()

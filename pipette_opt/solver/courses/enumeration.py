@@ -1,6 +1,6 @@
 """Which kinds of hosts a column can go through, row by row, within a period and a ceiling."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -153,12 +153,23 @@ class Courses:
 
 
 def find_courses(
-    candidate: CandidateData, p2p: P2PMode, racks: Racks, ceiling: int, longest: int, most: int
+    candidate: CandidateData,
+    p2p: P2PMode,
+    racks: Racks,
+    ceiling: int,
+    longest: int,
+    most: int,
+    check: Callable[[], None] = lambda: None,
 ) -> Courses | None:
     """
     All courses of columns with at most a period, in placements that cost at most the ceiling.
 
     ``None`` if they are more than ``most``. One stage on a host, two rows at least, more than one micro-batch.
+
+    Parameters
+    ----------
+    check
+        Called now and then; what it raises ends the search.
     """
     costs, P = racks.costs, candidate.grid[0]
     link, work = racks.of_links(costs.period_arc[0]), racks.of_hosts(costs.period_node)
@@ -176,7 +187,7 @@ def find_courses(
         rounds=candidate.num_microbatches - 1,
         longest=longest,
     )
-    found = beginnings.all(most)
+    found = beginnings.all(most, check)
     if found is None:
         return None
     kinds, periods, taken = found
@@ -248,7 +259,7 @@ class _Beginnings:
     rounds: int
     longest: int
 
-    def all(self, most: int) -> tuple[IntArray, IntArray, IntArray] | None:
+    def all(self, most: int, check: Callable[[], None]) -> tuple[IntArray, IntArray, IntArray] | None:
         """
         Kinds ``(N, P)``, least periods ``(N,)`` and what they add ``(N, W)``; ``None`` if a row has more than ``most``.
 
@@ -260,10 +271,10 @@ class _Beginnings:
         kinds, carried = np.zeros((1, 0), dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
         periods, ends = np.zeros(1, dtype=np.int64), np.zeros((1, W), dtype=np.int64)
         for row in range(P):
-            grown = [
-                self._grow(row, kind, kinds, carried, periods, ends, to_go)
-                for kind in np.flatnonzero(self.room[row]).tolist()
-            ]
+            grown = []
+            for kind in np.flatnonzero(self.room[row]).tolist():
+                check()
+                grown.append(self._grow(row, kind, kinds, carried, periods, ends, to_go))
             if not grown:
                 return kinds[:0].reshape(0, P), periods[:0], ends[:0]
             kinds, carried, periods, ends = (np.concatenate(one) for one in zip(*grown, strict=True))

@@ -13,7 +13,7 @@ covers more of them than its longest period has room for.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,12 +51,24 @@ class CourseModel:
 
 
 def build_courses(
-    candidate: CandidateData, racks: Racks, courses: Courses, ceiling: int, shortest: int, *, by_rack: bool
+    candidate: CandidateData,
+    racks: Racks,
+    courses: Courses,
+    ceiling: int,
+    shortest: int,
+    *,
+    by_rack: bool,
+    check: Callable[[], None] = lambda: None,
 ) -> CourseModel | None:
     """
     The model of placements that cost at most the ceiling, the slowest column's period being the shortest or longer.
 
     ``None`` if it is plain that there is none. The courses are for this ceiling.
+
+    Parameters
+    ----------
+    check
+        Called now and then; what it raises ends the building.
     """
     P, D, _ = candidate.grid
     costs, rounds = racks.costs, candidate.num_microbatches - 1
@@ -72,16 +84,19 @@ def build_courses(
     counts = _add_counts(model, candidate, racks)
     built = CourseModel(model=model, columns=columns, hosts={})
     crossings = _add_own_crossings(built, candidate, racks, courses, counts) if by_rack else None
-    through, across = zip(
-        *(_add_across(model, courses, columns, row, D, crossings) for row in range(P - 1)), strict=True
-    )
+    through, across = [], []
     for row in range(P - 1):
-        inside = {pair: number - across[row][pair] for pair, number in through[row].items()}
-        add_flows(model, racks, D, counts[row], counts[row + 1], inside, across[row])
+        check()
+        runs, crossed = _add_across(model, courses, columns, row, D, crossings)
+        through.append(runs)
+        across.append(crossed)
+        inside = {pair: number - crossed[pair] for pair, number in runs.items()}
+        add_flows(model, racks, D, counts[row], counts[row + 1], inside, crossed)
     periods = _add_periods(model, courses, columns, counts, through, across, D)
     late = courses.ends + rounds * np.maximum(shortest, courses.shortest)[:, None]  # as the slowest column's
     early = courses.ends + rounds * courses.shortest[:, None]
     for watched, stage in enumerate(costs.watched.tolist()):
+        check()
         left = ceiling - int(costs.after[watched])
         ring = add_ring(model, racks, watched, D, counts[stage], left - int(late[:, watched].min()))
         ends = _ends(courses, watched, counts, through, across)

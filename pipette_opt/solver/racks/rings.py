@@ -2,7 +2,7 @@
 Rings of rows by rack and kind, in a CP-SAT model.
 
 Each host has two hops, and those inside a rack, or a rack's kind, are fewer than the hosts there unless these are the
-whole row. In which order the columns are is left out.
+whole row. In which order the columns are is left out here; the model of cells adds it where they are few.
 """
 
 import itertools

@@ -25,13 +25,14 @@ from pipette_opt.solver.rows.bound import applies
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.solver.rows.ranges import split
-from pipette_opt.solver.stoppable import solve_until
+from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice
 from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
 
 NARROW, STEP = 1 / 64, 1 / 256
-"""Of what is between bound and ceiling: what periods of a narrow range amount to; the bound is found to this."""
+"""Of what is between the first bound and the ceiling: what periods of a narrow range amount to; the bound is found to
+this."""
 
 PARTS = 4
 """Into how many a range is split."""
@@ -50,13 +51,6 @@ OnBound = Callable[[int], None]
 
 OnPlacement = Callable[[IntArray], None]
 """Called with the hosts of each cell, shape ``(P, D)``, of placements that racks and kinds promise to be good."""
-
-
-class Solves(Protocol):
-    """Solves a model in the time given, or a share of what is left of it."""
-
-    def __call__(self, model: cp_model.CpModel, solver: cp_model.CpSolver, share: float = 1.0) -> int:
-        """The status."""
 
 
 class Refuter(Protocol):
@@ -83,12 +77,12 @@ class Refuter(Protocol):
         """Whether a lower ceiling is tried where a range takes too long, and not only once it cannot be split."""
 
     def __call__(
-        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+        self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
     ) -> bool | None:
         """
         Whether no placement with a period of the range costs at most the ceiling; ``None`` if that took too long.
 
-        Unless ``thorough`` only what is soon done is tried.
+        Unless ``thorough`` only what is soon done is tried. May raise :class:`OutOfTimeError`, which says ``None``.
         """
 
 
@@ -120,13 +114,13 @@ class CellRefuter(PlacingRefuter):
     lowers = False
 
     def __call__(
-        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+        self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
     ) -> bool | None:
         """Whether the model has no solution."""
         solver = cp_model.CpSolver()
         solver.parameters.linearization_level = 0  # relaxations cost more than they tell here
         built = build_racks(self.candidate, self.data.p2p, self.racks, ceiling, shortest, longest)
-        refuted = is_refuted(solves(built.model, solver))
+        refuted = is_refuted(time_slice.solve(built.model, solver))
         if refuted is False:
             self.on_placement(placement(built, solver, self.racks, self.random))
         return refuted
@@ -183,9 +177,8 @@ class RackSearch:
     def __init__(self, candidate: CandidateData, racks: Racks, refutes: Refuter, floor: int, ceiling: int) -> None:
         self.candidate, self.racks, self.refutes = candidate, racks, refutes
         self.ceiling, self.possible = ceiling, ceiling + 1  # a ceiling from which on there are patterns
-        self.step = max(1, int((ceiling - floor) * STEP))
-        self.narrow_range = max(1, int((ceiling - floor) * NARROW) // (candidate.num_microbatches - 1))
-        self.slice_s: float | None = None
+        self.floor = floor
+        self.slice_s = 0.0
         self.joined = 1  # ranges that are tried together next
         self.reach = refutes.reach
         self.waiting = [
@@ -193,6 +186,16 @@ class RackSearch:
         ]
         self.probe = min(ceiling, floor + max(self.step, int(refutes.reach * (ceiling - floor))))
         self.ended = floor > ceiling
+
+    @property
+    def step(self) -> int:
+        """The bound is found to this."""
+        return max(1, int((self.ceiling - self.floor) * STEP))
+
+    @property
+    def narrow_range(self) -> int:
+        """Periods of a range that is not split."""
+        return max(1, int((self.ceiling - self.floor) * NARROW) // (self.candidate.num_microbatches - 1))
 
     @property
     def bound(self) -> int:
@@ -226,8 +229,7 @@ class RackSearch:
         """
         started, told, stop = time.perf_counter(), self.bound, stop or threading.Event()
         ends, models = started + seconds, 0
-        if self.slice_s is None:
-            self.slice_s = self.refutes.slice_share * seconds
+        self.slice_s = max(self.slice_s, self.refutes.slice_share * seconds)
         while not self.ended and not stop.is_set() and time.perf_counter() < ends:
             if ceiling_now is not None and (ceiling := ceiling_now()) < self.ceiling:
                 self.narrow(self.bound, ceiling)
@@ -332,19 +334,12 @@ class RackSearch:
         if level is None:
             return True, one.longest
         assert level.longest is not None
-        ends = time.perf_counter() + seconds
-
-        def solves(model: cp_model.CpModel, solver: cp_model.CpSolver, share: float = 1.0) -> int:
-            solver.parameters.num_workers = workers
-            solver.parameters.random_seed = seed
-            solver.parameters.max_time_in_seconds = max(0.0, share * (ends - time.perf_counter()))
-            solver.parameters.catch_sigint_signal = False
-            status = solve_until(solver, model, stop)
-            if status == cp_model.MODEL_INVALID:
-                raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
-            return status
-
-        return self.refutes(self.probe, one.shortest, level.longest, solves, thorough=thorough), level.longest
+        given = TimeSlice(ends=time.perf_counter() + seconds, stop=stop, workers=workers, seed=seed)
+        try:
+            refuted = self.refutes(self.probe, one.shortest, level.longest, given, thorough=thorough)
+        except OutOfTimeError:
+            refuted = None
+        return refuted, level.longest
 
 
 def _parts(candidate: CandidateData, racks: Racks, ceiling: int, number: int) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Courses of columns against all sequences of kinds, one by one."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from instances import Variant, random_problem
 from pipette_opt.placed import largest_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
 from pipette_opt.solver.courses.enumeration import Courses, Span, find_courses, spans_of
+from pipette_opt.solver.courses.model import build_courses
 from pipette_opt.solver.racks.search import has_racks
 from pipette_opt.solver.racks.structure import Racks, find_racks
+from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice
 from pipette_opt.types import P2PMode
 
 
@@ -156,3 +159,20 @@ def test_too_many_courses() -> None:
     assert all_.number > 1
     none = find_courses(candidate, "async", racks, largest_ticks(candidate), largest_ticks(candidate), all_.number - 1)
     assert none is None
+
+
+def test_both_the_search_and_the_model_end_when_told() -> None:
+    """Many courses of many rows take longer than there is time."""
+    data = random_problem(np.random.default_rng(1), [(4, 2, 1)], 8, Variant(p2p="async", num_kinds=2), max_block=1)
+    candidate = data.candidates[0]
+    racks = find_racks(data, candidate, np.inf)
+    assert racks is not None
+    largest = largest_ticks(candidate)
+    courses = find_courses(candidate, "async", racks, largest, largest, 10_000)
+    assert isinstance(courses, Courses)
+    over = TimeSlice(ends=0.0, stop=threading.Event())
+    with pytest.raises(OutOfTimeError):
+        find_courses(candidate, "async", racks, largest, largest, 10_000, over.check)
+    for by_rack in (False, True):
+        with pytest.raises(OutOfTimeError):
+            build_courses(candidate, racks, courses, largest, 0, by_rack=by_rack, check=over.check)

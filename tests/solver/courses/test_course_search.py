@@ -1,5 +1,7 @@
 """Bounds from courses are below every enumerated optimum, and it where racks and kinds say everything."""
 
+import math
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +23,9 @@ from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import refuting
 from pipette_opt.solver.courses.refuting import CourseRefuter
-from pipette_opt.solver.racks.search import CellRefuter, OnPlacement, RackSearch, Solves
+from pipette_opt.solver.racks.search import CellRefuter, OnPlacement, RackSearch
 from pipette_opt.solver.racks.structure import find_racks
+from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.types import IntArray, P2PMode
 
 
@@ -149,14 +152,14 @@ class _Recorder(CellRefuter):
     asked = 0
 
     def __call__(
-        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+        self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
     ) -> bool | None:
         self.asked += 1
         return self.says
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_cells_are_asked_where_courses_take_too_long(p2p: P2PMode) -> None:
+def test_cells_are_asked_where_courses_take_too_long(p2p: P2PMode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only with blocking sends; first from then on, unless they do not refute."""
     data = one_candidate_cluster(np.random.default_rng(2), "tree", (3, 3, 1), p2p=p2p, compute=500)
     candidate = data.candidates[0]
@@ -164,17 +167,19 @@ def test_cells_are_asked_where_courses_take_too_long(p2p: P2PMode) -> None:
     assert racks is not None
     models = 0
 
-    def gives_up(model: CpModel, solver: CpSolver, share: float = 1.0) -> int:
+    def gives_up(given: TimeSlice, model: CpModel, solver: CpSolver) -> int:
         nonlocal models
         models += 1
         return int(UNKNOWN)
 
+    monkeypatch.setattr(TimeSlice, "solve", gives_up)
+    given = TimeSlice(ends=math.inf, stop=threading.Event())
     refuter = CourseRefuter(data, candidate, racks)
     refuter.cells = cells = _Recorder(data, candidate, racks)
     ceiling, longest = 2 * largest_ticks(candidate), largest_ticks(candidate)
     asked = []
     for cells.says in (True, True, None):
-        told = refuter(ceiling, 0, longest, gives_up)
+        told = refuter(ceiling, 0, longest, given)
         asked.append((told, models, cells.asked))
     assert asked[0][1] >= 1
     if p2p == "async":

@@ -19,10 +19,11 @@ from rack_cases import (
 from pipette_opt.placed import objective_ticks
 from pipette_opt.problem import ProblemData
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.racks.search import CellRefuter, RackSearch, Solves
+from pipette_opt.solver.racks.search import STEP, CellRefuter, RackSearch
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
+from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice
 from pipette_opt.types import IntArray, P2PMode
 
 
@@ -126,13 +127,15 @@ class _Unsteady(CellRefuter):
         self.search: RackSearch | None = None
 
     def __call__(
-        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+        self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
     ) -> bool | None:
         assert self.search is not None
         self.looks += 1
         self.search.ended = self.looks > 400
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.15:
             return None
+        if self.rng.random() < 0.15:
+            raise OutOfTimeError
         return not (shortest <= self.period <= longest and self.cost <= ceiling)
 
 
@@ -174,7 +177,7 @@ class _TellsNothing(CellRefuter):
         self.most, self.stop = most, threading.Event()
 
     def __call__(
-        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+        self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
     ) -> bool | None:
         self.asked.append((ceiling, shortest, longest))
         if len(self.asked) == self.most:
@@ -213,6 +216,33 @@ def test_a_better_plan_found_meanwhile_lowers_what_is_tried() -> None:
     assert search.ceiling == before + before // 2
 
 
+class _KnowsTheLeast(CellRefuter):
+    """Refutes all that is below one objective, at once."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
+    ) -> bool | None:
+        return ceiling < self.least
+
+
+@pytest.mark.parametrize("first", [1.5, 100.0])
+def test_how_finely_it_is_searched_follows_the_ceiling(first: float) -> None:
+    """However high the first one was, and however short the first run."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
+    racks = find_racks(data, data.candidates[0])
+    assert racks is not None
+    before = candidate_bound(data, data.candidates[0])
+    least, ceiling = int(1.2 * before), int(1.5 * before)
+    search = RackSearch(data.candidates[0], racks, _KnowsTheLeast(least), before, int(first * before))
+    search.run(0.0)
+    search.run(1e3, ceiling_now=lambda: ceiling)
+    assert search.ended
+    assert least - (ceiling - before) * STEP <= search.bound <= least
+
+
 class _HardSomewhere(CellRefuter):
     """Refutes everything, but takes long around one period, too long for what should soon be done."""
 
@@ -225,7 +255,7 @@ class _HardSomewhere(CellRefuter):
         self.joined: list[int] = []
 
     def __call__(
-        self, ceiling: int, shortest: int, longest: int, solves: Solves, *, thorough: bool = True
+        self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
     ) -> bool | None:
         if not thorough:
             self.joined.append(ceiling)
