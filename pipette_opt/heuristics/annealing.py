@@ -96,8 +96,8 @@ class _Shapes:
     def join(self, search: CandidateSearch) -> None:
         """A new candidate starts with what others of its shape have, the first of a large shape with coarse starts."""
         if search.simple is not None and search.is_large and search.grid not in self.searches:
-            starts = coarse_starts(self.data, self.data.candidates[search.index])
-            self.found.setdefault(search.grid, []).extend(starts)
+            search.starts = coarse_starts(self.data, self.data.candidates[search.index])
+            self.found.setdefault(search.grid, []).extend(search.starts)
         for nodes in self.found.setdefault(search.grid, []):
             search.offer(nodes)
         self.searches.setdefault(search.grid, []).append(search)
@@ -269,10 +269,13 @@ def _run_tuned(
 
 
 def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: bool) -> None:
-    """A restart, or some moves of the replicas."""
+    """A restart, or some moves of the replicas; once, when a turn is long enough for it, all coarse starts."""
     if search.simple is None or search.is_large:
-        longer = budget.long_restart(search) if alone else 0
-        search.restart(budget.take(max(moves, longer), search.moves_per_s), lambda: budget.is_over)
+        turn = budget.take(max(moves, budget.long_restart(search) if alone else 0), search.moves_per_s)
+        if search.starts and turn >= search.settling_moves:
+            search.settle(turn, lambda: budget.is_over)
+        else:
+            search.restart(turn, lambda: budget.is_over)
     elif moves < TEMPERED_MOVES:
         search.restart(budget.take(moves, search.moves_per_s), lambda: budget.is_over)
     else:

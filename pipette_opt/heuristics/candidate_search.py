@@ -33,10 +33,13 @@ SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10
 LARGE_CELLS = 256
 """From here on a random start takes too long: annealing refines coarse placements."""
 
-LARGE_SCHEDULES = ((1.0, 10.0, True), (0.4, 10.0, True), (2.0, 10.0, True), (6.0, 10.0, True))
+LARGE_SCHEDULES = ((0.4, 10.0, True), (0.2, 10.0, True), (1.0, 10.0, True), (2.0, 10.0, True))
 LARGE_FACTOR_CELLS = 64
 """The same for large grids; the temperature factors are those of so many cells, and less in proportion on more, as one
 exchange changes less of the whole there."""
+
+SETTLED_MOVES, SETTLED_FACTOR, SETTLED_SOFTNESS = 200, 0.4, 10.0
+"""Moves per cell and start that are enough to choose between coarse starts, and temperature factor and spread then."""
 
 REFINED_FACTOR, REFINED_SOFTNESS = 0.3, 10.0
 """Temperature factor and spread with which a given placement is refined."""
@@ -79,6 +82,7 @@ class CandidateSearch:
         self.restarts, self.moves_per_s = 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
         cells = data.candidates[index].num_cells
         self.is_large = cells >= LARGE_CELLS
+        self.starts: list[IntArray] = []
         self.archive = np.full((swaps.NUM_ARCHIVED, 2), -1, dtype=np.int64)
         self.archived = np.zeros((swaps.NUM_ARCHIVED, cells), dtype=np.int64)
         t = self.tables
@@ -105,7 +109,7 @@ class CandidateSearch:
         """One tuned annealing, by the next schedule."""
         factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
         if self.is_large:
-            factor *= LARGE_FACTOR_CELLS / self.archived.shape[1]
+            factor *= self._cooler
         self.restarts += 1
         started = time.perf_counter()
         energy = self.random_start()
@@ -119,6 +123,39 @@ class CandidateSearch:
         else:
             moves = self._anneal_grid(moves, hot, cold, softness, is_over)
         self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
+
+    @property
+    def settling_moves(self) -> int:
+        """Moves that are enough to choose between the starts."""
+        return SETTLED_MOVES * self.archived.shape[1] * len(self.starts)
+
+    def settle(self, moves: int, is_over: Callable[[], bool]) -> None:
+        """
+        Anneal all starts coolly, drop the worse half, and so on; each round has as many moves.
+
+        How good a start is tells little of the valley that it is in: the worst of ten can become the best.
+        """
+        scale = SETTLED_FACTOR * self._cooler * max(self.random_start() - self.bound, 1)
+        rounds = len(self.starts).bit_length()
+        while self.starts and not is_over():
+            settled = []
+            for nodes in self.starts:
+                self.nodes[:] = nodes
+                best, best_nodes = self.best, self.best_nodes
+                self.best, self.best_nodes = self.value(nodes), nodes.copy()
+                part = max(1, moves // (rounds * len(self.starts)))
+                self._anneal_grid(part, self.hot * scale, self.cold * scale, SETTLED_SOFTNESS, is_over)
+                settled.append((self.best, self.best_nodes))
+                if best <= self.best:
+                    self.best, self.best_nodes = best, best_nodes
+            settled.sort(key=lambda one: one[0])
+            self.starts = [nodes for _, nodes in settled[: len(settled) // 2]]
+        self.starts = []
+
+    @property
+    def _cooler(self) -> float:
+        """Of a temperature for few cells, what it is for those of a large grid."""
+        return LARGE_FACTOR_CELLS / self.archived.shape[1]
 
     def refine(self, nodes: IntArray, moves: int, is_over: Callable[[], bool]) -> None:
         """Anneal from given hosts, coolly; all hosts, the grid first."""

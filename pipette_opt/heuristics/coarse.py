@@ -18,7 +18,7 @@ POWER_STEPS = 30
 
 def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]:
     """
-    All hosts, those of the grid first, row by row; several to choose from, of a candidate with single hosts as cells.
+    All hosts, those of the grid first, row by row; several that differ, of a candidate with single hosts as cells.
 
     Memory is not looked at: what does not fit is the caller's concern.
     """
@@ -35,11 +35,12 @@ def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]
     relative = cost / np.sqrt(usual[:, None] * usual[None, :])
     np.fill_diagonal(relative, relative.min())
     order = _neighbours(relative[np.ix_(used, used)], used, min(P, D))
-    starts = []
+    starts: dict[bytes, IntArray] = {}
     for columns in (True, False):
         for parts in _part_counts(D if columns else P):
-            starts.append(np.concatenate([_filled(order, usual, P, D, parts, columns=columns), spare]))
-    return starts
+            nodes = np.concatenate([_filled(order, usual, P, D, parts, columns=columns), spare])
+            starts.setdefault(nodes.tobytes(), nodes)
+    return list(starts.values())
 
 
 def _part_counts(number: int) -> list[int]:

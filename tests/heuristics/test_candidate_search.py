@@ -5,6 +5,7 @@ import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.heuristics.candidate_search import ROUND_MOVES, CandidateSearch
+from pipette_opt.heuristics.coarse import coarse_starts
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.placed import objective_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
@@ -88,3 +89,43 @@ def test_stops_soon_when_time_is_up() -> None:
     assert search.replicas is not None
     assert search.replicas.rounds <= 10
     assert search.best < UNUSABLE_TICKS
+
+
+def test_all_coarse_starts_are_settled() -> None:
+    """What is found is worth what it says, and better than each start; stopped at once, it is the best start."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (16, 16, 1))
+    starts = coarse_starts(data, data.candidates[0])
+    least = min(objective_ticks(data, data.candidates[0], nodes[:256].reshape(16, 16, 1)) for nodes in starts)
+    search, stopped = candidate_search(data), candidate_search(data)
+    for one, is_over in ((search, never), (stopped, lambda: True)):
+        one.starts = starts
+        for nodes in starts:
+            one.offer(nodes)
+        one.settle(300_000, is_over)
+    assert len(np.unique(search.cells())) == 256
+    assert objective_ticks(data, data.candidates[0], search.cells()) == search.best < least == stopped.best
+    assert not search.starts
+
+
+def test_the_better_half_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of seven starts three, then one, each round with as many moves; what one was worth at first does not count."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (4, 2, 1))
+    search = candidate_search(data)
+    search.starts = [np.roll(np.arange(8), number) for number in range(7)]
+    search.best, search.best_nodes = 950, np.arange(8)
+    annealed: list[tuple[int, int]] = []
+
+    def anneal(moves: int, hot: float, cold: float, softness: float, is_over: object) -> int:
+        start = int(search.nodes[0])
+        search.best, search.best_nodes = 1000 - 10 * start - len(annealed), search.nodes.copy()
+        annealed.append((start, moves))
+        return moves
+
+    monkeypatch.setattr(search, "_anneal_grid", anneal)
+    search.settle(2_100, never)
+    firsts = [int(np.roll(np.arange(8), number)[0]) for number in range(7)]
+    best_first = sorted(firsts, reverse=True)
+    assert [start for start, _ in annealed] == [*firsts, *best_first[:3], best_first[0]]
+    assert [moves for _, moves in annealed] == [100] * 7 + [233] * 3 + [700]
+    assert search.best == 1000 - 10 * best_first[0] - 10 < 1000 - 10 * best_first[0]
+    assert search.best_nodes[0] == best_first[0]

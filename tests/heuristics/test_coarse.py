@@ -47,3 +47,10 @@ def test_annealing_refines_them() -> None:
     result = anneal(data, AnnealingParams(time_limit_s=None, max_moves=200_000))
     assert result.solution is not None
     assert result.solution.objective_ticks < min(values)
+
+
+def test_they_differ() -> None:
+    """Whole columns one after the other and whole rows at once are the same placement."""
+    data = one_candidate_cluster(np.random.default_rng(0), "tree", (16, 16, 1))
+    starts = coarse_starts(data, data.candidates[0])
+    assert len({nodes.tobytes() for nodes in starts}) == len(starts) > 5
