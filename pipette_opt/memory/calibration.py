@@ -53,6 +53,14 @@ HOPS: Sequence[Mapping[str, float]] = (
 )
 """Where else to look: terms that do not show have no slope."""
 
+OPTIONAL = "gathered_per_layer"
+"""
+A constant that a framework has or has not: gathered inputs are kept, or gathered again for the backward pass. A little
+of it stands in for others (buffers that wait grow with layers, too, in few runs). Unless the starting stack has it, it
+is there only if that is likelier by more than one more number gains by chance, by Schwarz's criterion (Annals of
+Statistics 6, 1978); without peaks that cannot be told.
+"""
+
 ALIKE = ("run_ahead_buffers", "pile_up_buffers")
 """Two constants of one cause, the length of the queue of launches."""
 
@@ -80,7 +88,7 @@ MOST_STEPS, MOST_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
 
 def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:
     """Constants under the spread of a fit to more runs, from its constants on."""
-    return _Posterior(runs, base, start.spread).maximise(start)
+    return _Posterior(runs, base, start.spread, without_optional=_is_without(start, runs)).maximise(start)
 
 
 def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0) -> Framework:
@@ -91,7 +99,7 @@ def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0
 
     ``doubt`` widens the priors: their standard deviations as a factor over ``SPREADS``; must be positive.
     """
-    has_peaks = sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
+    has_peaks = _have_peaks(runs)
     framework = _alternate(runs, base, doubt, has_peaks)
     for values in HOPS:
         posterior = _Posterior(runs, base, framework.spread, doubt)
@@ -99,6 +107,8 @@ def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0
         if posterior.loss(_state(hopped)) < posterior.loss(_state(framework)) + UNDECIDED:
             framework = hopped
     if has_peaks:
+        if getattr(base, OPTIONAL) == 0:
+            framework = _simplified(runs, base, framework, doubt)
         return replace(framework, spread=robust_spread(peak_errors(framework, runs)))
     tries = [(_Posterior(runs, base, spread, doubt), spread) for spread in LABEL_SPREADS]
     fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
@@ -113,6 +123,24 @@ def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_pea
         if has_peaks:
             framework = replace(framework, spread=robust_spread(peak_errors(framework, runs)))
     return framework
+
+
+def _is_without(framework: Framework, runs: Sequence[MemoryRun]) -> bool:
+    """Whether a stack lacks the optional constant, as far as runs can tell."""
+    return getattr(framework, OPTIONAL) == 0 and _have_peaks(runs)
+
+
+def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
+    return sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
+
+
+def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework, doubt: float) -> Framework:
+    """Without the optional constant, if that is hardly less likely."""
+    posterior = _Posterior(runs, base, framework.spread, doubt)
+    lacking = replace(framework, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
+    without = _Posterior(runs, base, framework.spread, doubt, without_optional=True).maximise(lacking)
+    by_chance = 0.5 * np.log(len(runs))
+    return without if posterior.loss(_state(without)) < posterior.loss(_state(framework)) + by_chance else framework
 
 
 def _spread_penalty(spread: float) -> float:
@@ -142,8 +170,17 @@ def _prior_precision() -> FloatArray:
 class _Posterior:
     """Likelihood and priors over the free numbers, with a spread given."""
 
-    def __init__(self, runs: Sequence[MemoryRun], base: Framework, spread: float, doubt: float = 1.0) -> None:
+    def __init__(
+        self,
+        runs: Sequence[MemoryRun],
+        base: Framework,
+        spread: float,
+        doubt: float = 1.0,
+        *,
+        without_optional: bool = False,
+    ) -> None:
         self.spread = spread
+        self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in (*COLUMNS, "unusable_gib")])
         self.centre = _state(base)
         self.precision = _prior_precision() / doubt**2
         self.lowest = np.array([LOWEST.get(name, 0.0) for name in (*COLUMNS, "unusable_gib")])
@@ -160,7 +197,7 @@ class _Posterior:
         loss = self.loss(state)
         for _ in range(MOST_STEPS):
             gradient, curvature = self._slopes(state)
-            free = (state > self.lowest) | (gradient < 0)
+            free = self.fitted & ((state > self.lowest) | (gradient < 0))
             step = np.zeros_like(state)
             step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
             before = loss

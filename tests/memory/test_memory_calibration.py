@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from memory_rows import row
 
-from pipette_opt.memory.calibration import fit_constants
+from pipette_opt.memory.calibration import fit_constants, refit_constants
 from pipette_opt.memory.framework import Framework, needed
 from pipette_opt.memory.runs import MemoryRun, predict_memory
 from pipette_opt.memory.spread import error_quantile, fit_framework, oom_probability, upper_gib
@@ -43,6 +43,33 @@ def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = Tru
                 capacity_gib=80.0,
                 peak_gib=float(need.max()) if peaks and not ran_out else None,
                 ran_out=ran_out,
+                group=str(index),
+            )
+        )
+    return runs
+
+
+def gathering_runs(kept: float, seed: int, *, peaks: bool = True) -> list[MemoryRun]:
+    """Runs on 80 GiB with about 40 buffers that wait, and ``kept`` of each layer's gathered inputs."""
+    rng = np.random.default_rng(seed)
+    truth = Framework(run_ahead_buffers=40.0, pile_up_buffers=40.0, gathered_per_layer=kept)
+    runs = []
+    for index in range(40):
+        gathered, layers = rng.uniform(0.05, 0.3), int(rng.integers(8, 49))
+        columns = row(
+            counted=rng.uniform(2, 70),
+            base_gib=1.0,
+            gathered_per_layer=gathered * layers,
+            run_ahead_buffers=gathered,
+        )[None]
+        need = float((columns @ needed(truth.vector()))[0] * np.exp(rng.normal(0, 0.02)))
+        runs.append(
+            MemoryRun(
+                columns=columns,
+                measured_rows=np.array([0]),
+                capacity_gib=80.0,
+                peak_gib=need if peaks and need < 75 else None,
+                ran_out=need > 78,
                 group=str(index),
             )
         )
@@ -174,3 +201,17 @@ def test_a_term_that_needs_a_start_is_found() -> None:
 def test_no_runs_leave_the_start() -> None:
     """Nothing measured, nothing changed."""
     assert fit_framework([], TRUTH) == TRUTH
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gathered_inputs_are_kept_or_not(seed: int) -> None:
+    """A little of what is kept does not stand in for buffers that wait; where it is, or a stack has it, it stays."""
+    gathered_again = fit_constants(gathering_runs(0.0, seed), Framework())
+    assert gathered_again.gathered_per_layer == 0
+    assert refit_constants(gathering_runs(0.0, seed + 4), Framework(), gathered_again).gathered_per_layer == 0
+    kept = fit_constants(gathering_runs(2.0, seed), Framework())
+    assert kept.gathered_per_layer > 1
+    known = replace(Framework(), gathered_per_layer=1.0)
+    assert fit_constants(gathering_runs(1.0, seed)[:5], known).gathered_per_layer > 0.2
+    labels = fit_constants(gathering_runs(2.0, seed, peaks=False), Framework())
+    assert refit_constants(gathering_runs(2.0, seed, peaks=False), Framework(), labels).gathered_per_layer > 0
