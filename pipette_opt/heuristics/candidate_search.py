@@ -133,7 +133,7 @@ class CandidateSearch:
         """
         Anneal all starts coolly, drop the worse half, and so on; each round has as many moves.
 
-        How good a start is tells little of the valley that it is in: the worst of ten can become the best.
+        How good a start is tells little of the valley that it is in: a poor one can become the best.
         """
         scale = SETTLED_FACTOR * self._cooler * max(self.random_start() - self.bound, 1)
         rounds = len(self.starts).bit_length()

@@ -15,7 +15,7 @@ from pipette_opt.solver.merged.model import build_merged, pattern_of
 from pipette_opt.solver.merged.problem import merge, place_classes
 from pipette_opt.solver.merged.splits import finer
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
-from pipette_opt.solver.stoppable import solve_until
+from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
@@ -182,14 +182,9 @@ class MergedSearch:
         if not self._minimises:
             model.proto.clear_objective()
         solver = cp_model.CpSolver()
-        solver.parameters.num_workers = workers
-        solver.parameters.random_seed = self.seed
-        solver.parameters.max_time_in_seconds = seconds
         solver.parameters.linearization_level = 0  # relaxations cost more than they tell here
-        solver.parameters.catch_sigint_signal = False
-        status = solve_until(solver, model, stop)
-        if status == cp_model.MODEL_INVALID:
-            raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
+        given = TimeSlice(ends=time.perf_counter() + seconds, stop=stop, workers=workers, seed=self.seed)
+        status = given.solve(model, solver)
         if status == cp_model.INFEASIBLE:
             return ceiling + 1, None
         complete = status == cp_model.OPTIMAL

@@ -16,7 +16,7 @@ from pipette_opt.solver.rows.levels import Levels, window_levels
 from pipette_opt.solver.rows.model import Window, build_rows
 from pipette_opt.solver.rows.placements import placement
 from pipette_opt.solver.rows.ranges import bound_by_ranges
-from pipette_opt.solver.stoppable import solve_until
+from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
@@ -230,18 +230,13 @@ class _Probes:
 
     def refutes_levels(self, counts: _Counts, levels: Levels, seconds: float) -> bool | None:
         """Whether no counts have a slowest period of these levels; ``None`` if that took too long."""
-        ends = time.perf_counter() + seconds
+        given = TimeSlice(ends=time.perf_counter() + seconds, stop=self.stop, workers=self.workers, seed=self.seed)
         built = build_rows(counts.candidate, counts.classes, counts.costs, levels, counts.joined, runs=counts.runs)
         while not self.stop.is_set():
-            left = ends - time.perf_counter()
-            if left <= 0:
+            if time.perf_counter() >= given.ends:
                 return None
             solver = cp_model.CpSolver()
-            solver.parameters.num_workers = self.workers
-            solver.parameters.random_seed = self.seed
-            solver.parameters.max_time_in_seconds = left
-            solver.parameters.catch_sigint_signal = False
-            status = solve_until(solver, built.model, self.stop)
+            status = given.solve(built.model, solver)
             if status == cp_model.INFEASIBLE:
                 return True
             if status != cp_model.OPTIMAL:
