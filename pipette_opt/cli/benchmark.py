@@ -186,9 +186,11 @@ def placement(
 
     Example: [bold]pipette-opt benchmark placement --set quick --csv placement.csv[/]
     """
+    import threading
     from dataclasses import asdict
     from typing import cast
 
+    from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, say, show_json
     from pipette_opt.files import write_atomically
     from pipette_opt.placement_bench.clusters import CLUSTERS
@@ -227,11 +229,19 @@ def placement(
     now = {key_of(one) for one in chosen}
     rows = [row for row in known if row.key() not in now]
     waiting = {row.key(): row for row in known if row.key() in now}  # not lost if the run ends before their turn
-    for row in run_all(chosen, workers=threads, known=known, say=say):
-        waiting.pop(row.key(), None)
-        rows.append(row)
-        if csv is not None:
-            write_atomically(csv, csv_text([*rows, *waiting.values()]))
+    stop, done = threading.Event(), 0
+    with stop_on_interrupt(stop):
+        for row in run_all(chosen, workers=threads, known=known, say=say, stop=stop):
+            waiting.pop(row.key(), None)
+            rows.append(row)
+            done += 1
+            if csv is not None:
+                write_atomically(csv, csv_text([*rows, *waiting.values()]))
+    if stop.is_set():
+        more = "" if csv is None else "; --resume goes on"
+        say(f"stopped early: {done} of {len(chosen)} instances are done{more}")
+        if not rows:
+            raise KeyboardInterrupt
     if not rows:
         raise InputError("--instances", "nothing was run; the data of the measured clusters is not here.")
     table = markdown(rows, warm_up_s, threads)
@@ -241,6 +251,8 @@ def placement(
         show_json([asdict(row) for row in rows])
     else:
         typer.echo(table)
+    if stop.is_set():
+        raise typer.Exit(STOPPED_EARLY)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:

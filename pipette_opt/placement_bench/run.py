@@ -228,7 +228,7 @@ def run_one(
 
 
 class _Enough(threading.Event):
-    """Set once the goal is met, if the instance stops there, or when all stops."""
+    """Set once the goal is met, if the instance stops there, or when all stops; whoever else sets it stops all."""
 
     def __init__(self, instance: BenchInstance, data: ProblemData, stop: threading.Event) -> None:
         super().__init__()
@@ -244,12 +244,16 @@ class _Enough(threading.Event):
         """Whether to stop."""
         return super().is_set() or self._all.is_set()
 
+    def set(self) -> None:
+        """Stop all."""
+        self._all.set()
+
     def look(self, elapsed_s: float, incumbent: int | None, bound: int) -> None:
         """What is known by now."""
         if self._target is None or incumbent is None:
             return
         if incumbent - bound <= self._target * (incumbent - self._free_ticks):
-            self.set()
+            super().set()
 
 
 def amp_moves(data: ProblemData) -> int:

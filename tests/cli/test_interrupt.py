@@ -55,6 +55,29 @@ def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_an_interrupted_benchmark_keeps_what_is_done(tmp_path: Path) -> None:
+    """SIGTERM during the second instance: the first stays, the second is no row and the third does not begin."""
+    path = tmp_path / "rows.csv"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pipette_opt", "benchmark", "placement", "--set", "reach", "--instances", "tree"),
+            *("--sizes", "8,64", "--weights", "balanced", "--p2p", "async", "--seeds", "1", "--csv", str(path)),
+        ],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(process, "2/4 ")
+    time.sleep(3)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 4, out + err
+    assert "stopped early: 2 of 4" in err
+    assert "--resume" in err
+    assert [row.split(",")[3] for row in path.read_text().splitlines()[1:]] == ["8", "8"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_has_nothing_to_keep_says_so(number: signal.Signals) -> None:
     """Ctrl-C and a scheduler's SIGTERM end it alike."""

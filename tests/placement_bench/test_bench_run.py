@@ -11,6 +11,7 @@ from instances import best_by_enumeration
 from pipette_opt.errors import InputError
 from pipette_opt.heuristics.megatron import identity_order
 from pipette_opt.placed import objective_ticks
+from pipette_opt.placement_bench import run
 from pipette_opt.placement_bench.instances import BenchInstance
 from pipette_opt.placement_bench.run import (
     BASELINES,
@@ -22,6 +23,10 @@ from pipette_opt.placement_bench.run import (
     run_one,
 )
 from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows, summary, what_stays_open
+from pipette_opt.problem import ProblemData
+from pipette_opt.search import SearchParams, search
+from pipette_opt.solution import Result
+from pipette_opt.solver.known import OnProgress
 
 
 def tiny(cluster: str = "tree", shape: tuple[int, int] = (2, 2), **changes: object) -> BenchInstance:
@@ -135,6 +140,22 @@ def test_stopped(row: BenchRow) -> None:
     stop = threading.Event()
     stop.set()
     assert list(run_all([tiny(), tiny("unif")], workers=1, known=[row], stop=stop)) == [row]
+
+
+def test_what_is_interrupted_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the solver stops all, not only its instance, which had less than its time."""
+    begun = []
+
+    def interrupted(
+        data: ProblemData, params: SearchParams, *, on_progress: OnProgress, stop: threading.Event
+    ) -> Result:
+        begun.append(params.seed)
+        stop.set()  # as the solver does at an interrupt
+        return search(data, params, on_progress=on_progress, stop=stop)
+
+    monkeypatch.setattr(run, "search", interrupted)
+    assert list(run_all([tiny(), tiny(seed=1)], workers=1)) == []
+    assert begun == [0]
 
 
 def test_key_identifies_the_instance(row: BenchRow) -> None:
