@@ -74,7 +74,11 @@ class Refuter(Protocol):
 
     @property
     def lowers(self) -> bool:
-        """Whether a lower ceiling is tried where a range takes too long, and not only once it cannot be split."""
+        """
+        Whether a lower ceiling is tried where a range takes too long, and not only once it cannot be split.
+
+        Then it is not split the first time: its parts would take as long as it does, each.
+        """
 
     def __call__(
         self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
@@ -254,7 +258,9 @@ class RackSearch:
             if len(parts) == 1 and not soon:
                 parts = [replace(parts[0], alone=True)]
             for part in parts:
-                self._place(part, refuted, longest, cut=(left < whole and not in_time) or len(parts) > 1)
+                cut = (left < whole and not in_time) or len(parts) > 1
+                splits = in_time or not self.refutes.lowers or part.slices > 1
+                self._place(part, refuted, longest, cut=cut, splits=splits)
             self._join(refuted, soon)
             models += 1
         self._aim()
@@ -283,8 +289,10 @@ class RackSearch:
         left = self.possible - self.bound
         if self.possible > self.ceiling and left <= 2 * self.step:
             return self.ceiling
-        reach = self.reach if self.possible > self.ceiling else min(0.5, self.reach)
-        return min(self.ceiling, self.bound + int(reach * left))
+        further = int(self.reach * (self.ceiling + 1 - self.bound))
+        if self.possible <= self.ceiling:
+            further = min(further, left // 2)
+        return min(self.ceiling, self.bound + further)
 
     def _next(self) -> list[_Range]:
         """The next range, and those right behind it that are tried together with it."""
@@ -303,8 +311,17 @@ class RackSearch:
         elif not refuted:
             self.joined = 1
 
-    def _place(self, one: _Range, refuted: bool | None, longest: int, *, cut: bool) -> None:
-        """Put a range back, with its new bound, or its parts; ``cut`` if it had less than its time."""
+    def _place(self, one: _Range, refuted: bool | None, longest: int, *, cut: bool, splits: bool) -> None:
+        """
+        Put a range back, with its new bound, or its parts.
+
+        Parameters
+        ----------
+        cut
+            Whether it had less than its time.
+        splits
+            Whether it is split, if it is wide, where nothing could be told.
+        """
         if refuted:
             if self.probe < self.ceiling:
                 heapq.heappush(self.waiting, replace(one, bound=self.probe + 1))
@@ -315,14 +332,15 @@ class RackSearch:
         if cut or refuted is False:
             heapq.heappush(self.waiting, one)
             return
-        if longest - one.shortest >= self.narrow_range:
+        wide = longest - one.shortest >= self.narrow_range
+        if wide and splits:
             for low, high in split(one.shortest, longest, PARTS):
                 heapq.heappush(self.waiting, replace(one, shortest=low, longest=high, slices=longer))
             if self.probe < self.ceiling and longest < one.longest:  # these cost more than was tried: still of interest
                 heapq.heappush(self.waiting, replace(one, bound=self.probe + 1, shortest=longest + 1))
         else:
             heapq.heappush(self.waiting, replace(one, slices=longer))
-        if self.refutes.lowers or longest - one.shortest < self.narrow_range:
+        if self.refutes.lowers or not wide:
             self.probe = one.bound + (self.probe - one.bound) // 2
             self.reach = max(LEAST_REACH, self.reach / 2)
 

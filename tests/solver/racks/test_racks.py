@@ -297,3 +297,31 @@ def test_what_takes_too_long_is_tried_with_a_lower_ceiling(lowers: bool) -> None
     ceilings = [ceiling for ceiling, _, _ in refuter.asked]
     assert len(set(ceilings)) == (3 if lowers else 1)
     assert ceilings == sorted(ceilings, reverse=True)
+
+
+class _TakesTooLong(_TellsNothing):
+    """Cannot tell, and needs longer than its slice to say so."""
+
+    slice_share = 1e-5  # a hundredth of a second
+
+    def __call__(
+        self, ceiling: int, shortest: int, longest: int, time_slice: TimeSlice, *, thorough: bool = True
+    ) -> bool | None:
+        time.sleep(time_slice.ends - time.perf_counter() + 0.01)
+        return super().__call__(ceiling, shortest, longest, time_slice, thorough=thorough)
+
+
+@pytest.mark.parametrize("lowers", [False, True])
+def test_where_parts_take_as_long_a_range_is_not_split_at_first(lowers: bool) -> None:
+    """It is tried as a whole with a lower ceiling, and only then split; elsewhere it is split at once."""
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
+    racks = find_racks(data, data.candidates[0])
+    assert racks is not None
+    refuter = _TakesTooLong(3)
+    refuter.lowers = lowers
+    before = candidate_bound(data, data.candidates[0])
+    RackSearch(data.candidates[0], racks, refuter, before, 2 * before).run(1e3, stop=refuter.stop)
+    widths = [longest - shortest for _, shortest, longest in refuter.asked]
+    assert len({shortest for _, shortest, _ in refuter.asked}) == 1
+    assert widths[1] == widths[0] if lowers else widths[1] < widths[0] / 2
+    assert widths[2] < widths[1] / 2
