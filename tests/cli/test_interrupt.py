@@ -57,7 +57,7 @@ def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> 
 
 @pytest.mark.slow
 def test_an_interrupted_benchmark_keeps_what_is_done(tmp_path: Path) -> None:
-    """SIGTERM during the second instance: the first stays, the second is no row and the third does not begin."""
+    """SIGTERM during the third instance: the first two stay, it is no row, and the fourth does not begin."""
     path = tmp_path / "rows.csv"
     process = subprocess.Popen(
         [

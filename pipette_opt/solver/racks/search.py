@@ -259,8 +259,7 @@ class RackSearch:
                 parts = [replace(parts[0], alone=True)]
             for part in parts:
                 cut = (left < whole and not in_time) or len(parts) > 1
-                splits = in_time or not self.refutes.lowers or part.slices > 1
-                self._place(part, refuted, longest, cut=cut, splits=splits)
+                self._place(part, refuted, longest, cut=cut, in_time=in_time)
             self._join(refuted, soon)
             models += 1
         self._aim()
@@ -311,7 +310,7 @@ class RackSearch:
         elif not refuted:
             self.joined = 1
 
-    def _place(self, one: _Range, refuted: bool | None, longest: int, *, cut: bool, splits: bool) -> None:
+    def _place(self, one: _Range, refuted: bool | None, longest: int, *, cut: bool, in_time: bool) -> None:
         """
         Put a range back, with its new bound, or its parts.
 
@@ -319,8 +318,8 @@ class RackSearch:
         ----------
         cut
             Whether it had less than its time.
-        splits
-            Whether it is split, if it is wide, where nothing could be told.
+        in_time
+            Whether it was told in time that nothing can be told.
         """
         if refuted:
             if self.probe < self.ceiling:
@@ -333,7 +332,7 @@ class RackSearch:
             heapq.heappush(self.waiting, one)
             return
         wide = longest - one.shortest >= self.narrow_range
-        if wide and splits:
+        if wide and (in_time or one.slices > 1 or not self.refutes.lowers):
             for low, high in split(one.shortest, longest, PARTS):
                 heapq.heappush(self.waiting, replace(one, shortest=low, longest=high, slices=longer))
             if self.probe < self.ceiling and longest < one.longest:  # these cost more than was tried: still of interest

@@ -185,6 +185,17 @@ class _TellsNothing(CellRefuter):
         return None
 
 
+def asked_of(refuter: _TellsNothing, lowers: bool) -> list[tuple[int, int, int]]:
+    """Ceilings and ranges that a search asks of it."""
+    refuter.lowers = lowers
+    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
+    racks = find_racks(data, data.candidates[0])
+    assert racks is not None
+    before = candidate_bound(data, data.candidates[0])
+    RackSearch(data.candidates[0], racks, refuter, before, 2 * before).run(1e3, stop=refuter.stop)
+    return refuter.asked
+
+
 def test_what_was_told_in_time_is_not_asked_again() -> None:
     """Not even when a slice had less than its time: the range is split."""
     data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
@@ -287,14 +298,8 @@ def test_a_range_that_was_hard_is_tried_alone_from_then_on() -> None:
 @pytest.mark.parametrize("lowers", [False, True])
 def test_what_takes_too_long_is_tried_with_a_lower_ceiling(lowers: bool) -> None:
     """At once, or only where no range can be split."""
-    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
-    racks = find_racks(data, data.candidates[0])
-    assert racks is not None
-    refuter = _TellsNothing(3)
-    refuter.lowers = lowers
-    before = candidate_bound(data, data.candidates[0])
-    RackSearch(data.candidates[0], racks, refuter, before, 2 * before).run(1e3, stop=refuter.stop)
-    ceilings = [ceiling for ceiling, _, _ in refuter.asked]
+    asked = asked_of(_TellsNothing(3), lowers)
+    ceilings = [ceiling for ceiling, _, _ in asked]
     assert len(set(ceilings)) == (3 if lowers else 1)
     assert ceilings == sorted(ceilings, reverse=True)
 
@@ -314,14 +319,8 @@ class _TakesTooLong(_TellsNothing):
 @pytest.mark.parametrize("lowers", [False, True])
 def test_where_parts_take_as_long_a_range_is_not_split_at_first(lowers: bool) -> None:
     """It is tried as a whole with a lower ceiling, and only then split; elsewhere it is split at once."""
-    data = one_candidate_cluster(np.random.default_rng(2), "tree", (8, 4, 1), compute=2_000)
-    racks = find_racks(data, data.candidates[0])
-    assert racks is not None
-    refuter = _TakesTooLong(3)
-    refuter.lowers = lowers
-    before = candidate_bound(data, data.candidates[0])
-    RackSearch(data.candidates[0], racks, refuter, before, 2 * before).run(1e3, stop=refuter.stop)
-    widths = [longest - shortest for _, shortest, longest in refuter.asked]
-    assert len({shortest for _, shortest, _ in refuter.asked}) == 1
+    asked = asked_of(_TakesTooLong(3), lowers)
+    widths = [longest - shortest for _, shortest, longest in asked]
+    assert len({shortest for _, shortest, _ in asked}) == 1
     assert widths[1] == widths[0] if lowers else widths[1] < widths[0] / 2
     assert widths[2] < widths[1] / 2
