@@ -5,15 +5,18 @@ import threading
 import numpy as np
 import pytest
 from instances import one_candidate_cluster
+from rack_cases import in_racks
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.problem import ProblemData
 from pipette_opt.solution import Solution
 from pipette_opt.solver.bounds import lower_bounds
+from pipette_opt.solver.courses.ordering import OrderRefuter
 from pipette_opt.solver.courses.refuting import CourseRefuter
 from pipette_opt.solver.known import Known
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.racking import FEWEST_CELLS, MOST_TOLD_CELLS, Racking
+from pipette_opt.solver.racks.refuting import CellRefuter
 from pipette_opt.solver.refining import Refining
 
 
@@ -67,3 +70,24 @@ def test_it_raises_the_bound(shape: tuple[int, int, int], anneals: bool) -> None
     racking.search(0)
     assert known.bounds[0] > before
     assert 0 in known.searched
+
+
+def test_the_order_of_columns_is_told_where_counts_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Racks without noise, on few cells: counts soon have a pattern that no order of the columns keeps."""
+    monkeypatch.setattr("pipette_opt.solver.racking.FEWEST_CELLS", 1)
+    data = in_racks("async", (4, 5), 4, 0, 3)
+    known = Known(data, SolverParams(time_limit_s=60.0, workers=1), None, threading.Event())
+    known.bounds = lower_bounds(data).copy()
+    known.offer(Solution(candidate=0, nodes=np.arange(20).reshape(4, 5, 1), objective_ticks=0))
+    racking = Racking(known, Refining(known, None))
+    assert racking.suits(0)
+    counts = racking.begun[0]
+    assert counts is not None
+    racking.search(0)
+    ordered = racking.begun[0]
+    assert ordered is not None
+    assert isinstance(counts.refutes, CellRefuter)
+    assert isinstance(ordered.refutes, OrderRefuter)
+    assert ordered.bound > counts.possible > counts.bound
+    assert known.bounds[0] >= ordered.bound
+    assert not racking.suits(0)

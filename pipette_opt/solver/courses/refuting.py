@@ -7,7 +7,7 @@ from ortools.sat.python import cp_model
 from pipette_opt.solver.courses.enumeration import Courses, find_courses
 from pipette_opt.solver.courses.model import build_courses
 from pipette_opt.solver.courses.placements import placement
-from pipette_opt.solver.racks.search import CellRefuter, PlacingRefuter, is_refuted
+from pipette_opt.solver.racks.refuting import CellRefuter, PlacingRefuter, is_refuted
 from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.solver.rows.model import build_rows
 from pipette_opt.solver.stoppable import TimeSlice

@@ -7,8 +7,8 @@ are, all of them where every host must be used. At most the ceiling is, for each
 the end of the stage with ``m - 1`` of the column's own periods, plus the slowest hop of the stage's row.
 
 Rings are relaxed (:mod:`~pipette_opt.solver.racks.rings`). Which columns are neighbours is left open if there are more
-than four; up to then no hop of neighbours is slower than the ring. The kinds in their rows, read as a number, tell
-columns apart that may change places.
+than four, unless it is asked for; where it is told, no hop of neighbours is slower than the ring. The kinds in their
+rows, read as a number, tell columns apart that may change places.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.types import IntArray, P2PMode
 
 MOST_IN_ORDER = 4
-"""Columns in rings whose order is told: of more there are too many."""
+"""Columns in rings whose order is always told: with more it takes time, and often tells nothing."""
 
 MOST_WEIGHED = 40
 """Rows that columns are told apart by, and bits of the numbers that racks are."""
@@ -72,14 +72,30 @@ class RackModel:
 
 
 def build_racks(
-    candidate: CandidateData, p2p: P2PMode, racks: Racks, ceiling: int, shortest: int, longest: int
+    candidate: CandidateData,
+    p2p: P2PMode,
+    racks: Racks,
+    ceiling: int,
+    shortest: int,
+    longest: int,
+    *,
+    in_order: bool = False,
+    courses: IntArray | None = None,
 ) -> RackModel:
     """
     The model of placements that cost at most the ceiling, the slowest column's period being in a range.
 
     The grid has two rows and two columns at least, and stages of a row are one.
+
+    Parameters
+    ----------
+    in_order
+        Whether the order of the columns is told even if they are many.
+    courses
+        Kind in each row, shape ``(N, P)``, of all courses that a column may take, if they are known.
     """
     P, D, _ = candidate.grid
+    in_order = in_order or D <= MOST_IN_ORDER
     costs, model = racks.costs, CpModel()
     period = racks.of_links(costs.period_arc[0])
     columns = [_add_column(model, racks, P, np.argwhere(period < NEVER).tolist()) for _ in range(D)]
@@ -101,8 +117,11 @@ def build_racks(
         add_ring(model, racks, watched, D, counts[stage], limits[watched])
         for watched, stage in enumerate(costs.watched.tolist())
     ]
-    if D <= MOST_IN_ORDER:
+    if in_order:
         _add_neighbours(model, racks, columns, rings)
+    if courses is not None:
+        for column in columns:
+            _add_course(model, column, courses)
     slowest = []
     for column in columns:
         own = model.new_int_var(0, longest, "")
@@ -126,7 +145,7 @@ def build_racks(
             for side in (0, 1)
         )
         add_flows(model, racks, D, counts[row], counts[row + 1], inside, across)
-    _add_orders(model, racks, columns, counts)
+    _add_orders(model, racks, columns, counts, in_order=in_order)
     return RackModel(model=model, cells=[column.cells for column in columns])
 
 
@@ -163,6 +182,16 @@ def _add_column(model: CpModel, racks: Racks, num_rows: int, usable: Sequence[Se
             model.add(here + there <= 1 + same)
         column.sorts.append(sorts)
     return column
+
+
+def _add_course(model: CpModel, column: _Column, courses: IntArray) -> None:
+    """A column takes one of these courses."""
+    takes = [model.new_bool_var("") for _ in courses]
+    model.add_exactly_one(takes)
+    for row, kinds in enumerate(column.kinds):
+        for kind, is_kind in enumerate(kinds):
+            these = np.flatnonzero(courses[:, row] == kind).tolist()
+            model.add(_sum([takes[one] for one in these]) == is_kind)
 
 
 def _add_period(
@@ -209,7 +238,9 @@ def _least_ends(racks: Racks, watched: int) -> int:
     return int(costs.end_node[watched].min(axis=1).sum() + costs.end_arc[watched].min(axis=(1, 2)).sum())
 
 
-def _add_orders(model: CpModel, racks: Racks, columns: Sequence[_Column], counts: Sequence[Counts]) -> None:
+def _add_orders(
+    model: CpModel, racks: Racks, columns: Sequence[_Column], counts: Sequence[Counts], *, in_order: bool
+) -> None:
     """Columns may change places, and so may racks that are equal."""
     rows = min(len(counts), MOST_WEIGHED)
 
@@ -218,7 +249,7 @@ def _add_orders(model: CpModel, racks: Racks, columns: Sequence[_Column], counts
 
     if racks.num_kinds > 1:
         pairs = list(itertools.pairwise(columns))
-        if 3 < len(columns) <= MOST_IN_ORDER:  # a ring may begin anywhere, and be gone around in both directions
+        if in_order and len(columns) > 3:  # a ring may begin anywhere, and be gone around in both directions
             pairs = [*((columns[0], other) for other in columns[1:]), (columns[1], columns[-1])]
         for before, behind in pairs:
             model.add(number(before) <= number(behind))

@@ -23,7 +23,8 @@ from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import refuting
 from pipette_opt.solver.courses.refuting import CourseRefuter
-from pipette_opt.solver.racks.search import CellRefuter, OnPlacement, RackSearch
+from pipette_opt.solver.racks.refuting import CellRefuter, OnPlacement
+from pipette_opt.solver.racks.search import RackSearch
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.types import IntArray, P2PMode

@@ -19,7 +19,8 @@ from rack_cases import (
 from pipette_opt.placed import objective_ticks
 from pipette_opt.problem import ProblemData
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.racks.search import STEP, CellRefuter, RackSearch
+from pipette_opt.solver.racks.refuting import CellRefuter
+from pipette_opt.solver.racks.search import STEP, RackSearch
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
