@@ -71,6 +71,8 @@ merge hosts, tell more.
   found are placed and annealed. With blocking sends, up to
   :data:`~pipette_opt.solver.courses.refuting.MOST_CELLS` cells, racks and kinds of each cell are asked where courses
   take too long;
+- courses in order (:mod:`~pipette_opt.solver.courses.ordering`), once neither of these raises the bound any more: the
+  rack and the kind of each cell of columns that take few courses, with neighbours that are the same in all rings;
 - patterns of classes (:mod:`~pipette_opt.solver.merged`): the joint model with classes for hosts, each in as many cells
   as it has members. Columns and the order of the rings are kept, only which host is meant is not, so this tells more
   than counts, of any candidate, but takes longer. Below the incumbent nothing is minimised where grids are large:
