@@ -164,6 +164,9 @@ def find_courses(
     """
     All courses of columns with at most a period, in placements that cost at most the ceiling.
 
+    Where slow hosts are more than columns, those with fewer than their share may leave too many for the others: these
+    are not listed.
+
     ``None`` if they are more than ``most``. One stage on a host, two rows at least, more than one micro-batch.
 
     Parameters
@@ -190,7 +193,8 @@ def find_courses(
     found = beginnings.all(most, check)
     if found is None:
         return None
-    kinds, periods, taken = found
+    left = _affordable(found[0], candidate.grid[1], racks.sizes.sum(axis=0))
+    kinds, periods, taken = (one[left] for one in found)
     here, there, extra = kinds[:, :-1], kinds[:, 1:], _extra(link)
     return Courses(
         kinds=kinds,
@@ -207,6 +211,27 @@ def find_courses(
         may_stay=link[here, there, 0] < NEVER,
         may_cross=link[here, there, 1] < NEVER,
     )
+
+
+def _affordable(kinds: IntArray, num_columns: int, sizes: IntArray) -> IntArray:
+    """
+    Courses, by number, that leave enough hosts of each kind for all other columns.
+
+    Parameters
+    ----------
+    kinds
+        Of each course and row, shape ``(N, P)``.
+    sizes
+        Hosts of each kind.
+    """
+    used = np.stack([(kinds == kind).sum(axis=1) for kind in range(len(sizes))], axis=1)
+    left = np.arange(len(kinds))
+    while len(left):
+        fits = (used[left] + (num_columns - 1) * used[left].min(axis=0) <= sizes).all(axis=1)
+        if fits.all():
+            break
+        left = left[fits]
+    return left
 
 
 def _own_hops(racks: Racks, num_rows: int) -> IntArray:

@@ -49,9 +49,13 @@ def ends(racks: Racks, kinds: tuple[int, ...]) -> list[int]:
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_courses_are_those_that_keep_period_and_ceiling(p2p: P2PMode) -> None:
-    """Every sequence of kinds is one or breaks something; period, end and longest period are by definition."""
+    """
+    Every sequence of kinds is one or breaks something; period, end and longest period are by definition.
+
+    Those that keep everything are left out only if no other one leaves hosts of all kinds for it.
+    """
     rng = np.random.default_rng(5)
-    compared = left_out = 0
+    compared = left_out = unaffordable = 0
     for number in range(120):
         variant = Variant(p2p=p2p, missing_share=0.2 * (number % 2), num_kinds=2, num_capacities=2, levels=2)
         data = random_problem(rng, [((2, 3, 4)[number % 3], 2, 1)], 8, variant, max_block=1)
@@ -65,19 +69,33 @@ def test_courses_are_those_that_keep_period_and_ceiling(p2p: P2PMode) -> None:
         assert courses is not None
         found = {tuple(kinds): one for one, kinds in enumerate(courses.kinds.tolist())}
         assert len(found) == courses.number
+        kept = {}
         for kinds in itertools.product(range(racks.num_kinds), repeat=candidate.grid[0]):
             allowed = _longest(candidate, racks, kinds, ceiling, longest)
             period = least_period(racks, p2p, kinds, None)
-            expected = allowed is not None and period <= allowed
-            assert (kinds in found) == expected
-            left_out += not expected
-            if expected:
-                one = found[kinds]
-                assert (courses.shortest[one], courses.longest[one]) == (period, allowed)
-                assert courses.ends[one].tolist() == ends(racks, kinds)
-                compared += 1
+            if allowed is not None and period <= allowed:
+                kept[kinds] = (period, allowed)
+            else:
+                left_out += 1
+        assert found.keys() <= kept.keys()
+        for kinds, (period, allowed) in kept.items():
+            if kinds not in found:
+                assert not any(_affordable(racks, kinds, other) for other in kept)
+                unaffordable += 1
+                continue
+            one = found[kinds]
+            assert (courses.shortest[one], courses.longest[one]) == (period, allowed)
+            assert courses.ends[one].tolist() == ends(racks, kinds)
+            compared += 1
     assert compared > 100
     assert left_out > 100
+    assert unaffordable > 10
+
+
+def _affordable(racks: Racks, *columns: tuple[int, ...]) -> bool:
+    """Whether there are hosts of all kinds for these columns."""
+    used = np.bincount(np.concatenate(columns), minlength=racks.num_kinds)
+    return bool((used <= racks.sizes.sum(axis=0)).all())
 
 
 def _longest(candidate: CandidateData, racks: Racks, kinds: tuple[int, ...], ceiling: int, longest: int) -> int | None:
@@ -99,7 +117,7 @@ def test_no_column_crosses_more_than_there_is_room_for(p2p: P2PMode) -> None:
     """Every choice of boundaries that are crossed, of every course: those within the period keep all rooms."""
     rng = np.random.default_rng(6)
     kept = broken = 0
-    for _ in range(80):
+    for _ in range(120):
         data = random_problem(rng, [(4, 2, 1)], 8, Variant(p2p=p2p, directed=False, levels=3), max_block=1)
         candidate = data.candidates[0]
         racks = find_racks(data, candidate, np.inf) if has_racks(candidate) else None
