@@ -13,7 +13,8 @@ from pipette_opt.placed import largest_ticks, objective_ticks, period_ticks, pla
 from pipette_opt.placement_bench.problems import balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.racks.search import RackSearch, Refuter, has_racks
+from pipette_opt.solver.racks.refuting import OnPlacement, Refuter
+from pipette_opt.solver.racks.search import RackSearch, has_racks
 from pipette_opt.solver.racks.structure import Racks, find_racks
 from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.types import P2PMode
@@ -35,6 +36,21 @@ def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int, racks:
     rate = np.where(rack[:, None] == rack[None, :], 24.0, 16.0) * np.minimum(pace[:, None], pace[None, :])
     np.fill_diagonal(rate, np.nan)
     return balanced_problem(rate, shape, p2p)
+
+
+def search_by(
+    refuter_of: Callable[[ProblemData, CandidateData, Racks, OnPlacement], Refuter],
+    data: ProblemData,
+    floor: int,
+    ceiling: int,
+    most_lost: float = np.inf,
+    on_placement: OnPlacement = lambda nodes: None,
+) -> RackSearch:
+    """The search of the only candidate, however little racks tell."""
+    candidate = data.candidates[0]
+    racks = find_racks(data, candidate, most_lost)
+    assert racks is not None
+    return RackSearch(candidate, racks, refuter_of(data, candidate, racks, on_placement), floor, ceiling)
 
 
 class Searched(Protocol):

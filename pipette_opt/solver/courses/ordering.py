@@ -7,7 +7,6 @@ from ortools.sat.python import cp_model
 from pipette_opt.solver.courses.enumeration import find_courses
 from pipette_opt.solver.courses.model import build_courses
 from pipette_opt.solver.racks.model import build_racks
-from pipette_opt.solver.racks.placements import placement
 from pipette_opt.solver.racks.refuting import PlacingRefuter, is_refuted
 from pipette_opt.solver.stoppable import TimeSlice
 
@@ -15,7 +14,7 @@ MOST_COURSES = 64
 """Courses above which the order of the columns that take them is not told."""
 
 COUNTS_SHARE = 0.1
-"""Of the time, what counting the columns of each course may take: a few periods have any."""
+"""Of the time, what is spent on counts of the columns of each course, which most periods are refuted by at once."""
 
 
 @dataclass(eq=False)
@@ -58,7 +57,4 @@ class OrderRefuter(PlacingRefuter):
             in_order=True,
             courses=courses.kinds,
         )
-        refuted = is_refuted(time_slice.solve(built.model, solver))
-        if refuted is False:
-            self.on_placement(placement(built, solver, self.racks, self.random))
-        return refuted
+        return self.refutes_cells(built, solver, time_slice)

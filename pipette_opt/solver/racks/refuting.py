@@ -8,7 +8,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from pipette_opt.problem import CandidateData, ProblemData
-from pipette_opt.solver.racks.model import build_racks
+from pipette_opt.solver.racks.model import RackModel, build_racks
 from pipette_opt.solver.racks.placements import placement
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.stoppable import TimeSlice
@@ -72,6 +72,13 @@ class PlacingRefuter:
     on_placement: OnPlacement = lambda nodes: None
     random: np.random.Generator = field(init=False, default_factory=lambda: np.random.default_rng(0))
 
+    def refutes_cells(self, built: RackModel, solver: cp_model.CpSolver, time_slice: TimeSlice) -> bool | None:
+        """Whether a model of cells has no solution; one that is found is placed."""
+        refuted = is_refuted(time_slice.solve(built.model, solver))
+        if refuted is False:
+            self.on_placement(placement(built, solver, self.racks, self.random))
+        return refuted
+
 
 class CellRefuter(PlacingRefuter):
     """By the rack and the kind of each cell."""
@@ -89,10 +96,7 @@ class CellRefuter(PlacingRefuter):
         solver = cp_model.CpSolver()
         solver.parameters.linearization_level = 0  # relaxations cost more than they tell here
         built = build_racks(self.candidate, self.data.p2p, self.racks, ceiling, shortest, longest)
-        refuted = is_refuted(time_slice.solve(built.model, solver))
-        if refuted is False:
-            self.on_placement(placement(built, solver, self.racks, self.random))
-        return refuted
+        return self.refutes_cells(built, solver, time_slice)
 
 
 def is_refuted(status: int) -> bool | None:

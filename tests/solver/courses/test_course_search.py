@@ -3,6 +3,7 @@
 import math
 import threading
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,32 +17,21 @@ from rack_cases import (
     check_no_placement_is_refuted,
     check_stops,
     in_racks,
+    search_by,
 )
 
 from pipette_opt.placed import largest_ticks, objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import refuting
 from pipette_opt.solver.courses.refuting import CourseRefuter
-from pipette_opt.solver.racks.refuting import CellRefuter, OnPlacement
-from pipette_opt.solver.racks.search import RackSearch
+from pipette_opt.solver.racks.refuting import CellRefuter
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.types import IntArray, P2PMode
 
-
-def searched(
-    data: ProblemData,
-    floor: int,
-    ceiling: int,
-    most_lost: float = np.inf,
-    on_placement: OnPlacement = lambda nodes: None,
-) -> RackSearch:
-    """The search of the only candidate, however little racks tell."""
-    candidate = data.candidates[0]
-    racks = find_racks(data, candidate, most_lost)
-    assert racks is not None
-    return RackSearch(candidate, racks, CourseRefuter(data, candidate, racks, on_placement), floor, ceiling)
+searched = partial(search_by, CourseRefuter)
+"""The search of the only candidate."""
 
 
 @pytest.mark.parametrize("limits", [(250_000, 1_000), (250_000, 0), (1, 0)], ids=["by rack", "courses", "rows"])

@@ -1,5 +1,7 @@
 """Bounds that tell the order of columns: below every enumerated optimum, above what counts tell, and kept by plans."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from instances import Variant, one_candidate_cluster
@@ -10,31 +12,19 @@ from rack_cases import (
     check_no_placement_is_refuted,
     check_stops,
     in_racks,
+    search_by,
 )
 
 from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import ProblemData
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import ordering
 from pipette_opt.solver.courses.ordering import OrderRefuter
-from pipette_opt.solver.racks.refuting import CellRefuter, OnPlacement
+from pipette_opt.solver.racks.refuting import CellRefuter
 from pipette_opt.solver.racks.search import RackSearch
-from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.types import IntArray, P2PMode
 
-
-def searched(
-    data: ProblemData,
-    floor: int,
-    ceiling: int,
-    most_lost: float = np.inf,
-    on_placement: OnPlacement = lambda nodes: None,
-) -> RackSearch:
-    """The search of the only candidate, however little racks tell."""
-    candidate = data.candidates[0]
-    racks = find_racks(data, candidate, most_lost)
-    assert racks is not None
-    return RackSearch(candidate, racks, OrderRefuter(data, candidate, racks, on_placement), floor, ceiling)
+searched = partial(search_by, OrderRefuter)
+"""The search of the only candidate."""
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rack_cases import (
     check_no_placement_is_refuted,
     check_stops,
     in_racks,
+    search_by,
 )
 
 from pipette_opt.placed import objective_ticks
@@ -27,13 +29,8 @@ from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice
 from pipette_opt.types import IntArray, P2PMode
 
-
-def searched(data: ProblemData, floor: int, ceiling: int, most_lost: float = np.inf) -> RackSearch:
-    """The search of the only candidate, however little racks tell."""
-    racks = find_racks(data, data.candidates[0], most_lost)
-    assert racks is not None
-    refuter = CellRefuter(data, data.candidates[0], racks)
-    return RackSearch(data.candidates[0], racks, refuter, floor, ceiling)
+searched = partial(search_by, CellRefuter)
+"""The search of the only candidate."""
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
