@@ -1,19 +1,51 @@
 """
 First placements of many hosts: neighbours in the network fill whole columns, or whole rows, and slow hosts the last.
 
-Which hosts are neighbours (in a rack, in a building) is read from the links: each is divided by what is usual for its
-two hosts, and the hosts are split in halves along the direction in which the rest differs most, again and again. The
-last rows are the best place for slow hosts, as a late row's reduction has the most time; there they alternate with
-others, so that no link has two of them.
+Which hosts are neighbours (in a rack, in a building) is read from the links: each is divided by what is usual for the
+slower of its two hosts, and the hosts are joined to groups, nearest first. Where groups come apart most, they are
+taken as racks: each fills as many rows, or columns, as it can. The last rows are the best place for slow hosts, as a
+late row's reduction has the most time; there they alternate with others, so that no link has two of them, and stay away
+from where another rack begins, so that none of their links crosses.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.types import FloatArray, IntArray
+from pipette_opt.types import FloatArray, IntArray, P2PMode
 
-POWER_STEPS = 30
-"""Steps of the power iteration that finds a direction."""
+APART = 1.03
+"""How much farther apart groups must be than what is joined within them, to be racks."""
+
+ALIKE, SLOW = 1.04, 1.1
+"""Usual cost over another's up to which hosts are as good as each other; over the median's, from which one is slow."""
+
+EVERY: dict[P2PMode, int] = {"blocking": 2, "async": 3}
+"""
+How far apart slow hosts of a column are. The period of blocking sends knows a host and its two links, so that every
+other host may be slow; asynchronous ones take the mean over a run, which is no longer than that of one slow host alone
+if there are two others between.
+"""
+
+
+class _Neighbours(NamedTuple):
+    """
+    Who is near whom.
+
+    Attributes
+    ----------
+    usual
+        What links of each host usually cost, shape ``(num_nodes,)``.
+    rack
+        Group of each host, from 0.
+    place
+        Of each host in an order in which neighbours are near each other.
+    """
+
+    usual: FloatArray
+    rack: IntArray
+    place: IntArray
 
 
 def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]:
@@ -24,62 +56,102 @@ def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]
     """
     P, D, _ = candidate.grid
     links = candidate.ring_ticks[0] if D > 1 else candidate.p2p_ticks
-    cost = np.where(links < UNUSABLE_TICKS, links, np.nan)
-    usable = ~np.isnan(cost).all(axis=1)
-    if not usable.all() or not cost.size:
+    cost = np.where(links < UNUSABLE_TICKS, np.maximum(links, 1), np.nan)
+    if len(cost) < 2 or np.isnan(cost).all(axis=1).any():
         return []
-    usual = np.nanmedian(cost, axis=1)
-    cost = np.where(np.isnan(cost), np.nanmax(cost), cost)
-    by_speed = np.argsort(usual, kind="stable")
-    used, spare = np.sort(by_speed[: P * D]), by_speed[P * D :]
-    relative = cost / np.sqrt(usual[:, None] * usual[None, :])
-    np.fill_diagonal(relative, relative.min())
-    order = _neighbours(relative[np.ix_(used, used)], used, min(P, D))
+    neighbours = _neighbours(cost)
+    every = EVERY[data.p2p]
     starts: dict[bytes, IntArray] = {}
     for columns in (True, False):
+        order, spare = _chosen(neighbours, P * D, P if columns else D, slow_last=not columns)
         for parts in _part_counts(D if columns else P):
-            nodes = np.concatenate([_filled(order, usual, P, D, parts, columns=columns), spare])
+            grid = _filled(order, neighbours.usual, P, D, parts, columns=columns, every=every)
+            nodes = np.concatenate([grid.ravel(), spare])
             starts.setdefault(nodes.tobytes(), nodes)
     return list(starts.values())
 
 
 def _part_counts(number: int) -> list[int]:
     """Into how many bands of columns or rows the grid is cut."""
-    return [parts for parts in (1, 2, 4, 8, number) if number % parts == 0 and parts <= number]
+    return [parts for parts in (1, 2, 4, 8) if number % parts == 0]
 
 
-def _neighbours(relative: FloatArray, hosts: IntArray, smallest: int) -> IntArray:
-    """The hosts in an order in which neighbours are near each other."""
-    number = len(hosts)
-    if number <= smallest or number < 4:
-        return hosts
-    rest = relative - relative.mean(axis=0)[None, :] - relative.mean(axis=1)[:, None] + relative.mean()
-    near = -0.5 * (rest + rest.T)
-    shift = float(np.abs(near).sum(axis=1).max())  # makes the largest eigenvalue the one that is found
-    direction = np.cos(np.arange(number, dtype=np.float64) * 1.7)
-    for _ in range(POWER_STEPS):
-        direction = near @ direction + 0.02 * shift * direction
-        direction -= direction.mean()
-        size = float(np.linalg.norm(direction))
-        if size == 0.0:
-            return hosts
-        direction /= size
-    ranked = np.argsort(direction, kind="stable")
-    half = number // 2
-    parts = (ranked[:half], ranked[half:])
-    return np.concatenate([_neighbours(relative[np.ix_(part, part)], hosts[part], smallest) for part in parts])
+def _neighbours(cost: FloatArray) -> _Neighbours:
+    """By average linkage; cost of links, NaN where there is none, shape ``(num_nodes, num_nodes)``."""
+    from scipy.cluster.hierarchy import average, leaves_list
+    from scipy.spatial.distance import squareform
+
+    usual = np.nanmedian(cost, axis=1)
+    relative = np.where(np.isnan(cost), np.nanmax(cost), cost) / np.maximum(usual[:, None], usual[None, :])
+    relative = 0.5 * (relative + relative.T)
+    np.fill_diagonal(relative, 0.0)
+    joins = average(squareform(relative, checks=False))
+    return _Neighbours(usual=usual, rack=_racks(joins), place=np.argsort(leaves_list(joins)))
 
 
-def _filled(order: IntArray, usual: FloatArray, P: int, D: int, parts: int, *, columns: bool) -> IntArray:
-    """Bands of columns, or of rows, take consecutive hosts; in each the slowest come last, apart from each other."""
+def _racks(joins: FloatArray) -> IntArray:
+    """Group of each host where the next join is the farthest one compared to the last; 0 of all if none is."""
+    from scipy.cluster.hierarchy import fcluster
+
+    number = len(joins) + 1
+    counts = np.arange(2, number // 4 + 1)
+    if not len(counts):
+        return np.zeros(number, dtype=np.int64)
+    farther = joins[number - counts, 2] / joins[number - counts - 1, 2]
+    best = int(np.argmax(farther))
+    if farther[best] < APART:
+        return np.zeros(number, dtype=np.int64)
+    return np.asarray(fcluster(joins, int(counts[best]), "maxclust"), dtype=np.int64) - 1
+
+
+def _chosen(neighbours: _Neighbours, number: int, unit: int, *, slow_last: bool) -> tuple[IntArray, IntArray]:
+    """
+    So many hosts in order, racks in whole units as far as they go, and the others; the fastest unless all alike.
+
+    What is left of racks comes behind them. These are beside their neighbours, or, if asked for, in order of speed.
+    """
+    usual, place = neighbours.usual, neighbours.place
+    by_speed = np.argsort(usual, kind="stable")
+    last = usual[by_speed[number - 1]]
+    able = by_speed[usual[by_speed] <= ALIKE * last]
+    if usual[by_speed[0]] * ALIKE < last:
+        able = by_speed[:number]
+    racks = [able[neighbours.rack[able] == rack] for rack in np.unique(neighbours.rack[able])]
+    whole, rest, free = [], [], number
+    for rack in sorted(racks, key=len, reverse=True):
+        size = min(len(rack), free) // unit * unit
+        whole.append(rack[:size])
+        rest.append(rack[size:])
+        free -= size
+    rest.sort(key=len, reverse=True)
+    left = np.concatenate(rest)[:free]
+    first = usual if slow_last else place
+    parts = sorted((part for part in whole if len(part)), key=lambda part: float(first[part].mean()))
+    order = np.concatenate([part[np.argsort(place[part])] for part in (*parts, left)])
+    return order, np.setdiff1d(np.arange(len(usual)), order)
+
+
+def _filled(order: IntArray, usual: FloatArray, P: int, D: int, parts: int, *, columns: bool, every: int) -> IntArray:
+    """Bands of columns, or of rows, take consecutive hosts; in each the slow ones come last, apart from each other."""
     grid = np.empty((P, D), dtype=np.int64)
     size = (D if columns else P) // parts
+    is_slow = usual > SLOW * np.median(usual)
     for part in range(parts):
         band = grid[:, part * size : (part + 1) * size] if columns else grid[part * size : (part + 1) * size]
         hosts = order[part * band.size : (part + 1) * band.size]
+        slow, others = hosts[is_slow[hosts]], hosts[~is_slow[hosts]]
         rows, cols = np.divmod(np.arange(band.size), band.shape[1])
-        alternate = (rows + cols) % 2 == 0
-        cells = np.lexsort((cols, -rows, ~alternate))  # every other cell from the last row up, then those between
-        slowest_first = np.argsort(-usual[hosts], kind="stable")
-        band[rows[cells], cols[cells]] = hosts[slowest_first]
-    return grid.ravel()
+        if columns and parts > 1:
+            crosses = (cols == 0) | (cols == band.shape[1] - 1)
+        else:
+            crosses = ((part > 0) & (rows == 0)) | ((part + 1 < parts) & (rows == band.shape[0] - 1))
+            crosses |= (cols == D - 1) & (D % every > 0)  # its ring's next host is the first
+        alternates = (rows + cols) % every == 0
+        last = np.lexsort((cols, -rows, crosses, ~alternates))[: len(slow)]
+        band[rows[last], cols[last]] = slow[np.argsort(-usual[slow], kind="stable")]
+        free = np.ones(band.size, dtype=bool)
+        free[last] = False
+        along = np.lexsort((rows, cols) if columns else (cols, rows))
+        along = along[free[along]]
+        band[rows[along], cols[along]] = others
+    return grid
