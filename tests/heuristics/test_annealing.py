@@ -130,6 +130,23 @@ def test_params_are_checked(changes: dict, field: str) -> None:
         replace(PARAMS, **changes)
 
 
+def test_a_long_limit_does_not_delay_what_a_short_one_finds() -> None:
+    """On large grids no restart is much longer than all before it, so that whoever stops early has what they found."""
+    data = one_candidate_cluster(np.random.default_rng(0), "tree", (16, 16, 1))
+    load_replicas(data)
+    best = {}
+    for limit_s in (1.5, 1000.0):
+        stop, found = threading.Event(), []
+        timer = threading.Timer(1.5, stop.set)
+        timer.start()
+        result = anneal(data, AnnealingParams(time_limit_s=limit_s), stop=stop, offer=found.append)
+        timer.cancel()
+        assert result.solution is not None
+        assert len(found) > 2
+        best[limit_s] = result.solution.objective_ticks
+    assert best[1000.0] < 1.01 * best[1.5]
+
+
 def test_refining_never_worsens() -> None:
     """A given placement is annealed coolly: the result is as good at least; broken rules give nothing."""
     data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
