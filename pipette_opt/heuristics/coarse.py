@@ -60,20 +60,21 @@ def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]
     if len(cost) < 2 or np.isnan(cost).all(axis=1).any():
         return []
     neighbours = _neighbours(cost)
-    every = EVERY[data.p2p]
     starts: dict[bytes, IntArray] = {}
     for columns in (True, False):
-        order, spare = _chosen(neighbours, P * D, P if columns else D, slow_last=not columns)
-        for parts in _part_counts(D if columns else P):
-            grid = _filled(order, neighbours.usual, P, D, parts, columns=columns, every=every)
-            nodes = np.concatenate([grid.ravel(), spare])
+        chosen = _chosen(neighbours, P * D, P if columns else D, slow_last=not columns)
+        for bands in _bands(D if columns else P, chosen.units):
+            grid = _filled(chosen.order, neighbours.usual, (P, D), bands, columns=columns, every=EVERY[data.p2p])
+            nodes = np.concatenate([grid.ravel(), chosen.spare])
             starts.setdefault(nodes.tobytes(), nodes)
     return list(starts.values())
 
 
-def _part_counts(number: int) -> list[int]:
-    """Into how many bands of columns or rows the grid is cut."""
-    return [parts for parts in (1, 2, 4, 8) if number % parts == 0]
+def _bands(number: int, units: list[int]) -> list[list[int]]:
+    """How many columns or rows are in each band: equal ones, or those of racks that have so many, and the rest."""
+    equal = [[number // parts] * parts for parts in (1, 2, 4, 8) if number % parts == 0]
+    rest = number - sum(units)
+    return [*equal, [*units, rest] if rest else units]
 
 
 def _neighbours(cost: FloatArray) -> _Neighbours:
@@ -104,11 +105,26 @@ def _racks(joins: FloatArray) -> IntArray:
     return np.asarray(fcluster(joins, int(counts[best]), "maxclust"), dtype=np.int64) - 1
 
 
-def _chosen(neighbours: _Neighbours, number: int, unit: int, *, slow_last: bool) -> tuple[IntArray, IntArray]:
+class _Chosen(NamedTuple):
     """
-    So many hosts in order, racks in whole units as far as they go, and the others; the fastest unless all alike.
+    The hosts of the grid, racks in whole units (rows or columns) first, and the others.
 
-    What is left of racks comes behind them. These are beside their neighbours, or, if asked for, in order of speed.
+    Attributes
+    ----------
+    units
+        How many units each rack has, in that order.
+    """
+
+    order: IntArray
+    units: list[int]
+    spare: IntArray
+
+
+def _chosen(neighbours: _Neighbours, number: int, unit: int, *, slow_last: bool) -> _Chosen:
+    """
+    So many hosts, racks in whole units as far as they go; the fastest unless all are alike.
+
+    Racks are beside their neighbours, or, if asked for, in order of speed.
     """
     usual, place = neighbours.usual, neighbours.place
     by_speed = np.argsort(usual, kind="stable")
@@ -123,35 +139,38 @@ def _chosen(neighbours: _Neighbours, number: int, unit: int, *, slow_last: bool)
         whole.append(rack[:size])
         rest.append(rack[size:])
         free -= size
-    rest.sort(key=len, reverse=True)
-    left = np.concatenate(rest)[:free]
     first = usual if slow_last else place
-    parts = sorted((part for part in whole if len(part)), key=lambda part: float(first[part].mean()))
-    order = np.concatenate([part[np.argsort(place[part])] for part in (*parts, left)])
-    return order, np.setdiff1d(np.arange(len(usual)), order)
+    whole = sorted((part for part in whole if len(part)), key=lambda part: float(first[part].mean()))
+    left = np.concatenate(sorted(rest, key=len, reverse=True))[:free]
+    order = np.concatenate([part[np.argsort(place[part])] for part in (*whole, left)])
+    spare = np.setdiff1d(np.arange(len(usual)), order)
+    return _Chosen(order=order, units=[len(part) // unit for part in whole], spare=spare)
 
 
-def _filled(order: IntArray, usual: FloatArray, P: int, D: int, parts: int, *, columns: bool, every: int) -> IntArray:
+def _filled(
+    order: IntArray, usual: FloatArray, shape: tuple[int, int], bands: list[int], *, columns: bool, every: int
+) -> IntArray:
     """Bands of columns, or of rows, take consecutive hosts; in each the slow ones come last, apart from each other."""
-    grid = np.empty((P, D), dtype=np.int64)
-    size = (D if columns else P) // parts
+    P, D = shape
+    grid = np.empty(shape, dtype=np.int64)
     is_slow = usual > SLOW * np.median(usual)
-    for part in range(parts):
-        band = grid[:, part * size : (part + 1) * size] if columns else grid[part * size : (part + 1) * size]
-        hosts = order[part * band.size : (part + 1) * band.size]
+    begin = at = 0
+    for size in bands:
+        rows, cols = np.indices((P, size) if columns else (size, D)).reshape(2, -1)
+        rows, cols = (rows, cols + begin) if columns else (rows + begin, cols)
+        hosts = order[at : at + len(rows)]
         slow, others = hosts[is_slow[hosts]], hosts[~is_slow[hosts]]
-        rows, cols = np.divmod(np.arange(band.size), band.shape[1])
-        if columns and parts > 1:
-            crosses = (cols == 0) | (cols == band.shape[1] - 1)
-        else:
-            crosses = ((part > 0) & (rows == 0)) | ((part + 1 < parts) & (rows == band.shape[0] - 1))
-            crosses |= (cols == D - 1) & (D % every > 0)  # its ring's next host is the first
-        alternates = (rows + cols) % every == 0
-        last = np.lexsort((cols, -rows, crosses, ~alternates))[: len(slow)]
-        band[rows[last], cols[last]] = slow[np.argsort(-usual[slow], kind="stable")]
-        free = np.ones(band.size, dtype=bool)
-        free[last] = False
+        lines, number = (cols, D) if columns else (rows, P)
+        crosses = np.zeros(len(rows), dtype=bool)
+        if size < number:  # rings go round, columns do not
+            crosses |= (lines == begin) & (columns | (begin > 0))
+            crosses |= (lines == begin + size - 1) & (columns | (begin + size < number))
+        if not columns or size == D:
+            crosses |= (cols == D - 1) & (D % every > 0)  # next in its ring is the first
+        last = np.lexsort((cols, -rows, crosses, (rows + cols) % every > 0))[: len(slow)]
+        grid[rows[last], cols[last]] = slow[np.argsort(-usual[slow], kind="stable")]
         along = np.lexsort((rows, cols) if columns else (cols, rows))
-        along = along[free[along]]
-        band[rows[along], cols[along]] = others
+        along = along[~np.isin(along, last)]
+        grid[rows[along], cols[along]] = others
+        begin, at = begin + size, at + len(rows)
     return grid

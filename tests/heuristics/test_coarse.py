@@ -70,10 +70,13 @@ def test_far_better_than_random_on_racks() -> None:
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("across", [1.1, 1.2, 2.0])
-def test_slow_hosts_are_apart_and_inside_their_racks(p2p: P2PMode, across: float) -> None:
+@pytest.mark.parametrize(("sizes", "few"), [([144] * 4, [10, 14, 12, 16]), ([240, 192, 144], [20, 14, 10])])
+def test_slow_hosts_are_apart_and_inside_their_racks(
+    p2p: P2PMode, across: float, sizes: list[int], few: list[int]
+) -> None:
     """In one start every column is in one rack; no link of it or of a ring costs what two slow hosts, or racks, do."""
     P, D = 24, 24
-    data, rack, is_slow = in_racks((P, D, 1), [144] * 4, [10, 14, 12, 16], across=across, p2p=p2p)
+    data, rack, is_slow = in_racks((P, D, 1), sizes, few, across=across, p2p=p2p)
     grids = [nodes[: P * D].reshape(P, D) for nodes in coarse_starts(data, data.candidates[0])]
     assert any(_is_apart(grid, rack, is_slow, EVERY[p2p]) for grid in grids)
 
