@@ -4,6 +4,7 @@ Solver and annealing together: placements are looked for while bounds are proven
 On this machine one thread anneals from the beginning to the end, as annealing alone would with the same seed; it shares
 the processor with the proof, so that it may get less far. The others anneal first, with other seeds, and then prove;
 what the proof promises to be good they refine by annealing. With few hosts all threads anneal first and then prove.
+Whatever ends a run that leaves a gap, all threads then polish the incumbent for a moment.
 Over a backend of processes the same is done in rounds of independent pieces: the open candidates of one grid shape to
 prove, or a restart of the annealing with a seed of its own.
 """
@@ -35,6 +36,12 @@ FIRST_MOVES = 200_000
 
 REFINED_S, REFINED_SHARE = 1.0, 0.02
 """Seconds that a placement of the proof is refined at most, and the share of the time left."""
+
+POLISHED_S, POLISHED_SHARE = 0.5, 0.1
+"""Seconds that the incumbent is annealed at the end at most, and share of the time that has passed."""
+
+POLISHED_FACTORS = (0.01, 0.1)
+"""Temperature factors then, of the threads in turn: mostly what is left is which of like hosts is where."""
 
 SMALL_CELLS = 20
 """Up to so many cells no thread anneals beside the proof: that is what takes time there."""
@@ -221,14 +228,17 @@ def _prove(
 
     def refined(solution: Solution) -> Solution | None:
         left = params.time_limit_s - (time.perf_counter() - started)
-        rate = MOVES_PER_S * min(1.0, 128 / data.candidates[solution.candidate].num_cells)
-        moves = int(rate * min(REFINED_S, REFINED_SHARE * left))
+        moves = _moves_in(data, solution, min(REFINED_S, REFINED_SHARE * left))
         return refine(data, solution, moves=moves, seed=params.seed, stop=stop) if moves > 0 else None
+
+    def polished(solution: Solution) -> list[Solution]:
+        seconds = min(POLISHED_S, POLISHED_SHARE * (time.perf_counter() - started))
+        return _polished(data, solution, _moves_in(data, solution, seconds), params)
 
     result = solve(
         data,
         SolverParams(
-            time_limit_s=max(0.1, params.time_limit_s - passed),
+            time_limit_s=max(0.1, params.time_limit_s - passed - min(POLISHED_S, POLISHED_SHARE * params.time_limit_s)),
             gap_limit=params.gap_limit,
             workers=params.workers,
             seed=params.seed,
@@ -239,8 +249,25 @@ def _prove(
         stop=stop,
         improve=None if annealer is None else annealer.hand_over,
         refine=refined,
+        polish=None if params.deterministic else polished,
     )
     return replace(result, wall_time_s=time.perf_counter() - started)
+
+
+def _polished(data: ProblemData, solution: Solution, moves: int, params: SearchParams) -> list[Solution]:
+    """What annealing makes of a solution in so many moves of each thread."""
+
+    def one(number: int) -> Solution | None:
+        factor = POLISHED_FACTORS[number % len(POLISHED_FACTORS)]
+        return refine(data, solution, moves=moves, seed=params.seed + SEED_STEP * number, factor=factor)
+
+    with ThreadPoolExecutor(params.workers) as pool:
+        return [better for better in pool.map(one, range(params.workers)) if better is not None]
+
+
+def _moves_in(data: ProblemData, solution: Solution, seconds: float) -> int:
+    """What annealing makes of a solution's grid in so many seconds, about."""
+    return int(MOVES_PER_S * min(1.0, 128 / data.candidates[solution.candidate].num_cells) * seconds)
 
 
 def _solutions(results: Sequence[Result]) -> list[Solution]:

@@ -16,6 +16,7 @@ from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_repli
 from pipette_opt.placed import objective_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.search import SearchParams, search
+from pipette_opt.solution import Solution
 
 
 def several_shapes() -> tuple[ProblemData, int]:
@@ -126,6 +127,23 @@ def test_it_is_not_worse_than_annealing_alone(cluster: str) -> None:
     assert alone is not None
     assert found is not None
     assert found.objective_ticks <= alone.objective_ticks
+
+
+def test_the_plan_is_polished_when_a_run_is_stopped() -> None:
+    """Without any annealing before, what is known becomes better in a short time."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (8, 4, 1))
+    search(data, SearchParams(time_limit_s=0.1))  # loads the kernels
+    known = Solution(candidate=0, nodes=np.random.default_rng(1).permutation(32).reshape(8, 4, 1), objective_ticks=0)
+    before = objective_ticks(data, data.candidates[0], known.nodes)
+    stop = threading.Event()
+    stop.set()
+    params = SearchParams(time_limit_s=60.0, workers=1, first_s=0.0)
+    started = time.perf_counter()
+    result = search(data, params, known=[known], stop=stop)
+    assert time.perf_counter() - started < 5.0
+    assert result.solution is not None
+    assert result.solution.objective_ticks < before
+    assert result.solution.objective_ticks == objective_ticks(data, data.candidates[0], result.solution.nodes)
 
 
 def test_an_error_of_the_annealing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,9 @@ SHARED_MOVES = 100_000
 TEMPERED_MOVES, MOST_TEMPERED_MOVES = 200_000, 2_000_000
 """Instead of restarts of so many moves replicas go on, in turns of at most so many, unless the grid is large."""
 
+REFINED_FACTOR = 0.3
+"""Temperature factor with which a given placement is refined."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnealingParams:
@@ -218,9 +221,22 @@ def load_replicas(data: ProblemData) -> None:
 
 
 def refine(
-    data: ProblemData, solution: Solution, *, moves: int, seed: int = 0, stop: threading.Event | None = None
+    data: ProblemData,
+    solution: Solution,
+    *,
+    moves: int,
+    seed: int = 0,
+    factor: float = REFINED_FACTOR,
+    stop: threading.Event | None = None,
 ) -> Solution | None:
-    """The best placement near a given one; ``None`` if it breaks a rule, or the fast kernel does not know the form."""
+    """
+    The best placement near a given one; ``None`` if it breaks a rule, or the fast kernel does not know the form.
+
+    Parameters
+    ----------
+    factor
+        Of the temperatures, to those of a restart: what is good already wants a small one.
+    """
     index = solution.candidate
     bound, params = optimistic_ticks(data, data.candidates[index]), AnnealingParams(seed=seed)
     search = CandidateSearch(data, index, bound, seed=seed, hot=params.hot, cold=params.cold)
@@ -228,7 +244,7 @@ def refine(
     nodes = np.concatenate([solution.nodes.ravel(), rest])
     if search.simple is None or len(nodes) != data.num_nodes or not kernels.fits(search.tables, nodes):
         return None
-    search.refine(nodes, moves, lambda: stop is not None and stop.is_set())
+    search.refine(nodes, moves, factor, lambda: stop is not None and stop.is_set())
     return checked_solution(data, index, search.cells())
 
 

@@ -33,6 +33,10 @@ Improve = Callable[[Callable[[Solution], None], threading.Event], None]
 """Looks for solutions in a thread of its own, hands each to the first argument, and ends when the event is set."""
 
 
+Polish = Callable[[Solution], Sequence[Solution]]
+"""What annealing makes of a placement, soon."""
+
+
 def solve(
     data: ProblemData,
     params: SolverParams,
@@ -41,6 +45,7 @@ def solve(
     stop: threading.Event | None = None,
     improve: Improve | None = None,
     refine: Refine | None = None,
+    polish: Polish | None = None,
 ) -> Result:
     """
     Choose one candidate and place it, with a bound over all candidates.
@@ -66,6 +71,8 @@ def solve(
         proven. What it finds depends on the timing of threads.
     refine
         Given what the counts of classes promise to be good, gives back what it makes of it; called from one thread.
+    polish
+        Given the incumbent at the end, if a gap stays, gives back what may be better.
 
     Returns
     -------
@@ -88,7 +95,20 @@ def solve(
             Modelling(known),
         )
         _work(known, engines)
+    if polish is not None:
+        _polish(known, polish)
     return known.result()
+
+
+def _polish(known: Known, polish: Polish) -> None:
+    """Offer what comes of the incumbent, if a gap stays; an interrupt from the keyboard ends that, too."""
+    if known.incumbent is None or known.lower >= known.upper:
+        return
+    try:
+        for solution in polish(known.incumbent):
+            known.offer(solution)
+    except KeyboardInterrupt:
+        known.stop.set()
 
 
 @contextmanager

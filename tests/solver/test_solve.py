@@ -195,6 +195,34 @@ def test_stop_event_ends_the_search() -> None:
     assert result.lower_bound_ticks > 0
 
 
+def test_what_comes_of_the_incumbent_at_the_end_is_offered() -> None:
+    """Only if a gap stays; what breaks a rule is ignored, and an interrupt meanwhile loses nothing."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (4, 4, 1))
+    worse = Solution(candidate=0, nodes=np.arange(16).reshape(4, 4, 1), objective_ticks=0)
+    best = solve(data, PARAMS).solution
+    assert best is not None
+    given: list[Solution] = []
+
+    def polish(solution: Solution) -> list[Solution]:
+        given.append(solution)
+        return [replace(worse, nodes=np.zeros((4, 4, 1), dtype=np.int64)), best, worse]
+
+    short = replace(PARAMS, time_limit_s=0.0)
+    result = solve(data, short, hint=[worse], polish=polish)
+    assert [one.nodes.tolist() for one in given] == [worse.nodes.tolist()]
+    assert result.solution is not None
+    assert result.solution.objective_ticks == best.objective_ticks
+    assert solve(data, PARAMS, polish=polish).status == "OPTIMAL"
+    assert len(given) == 1
+
+    def interrupted(solution: Solution) -> list[Solution]:
+        raise KeyboardInterrupt
+
+    result = solve(data, short, hint=[best], polish=interrupted)
+    assert result.solution is not None
+    assert result.solution.objective_ticks == best.objective_ticks
+
+
 def test_what_is_proven_elsewhere_ends_a_model() -> None:
     """A batch that a search closes meanwhile is not modelled for the rest of its slice of an hour."""
     known = Known(hard(), replace(PARAMS, time_limit_s=7200.0, first_slice_s=3600.0), None, threading.Event())
