@@ -4,8 +4,8 @@ First placements of many hosts: neighbours in the network fill whole columns, or
 Which hosts are neighbours (in a rack, in a building) is read from the links: each is divided by what is usual for the
 slower of its two hosts, and the hosts are joined to groups, nearest first. Where groups come apart most, they are
 taken as racks: each fills as many rows, or columns, as it can. The last rows are the best place for slow hosts, as a
-late row's reduction has the most time; there they alternate with others, so that no link has two of them, and stay away
-from where another rack begins, so that none of their links crosses.
+late row's reduction has the most time; there others are between them, so that no link has two of them, and they stay
+away from where another rack begins, so that none of their links crosses.
 """
 
 from typing import NamedTuple
@@ -24,8 +24,8 @@ ALIKE, SLOW = 1.04, 1.1
 EVERY: dict[P2PMode, int] = {"blocking": 2, "async": 3}
 """
 How far apart slow hosts of a column are. The period of blocking sends knows a host and its two links, so that every
-other host may be slow; asynchronous ones take the mean over a run, which is no longer than that of one slow host alone
-if there are two others between.
+other host may be slow; asynchronous ones take the mean over a run of hosts, whose links would then all be slow: with
+two others between, a third of them are not. Farther apart was no better, as slow hosts are then in earlier rows.
 """
 
 
