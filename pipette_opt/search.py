@@ -194,7 +194,7 @@ def _on_threads(
     small = all(candidate.num_cells <= SMALL_CELLS for candidate in data.candidates)
     if small or params.workers < 2 or params.deterministic or params.time_limit_s <= 0:
         return _prove(data, params, known, on_progress, stop, None)
-    annealer = _Annealer(data, AnnealingParams(time_limit_s=params.time_limit_s, seed=params.seed), known)
+    annealer = _Annealer(data, AnnealingParams(time_limit_s=_unpolished_s(params), seed=params.seed), known)
     try:
         return _prove(data, params, known, on_progress, stop, annealer)
     finally:
@@ -232,13 +232,13 @@ def _prove(
         return refine(data, solution, moves=moves, seed=params.seed, stop=stop) if moves > 0 else None
 
     def polished(solution: Solution) -> list[Solution]:
-        seconds = min(POLISHED_S, POLISHED_SHARE * (time.perf_counter() - started))
+        seconds = _polishing_s(time.perf_counter() - started)
         return _polished(data, solution, _moves_in(data, solution, seconds), params)
 
     result = solve(
         data,
         SolverParams(
-            time_limit_s=max(0.1, params.time_limit_s - passed - min(POLISHED_S, POLISHED_SHARE * params.time_limit_s)),
+            time_limit_s=max(0.1, _unpolished_s(params) - passed),
             gap_limit=params.gap_limit,
             workers=params.workers,
             seed=params.seed,
@@ -252,6 +252,16 @@ def _prove(
         polish=None if params.deterministic else polished,
     )
     return replace(result, wall_time_s=time.perf_counter() - started)
+
+
+def _polishing_s(seconds: float) -> float:
+    """How long the incumbent is polished at the end of a run of so many seconds."""
+    return min(POLISHED_S, POLISHED_SHARE * seconds)
+
+
+def _unpolished_s(params: SearchParams) -> float:
+    """The time limit without what polishing may take."""
+    return params.time_limit_s - _polishing_s(params.time_limit_s)
 
 
 def _polished(data: ProblemData, solution: Solution, moves: int, params: SearchParams) -> list[Solution]:

@@ -77,9 +77,9 @@ class AnnealingParams:
             raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
 
 
-LONG_SHARE, PASSED_SHARE, LEAST_LONG_MOVES = 1 / 3, 1 / 2, 100_000
-"""Of the time left and of the time passed at most, for a restart of a large grid that is alone: a long one finds what
-several short ones do not, but whoever stops early should have something, too. Moves that one has anyway."""
+LONG_SHARE, LEAST_LONG_MOVES = 1 / 2, 100_000
+"""Moves of a restart of a large grid that is alone, as share of all before it, and at least: a long one finds what
+several short ones do not, but whoever stops early should have something, too."""
 
 
 class _Shapes:
@@ -145,14 +145,6 @@ class _Budget:
         if self.moves_left is not None and self.moves_left <= 0:
             return True
         return self.ends is not None and time.perf_counter() >= self.ends
-
-    def long_restart(self, search: CandidateSearch, moves: int) -> int:
-        """Moves of a restart that takes its share of the time passed or left; ``moves`` without a limit."""
-        if self.ends is None:
-            return moves
-        now = time.perf_counter()
-        seconds = min(PASSED_SHARE * (now - self.started), LONG_SHARE * max(0.0, self.ends - now))
-        return max(int(seconds * search.moves_per_s), min(moves, LEAST_LONG_MOVES))
 
     def take(self, moves: int, moves_per_s: float = np.inf) -> int:
         """As many of ``moves`` as are left, at this speed."""
@@ -290,7 +282,9 @@ def _run_tuned(
 def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: bool) -> None:
     """A restart, or some moves of the replicas; once, when a turn is long enough for it, all coarse starts."""
     if search.simple is None or search.is_large:
-        turn = budget.take(budget.long_restart(search, moves) if alone else moves, search.moves_per_s)
+        if alone:
+            moves = max(min(moves, LEAST_LONG_MOVES), int(LONG_SHARE * search.moves))
+        turn = budget.take(moves, search.moves_per_s)
         if search.starts and turn >= search.settling_moves:
             search.settle(turn, lambda: budget.is_over)
         else:

@@ -19,7 +19,10 @@ from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.types import IntArray
 
 CHUNK_S = 0.2
-"""Seconds of annealing after which time and stop are looked at, about."""
+"""Seconds of replicas after which time and stop are looked at, about."""
+
+CHUNK_MOVES = 16 * swaps.REBUILD
+"""Moves of a restart after which they are; always as many, as random numbers are drawn when a chunk begins."""
 
 MAX_CHUNK_MOVES = 1_000_000
 """Moves of a restart of the general kernel at most, which cannot be stopped meanwhile."""
@@ -79,7 +82,7 @@ class CandidateSearch:
         self.best: int = UNUSABLE_TICKS
         self.temperature, self.energy = 1.0, 0
         self.replicas: _Replicas | None = None
-        self.restarts, self.moves_per_s = 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
+        self.restarts, self.moves, self.moves_per_s = 0, 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
         cells = data.candidates[index].num_cells
         self.is_large = cells >= LARGE_CELLS
         self.starts: list[IntArray] = []
@@ -184,11 +187,11 @@ class CandidateSearch:
 
     def _anneal_grid(self, moves: int, hot: float, cold: float, softness: float, is_over: Callable[[], bool]) -> int:
         """In parts, so that it can be stopped; returns how many moves were made."""
-        chunk = max(1, int(CHUNK_S * self.moves_per_s) // swaps.REBUILD) * swaps.REBUILD
-        for begin in range(0, moves, chunk):
+        for begin in range(0, moves, CHUNK_MOVES):
             if begin and is_over():
+                self.moves += begin
                 return begin
-            end = min(begin + chunk, moves)
+            end = min(begin + CHUNK_MOVES, moves)
             self.best = int(
                 swaps.anneal_grid(
                     self.simple,
@@ -206,6 +209,7 @@ class CandidateSearch:
                     self.archived,
                 )
             )
+        self.moves += moves
         return moves
 
     def proceed(self, moves: int) -> None:

@@ -1,6 +1,7 @@
 """Annealing: valid answers, reproducible, close to the optimum where that is known."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas, refine
+from pipette_opt.heuristics.annealing import LEAST_LONG_MOVES, AnnealingParams, anneal, load_replicas, refine
+from pipette_opt.heuristics.candidate_search import CandidateSearch
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.placed import objective_ticks
 from pipette_opt.problem import UNUSABLE_TICKS
@@ -130,21 +132,36 @@ def test_params_are_checked(changes: dict, field: str) -> None:
         replace(PARAMS, **changes)
 
 
-def test_a_long_limit_does_not_delay_what_a_short_one_finds() -> None:
-    """On large grids no restart is much longer than all before it, so that whoever stops early has what they found."""
+def test_a_long_limit_does_not_delay_what_a_short_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    On large grids a run does what a shorter one did but for its last restart, which has as many moves as are left.
+
+    No restart is much longer than all before it, so that whoever stops early has what they found.
+    """
     data = one_candidate_cluster(np.random.default_rng(0), "tree", (16, 16, 1))
-    load_replicas(data)
-    best = {}
-    for limit_s in (1.5, 1000.0):
-        stop, found = threading.Event(), []
-        timer = threading.Timer(1.5, stop.set)
-        timer.start()
-        result = anneal(data, AnnealingParams(time_limit_s=limit_s), stop=stop, offer=found.append)
-        timer.cancel()
-        assert result.solution is not None
-        assert len(found) > 2
-        best[limit_s] = result.solution.objective_ticks
-    assert best[1000.0] < 1.01 * best[1.5]
+    lengths: list[int] = []
+    restart = CandidateSearch.restart
+
+    def noted(search: CandidateSearch, moves: int, is_over: Callable[[], bool]) -> None:
+        lengths.append(moves)
+        restart(search, moves, is_over)
+
+    def told(max_moves: int, time_limit_s: float | None) -> list[int]:
+        found: list[Solution] = []
+        params = AnnealingParams(time_limit_s=time_limit_s, max_moves=max_moves)
+        assert anneal(data, params, offer=found.append).solution is not None
+        return [one.objective_ticks for one in found]
+
+    monkeypatch.setattr(CandidateSearch, "restart", noted)
+    short = told(500_000, 1_000.0)
+    assert short == told(500_000, None)
+    lengths.clear()
+    long = told(1_500_000, 1_000.0)
+    assert len(short) > 3
+    assert long[: len(short) - 1] == short[:-1]
+    for number, moves in enumerate(lengths):
+        assert moves <= max(LEAST_LONG_MOVES, sum(lengths[:number]) // 2)
+    assert max(lengths) > 2 * LEAST_LONG_MOVES
 
 
 def test_refining_never_worsens() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.heuristics.candidate_search import ROUND_MOVES, CandidateSearch
+from pipette_opt.heuristics.candidate_search import CHUNK_MOVES, ROUND_MOVES, CandidateSearch
 from pipette_opt.heuristics.coarse import coarse_starts
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.placed import objective_ticks
@@ -40,6 +40,17 @@ def test_pieces_make_no_difference(shape: tuple[int, int, int]) -> None:
     assert parts.best == whole.best
     assert (parts.best_nodes == whole.best_nodes).all()
     assert (other.best_nodes != whole.best_nodes).any()
+
+
+def test_speed_makes_no_difference() -> None:
+    """How fast the machine was does not tell what a restart of so many moves finds."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (8, 4, 1))
+    slow, fast = candidate_search(data), candidate_search(data)
+    slow.moves_per_s, fast.moves_per_s = 1e4, 1e7
+    for search in (slow, fast):
+        search.restart(3 * CHUNK_MOVES, never)
+    assert slow.best == fast.best
+    assert (slow.best_nodes == fast.best_nodes).all()
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
