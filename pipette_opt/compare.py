@@ -15,7 +15,7 @@ from pipette_opt.judge import best_first, judge_solution, lower_bound_s
 from pipette_opt.optimize import OptimizeParams, Watcher, hint_for, solve_exact
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem import ProblemData
-from pipette_opt.search import anneal_on_threads
+from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result
 
 METHODS = (

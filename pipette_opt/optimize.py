@@ -35,7 +35,9 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
-from pipette_opt.search import SearchParams, anneal_on_threads, search
+from pipette_opt.search.params import SearchParams
+from pipette_opt.search.run import search
+from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
 
@@ -191,16 +193,14 @@ def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Re
     limit = min(most, ANNEALING_SHARE * params.time_limit_s)
     settings = AnnealingParams(time_limit_s=limit, seed=params.seed)
     first, *others = anneal_on_threads(prepared.exact, settings, params.workers, watcher.stop)
-    found = (one for other in others if other.solution is not None for one in (other.solution, *other.pool))
-    return with_known(first, tuple(found))
+    return with_known(first, [one for other in others for one in other.solutions])
 
 
 def with_known(hint: Result, known: Sequence[Solution]) -> Result:
     """The hint with the better of its own and the known placements of each candidate."""
     if not known:
         return hint
-    own = () if hint.solution is None else (hint.solution, *hint.pool)
-    ranked = sorted((*known, *own), key=lambda one: (one.objective_ticks, one.candidate))
+    ranked = sorted((*known, *hint.solutions), key=lambda one: (one.objective_ticks, one.candidate))
     best_of = {one.candidate: one for one in reversed(ranked)}
     best, *others = sorted(best_of.values(), key=lambda one: (one.objective_ticks, one.candidate))
     status = "FEASIBLE" if hint.status in ("INFEASIBLE", "UNKNOWN") else hint.status
@@ -213,7 +213,6 @@ def solve_exact(
     """Search and proof over the candidates that have a closed form, from the hint."""
     data = prepared.exact
     left = max(0.1, (1.0 - INTERLEAVED_SHARE) * params.time_limit_s - watcher.elapsed_s)
-    start = [] if hint.solution is None else [hint.solution, *hint.pool]
 
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         objective = None if incumbent is None else incumbent * data.tick_s
@@ -224,7 +223,7 @@ def solve_exact(
         SearchParams(
             time_limit_s=left, gap_limit=params.gap_limit, workers=params.workers, seed=params.seed, first_s=0.0
         ),
-        known=start,
+        known=hint.solutions,
         on_progress=on_progress,
         stop=watcher.stop,
         backend=backend,
@@ -233,9 +232,7 @@ def solve_exact(
 
 def judge_pool(instance: Instance, data: ProblemData, result: Result) -> list[JudgedSolution]:
     """Judge the best solutions of a result."""
-    if result.solution is None:
-        return []
-    return [judge_solution(instance, data, one) for one in (result.solution, *result.pool)[:MOST_JUDGED]]
+    return [judge_solution(instance, data, one) for one in result.solutions[:MOST_JUDGED]]
 
 
 def certify_judge(

@@ -54,3 +54,8 @@ class Result:
     wall_time_s: float = 0.0
     num_pruned: int = 0
     candidate_bounds: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def solutions(self) -> tuple[Solution, ...]:
+        """The best and the pool; empty if none was found."""
+        return () if self.solution is None else (self.solution, *self.pool)

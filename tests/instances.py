@@ -164,6 +164,12 @@ def best_by_enumeration(data: ProblemData, candidate: CandidateData) -> int:
     return min(values, default=UNUSABLE_TICKS)
 
 
+def several_shapes() -> tuple[ProblemData, int]:
+    """Three candidates on five hosts, and their optimum."""
+    data = random_problem(np.random.default_rng(4), [(2, 2, 1), (4, 1, 1), (1, 4, 1)], 5, Variant(missing_share=0.05))
+    return data, min(best_by_enumeration(data, one) for one in data.candidates)
+
+
 def one_candidate_cluster(
     rng: np.random.Generator,
     kind: str,

@@ -16,7 +16,8 @@ from instances import Variant, best_by_enumeration, random_problem
 
 from pipette_opt.backends import JoblibBackend, RayBackend, backend_of
 from pipette_opt.errors import InputError
-from pipette_opt.search import SearchParams, search
+from pipette_opt.search.params import SearchParams
+from pipette_opt.search.run import search
 
 
 def stopped_after(seconds: float) -> threading.Event:

@@ -19,7 +19,7 @@ def prove(ledger: Ledger) -> None:
             return
         result = _solve_once(ledger, able, share * ledger.seconds_left)
         learned = False
-        for solution in (result.solution, *result.pool) if result.solution is not None else ():
+        for solution in result.solutions:
             learned |= ledger.look(able[solution.candidate], solution.nodes)
         if not learned:
             share = 1.0

@@ -19,7 +19,8 @@ from pipette_opt.placement_bench.clusters import UnavailableError
 from pipette_opt.placement_bench.instances import BenchInstance
 from pipette_opt.placement_bench.problems import Shape, balanced_problem
 from pipette_opt.problem import CandidateData, ProblemData
-from pipette_opt.search import SearchParams, search
+from pipette_opt.search.params import SearchParams
+from pipette_opt.search.run import search
 from pipette_opt.solution import Result, Solution
 from pipette_opt.solver.searching import compile_searches
 from pipette_opt.types import P2PMode

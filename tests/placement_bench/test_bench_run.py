@@ -24,7 +24,8 @@ from pipette_opt.placement_bench.run import (
 )
 from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows, summary, what_stays_open
 from pipette_opt.problem import ProblemData
-from pipette_opt.search import SearchParams, search
+from pipette_opt.search.params import SearchParams
+from pipette_opt.search.run import search
 from pipette_opt.solution import Result
 from pipette_opt.solver.known import OnProgress
 

@@ -1,28 +1,19 @@
-"""Annealing and proof together: on threads, on processes, and with processes that are killed."""
+"""Annealing and proof side by side on threads."""
 
-import os
-import signal
 import threading
 import time
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from instances import one_candidate_cluster, several_shapes
 
-from pipette_opt.backends import JoblibBackend
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
 from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
-from pipette_opt.search import SearchParams, search
+from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.search.params import SearchParams
+from pipette_opt.search.run import search
 from pipette_opt.solution import Solution
-
-
-def several_shapes() -> tuple[ProblemData, int]:
-    """Three candidates on five hosts, and their optimum."""
-    data = random_problem(np.random.default_rng(4), [(2, 2, 1), (4, 1, 1), (1, 4, 1)], 5, Variant(missing_share=0.05))
-    return data, min(best_by_enumeration(data, one) for one in data.candidates)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -40,38 +31,6 @@ def test_threads_find_and_prove_the_optimum(workers: int) -> None:
     assert result.solution is not None
     assert objective_ticks(data, data.candidates[result.solution.candidate], result.solution.nodes) == optimum
     assert all(a[0] >= b[0] and a[1] <= b[1] for a, b in pairwise(told))
-
-
-def test_processes_give_the_same_kind_of_result() -> None:
-    """Rounds of pieces over joblib prove the same optimum, candidate by candidate not above enumeration."""
-    data, optimum = several_shapes()
-    result = search(data, SearchParams(time_limit_s=60.0), backend=JoblibBackend(2))
-    assert result.status == "OPTIMAL"
-    assert result.lower_bound_ticks == optimum
-    assert result.solution is not None
-    assert result.solution.objective_ticks == optimum
-    for candidate, bound in zip(data.candidates, result.candidate_bounds.tolist(), strict=True):
-        assert bound <= max(best_by_enumeration(data, candidate), optimum)
-
-
-@pytest.mark.slow
-def test_a_killed_worker_loses_only_time() -> None:
-    """A process is killed in the middle of a run; the result is still a placement with a bound below it."""
-    data = one_candidate_cluster(np.random.default_rng(0), "unif", (4, 4, 1), num_nodes=18)
-
-    def kill_one() -> None:
-        from joblib.externals.loky import get_reusable_executor
-
-        time.sleep(4.0)
-        os.kill(next(iter(get_reusable_executor(reuse=True)._processes)), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill_one, daemon=True)
-    killer.start()
-    result = search(data, SearchParams(time_limit_s=12.0), backend=JoblibBackend(2))
-    killer.join()
-    assert result.solution is not None
-    assert result.solution.objective_ticks == objective_ticks(data, data.candidates[0], result.solution.nodes)
-    assert 0 < result.lower_bound_ticks <= result.solution.objective_ticks
 
 
 def test_deterministic_runs_repeat() -> None:
@@ -97,25 +56,6 @@ def test_large_instances_are_searched_to_the_end() -> None:
     assert result.solution is not None
     assert short.solution is not None
     assert result.solution.objective_ticks < short.solution.objective_ticks
-
-
-def test_known_placements_are_kept() -> None:
-    """The incumbent is never worse than what was known; one that breaks a rule is ignored."""
-    data = one_candidate_cluster(np.random.default_rng(0), "unif", (8, 4, 1))
-    good = anneal(data, AnnealingParams(time_limit_s=None, max_moves=500_000)).solution
-    assert good is not None
-    bad = replace(good, nodes=np.zeros((8, 4, 1), dtype=np.int64), objective_ticks=1)
-    for backend in (None, JoblibBackend(1)):
-        result = search(data, SearchParams(time_limit_s=0.3), known=[bad, good], backend=backend)
-        assert result.solution is not None
-        assert 1 < result.solution.objective_ticks <= good.objective_ticks
-
-
-@pytest.mark.parametrize(("changes", "field"), [({"time_limit_s": -1.0}, "time_limit_s"), ({"workers": 0}, "workers")])
-def test_params_are_checked(changes: dict, field: str) -> None:
-    """A setting that makes no sense names itself."""
-    with pytest.raises(ValueError, match=field):
-        SearchParams(**changes)
 
 
 @pytest.mark.parametrize("cluster", ["unif", "tree"])
@@ -153,6 +93,6 @@ def test_an_error_of_the_annealing_is_raised(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("no luck")
 
     data = one_candidate_cluster(np.random.default_rng(1), "tree", (6, 4, 1))
-    monkeypatch.setattr("pipette_opt.search.anneal", fail)
+    monkeypatch.setattr("pipette_opt.search.threads.anneal", fail)
     with pytest.raises(RuntimeError, match="no luck"):
         search(data, SearchParams(time_limit_s=1.0, workers=2, first_s=0.0))
