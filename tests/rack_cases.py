@@ -38,6 +38,19 @@ def in_racks(p2p: P2PMode, shape: tuple[int, int], slow: int, spare: int, racks:
     return balanced_problem(rate, shape, p2p)
 
 
+def in_rails(rng: np.random.Generator, p2p: P2PMode, shape: tuple[int, int], units: int, slow: int) -> ProblemData:
+    """Units of hosts in their order, 0.8 between them; slow hosts, the first of each unit, and all links by chance."""
+    number = shape[0] * shape[1]
+    unit = np.arange(number) * units // number
+    first = np.argsort(np.arange(number) % (number // units), kind="stable")[:slow]
+    pace = 1 - 0.02 * rng.random(number)
+    pace[first] *= rng.uniform(0.55, 0.9, slow)
+    rate = 24 * np.minimum(pace[:, None], pace[None, :]) * np.where(unit[:, None] == unit[None, :], 1.0, 0.8)
+    rate *= 1 - 0.01 * rng.random(rate.shape)
+    np.fill_diagonal(rate, np.nan)
+    return balanced_problem(rate, shape, p2p)
+
+
 def search_by(
     refuter_of: Callable[[ProblemData, CandidateData, Racks, OnPlacement], Refuter],
     data: ProblemData,
@@ -123,15 +136,21 @@ def check_no_placement_is_refuted(
     refuter_of: Callable[[ProblemData, CandidateData, Racks], Refuter],
     p2p: P2PMode,
     grids: Sequence[tuple[int, int, int]],
+    *,
+    rails: bool = False,
 ) -> None:
     """
-    Links of a sort differ by chance.
+    Links of a sort differ by chance; in rails also by how slow their hosts are, which kinds do not tell.
 
     Annealed placements and shuffled ones, each with its own cost as the ceiling and its own slowest period as range.
     """
     rng = np.random.default_rng(3)
     for number, grid in enumerate(grids):
-        data = one_candidate_cluster(rng, "tree", grid, num_nodes=grid[0] * grid[1] + number % 2, p2p=p2p, compute=500)
+        if rails:
+            data = in_rails(rng, p2p, grid[:2], 2, 3)
+        else:
+            hosts = grid[0] * grid[1] + number % 2
+            data = one_candidate_cluster(rng, "tree", grid, num_nodes=hosts, p2p=p2p, compute=500)
         candidate = data.candidates[0]
         racks = find_racks(data, candidate, np.inf)
         assert racks is not None

@@ -1,22 +1,18 @@
 """
 First placements of many hosts: neighbours in the network fill whole columns, or whole rows, and slow hosts the last.
 
-Which hosts are neighbours (in a rack, in a building) is read from the links: each is divided by what is usual for the
-slower of its two hosts, and the hosts are joined to groups, nearest first. Where groups come apart most, they are
-taken as racks: each fills as many rows, or columns, as it can. The last rows are the best place for slow hosts, as a
-late row's reduction has the most time; there others are between them, so that no link has two of them, and they stay
-away from where another rack begins, so that none of their links crosses.
+Each rack fills as many rows, or columns, as it can. The last rows are the best place for slow hosts, as a late row's
+reduction has the most time; there others are between them, so that no link has two of them, and they stay away from
+where another rack begins, so that none of their links crosses.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.neighbours import Neighbours, find_neighbours
+from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.types import FloatArray, IntArray, P2PMode
-
-APART = 1.03
-"""How much farther apart groups must be than what is joined within them, to be racks."""
 
 ALIKE, SLOW = 1.04, 1.1
 """Usual cost over another's up to which hosts are as good as each other; over the median's, from which one is slow."""
@@ -29,25 +25,6 @@ two others between, a third of them are not. Farther apart was no better, as slo
 """
 
 
-class _Neighbours(NamedTuple):
-    """
-    Who is near whom.
-
-    Attributes
-    ----------
-    usual
-        What links of each host usually cost, shape ``(num_nodes,)``.
-    rack
-        Group of each host, from 0.
-    place
-        Of each host in an order in which neighbours are near each other.
-    """
-
-    usual: FloatArray
-    rack: IntArray
-    place: IntArray
-
-
 def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]:
     """
     All hosts, those of the grid first, row by row; several that differ, of a candidate with single hosts as cells.
@@ -55,11 +32,9 @@ def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]
     Memory is not looked at: what does not fit is the caller's concern.
     """
     P, D, _ = candidate.grid
-    links = candidate.ring_ticks[0] if D > 1 else candidate.p2p_ticks
-    cost = np.where(links < UNUSABLE_TICKS, np.maximum(links, 1), np.nan)
-    if len(cost) < 2 or np.isnan(cost).all(axis=1).any():
+    neighbours = find_neighbours(candidate.ring_ticks[0] if D > 1 else candidate.p2p_ticks)
+    if neighbours is None:
         return []
-    neighbours = _neighbours(cost)
     starts: dict[bytes, IntArray] = {}
     for columns in (True, False):
         chosen = _chosen(neighbours, P * D, P if columns else D, slow_last=not columns)
@@ -77,34 +52,6 @@ def _bands(number: int, units: list[int]) -> list[list[int]]:
     return [*equal, [*units, rest] if rest else units]
 
 
-def _neighbours(cost: FloatArray) -> _Neighbours:
-    """By average linkage; cost of links, NaN where there is none, shape ``(num_nodes, num_nodes)``."""
-    from scipy.cluster.hierarchy import average, leaves_list
-    from scipy.spatial.distance import squareform
-
-    usual = np.nanmedian(cost, axis=1)
-    relative = np.where(np.isnan(cost), np.nanmax(cost), cost) / np.maximum(usual[:, None], usual[None, :])
-    relative = 0.5 * (relative + relative.T)
-    np.fill_diagonal(relative, 0.0)
-    joins = average(squareform(relative, checks=False))
-    return _Neighbours(usual=usual, rack=_racks(joins), place=np.argsort(leaves_list(joins)))
-
-
-def _racks(joins: FloatArray) -> IntArray:
-    """Group of each host where the next join is the farthest one compared to the last; 0 of all if none is."""
-    from scipy.cluster.hierarchy import fcluster
-
-    number = len(joins) + 1
-    counts = np.arange(2, number // 4 + 1)
-    if not len(counts):
-        return np.zeros(number, dtype=np.int64)
-    farther = joins[number - counts, 2] / joins[number - counts - 1, 2]
-    best = int(np.argmax(farther))
-    if farther[best] < APART:
-        return np.zeros(number, dtype=np.int64)
-    return np.asarray(fcluster(joins, int(counts[best]), "maxclust"), dtype=np.int64) - 1
-
-
 class _Chosen(NamedTuple):
     """
     The hosts of the grid, racks in whole units (rows or columns) first, and the others.
@@ -120,7 +67,7 @@ class _Chosen(NamedTuple):
     spare: IntArray
 
 
-def _chosen(neighbours: _Neighbours, number: int, unit: int, *, slow_last: bool) -> _Chosen:
+def _chosen(neighbours: Neighbours, number: int, unit: int, *, slow_last: bool) -> _Chosen:
     """
     So many hosts, racks in whole units as far as they go; the fastest unless all are alike.
 

@@ -25,6 +25,7 @@ from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import refuting
 from pipette_opt.solver.courses.refuting import CourseRefuter
+from pipette_opt.solver.racks import structure
 from pipette_opt.solver.racks.refuting import CellRefuter
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.stoppable import TimeSlice
@@ -134,6 +135,8 @@ def test_no_placement_is_refuted_for_what_it_costs(
     monkeypatch.setattr(refuting, "MOST_BY_RACK", limits[1])
     monkeypatch.setattr(refuting, "FEW", min(refuting.FEW, limits[1]))
     check_no_placement_is_refuted(CourseRefuter, p2p, [(3, 3, 1), (4, 2, 1), (2, 4, 1)])
+    monkeypatch.setattr(structure, "MOST_CLASSES", 0)
+    check_no_placement_is_refuted(CourseRefuter, p2p, [(2, 4, 1), (4, 3, 1)], rails=True)
 
 
 class _Recorder(CellRefuter):

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,12 +16,14 @@ from rack_cases import (
     check_no_placement_is_refuted,
     check_stops,
     in_racks,
+    in_rails,
     search_by,
 )
 
 from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import ProblemData
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.racks import structure
 from pipette_opt.solver.racks.refuting import CellRefuter
 from pipette_opt.solver.racks.search import STEP, RackSearch
 from pipette_opt.solver.racks.structure import find_racks
@@ -76,6 +79,76 @@ def test_structureless_hosts_have_no_racks() -> None:
     assert find_racks(data, data.candidates[0]) is None
 
 
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_hosts_that_all_differ_are_in_the_racks_of_their_neighbours(p2p: P2PMode) -> None:
+    """Slow hosts of rails are no twins, but near the other hosts of their unit; those slower by far are a kind."""
+    data = in_rails(np.random.default_rng(0), p2p, (8, 8), 4, 6)
+    racks = find_racks(data, data.candidates[0])
+    assert racks is not None
+    assert racks.sizes.sum(axis=1).tolist() == [16] * 4
+    assert racks.num_kinds == 2
+    assert 0 < racks.sizes[:, 1].sum() <= 6
+    unit = racks.rack[racks.classes.of_host].reshape(4, 16)
+    assert (unit == unit[:, :1]).all()
+
+
+def test_neighbours_may_have_other_gpus_or_less_memory() -> None:
+    """Then they are of other kinds."""
+    rng, (P, D) = np.random.default_rng(1), (4, 6)
+    data = in_rails(rng, "blocking", (P, D), 2, 0)
+    candidate = data.candidates[0]
+    candidate = replace(
+        candidate,
+        forward_ticks=np.tile(candidate.forward_ticks, (2, 1)),
+        backward_ticks=np.tile(candidate.backward_ticks, (2, 1)),
+        memory_need_mib=np.where(np.arange(candidate.num_stages) == 0, 60, 10),
+    )
+    gpu, memory = rng.integers(2, size=P * D), 40 * (1 + rng.integers(2, size=P * D))
+    data = replace(data, candidates=(candidate,), kind_of_node=gpu, capacity_mib=memory)
+    racks = find_racks(data, candidate, np.inf)
+    assert racks is not None
+    assert racks.num_racks == 2
+    assert racks.num_kinds == 4
+    told = np.stack([racks.kind[racks.classes.of_host], gpu, memory])
+    assert len(np.unique(told, axis=1).T) == 4
+    assert (racks.costs.room[0] == (memory[np.unique(racks.classes.of_host, return_index=True)[1]] >= 60)).all()
+
+
+def test_too_many_racks_tell_nothing() -> None:
+    """A model would be large; hosts without a link have no neighbours."""
+    many = in_rails(np.random.default_rng(0), "blocking", (16, 8), 32, 40)
+    assert find_racks(many, many.candidates[0]) is None
+    data = in_rails(np.random.default_rng(0), "blocking", (8, 8), 4, 6)
+    candidate = data.candidates[0]
+    alone = candidate.ring_ticks.copy()
+    alone[:, 3] = UNUSABLE_TICKS
+    assert find_racks(data, candidate) is not None
+    assert find_racks(data, replace(candidate, ring_ticks=alone)) is None
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("shape", [(2, 4), (4, 2)])
+def test_bound_by_neighbours_is_below_the_optimum(
+    p2p: P2PMode, shape: tuple[int, int], missing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared with enumeration; what costs as much as the optimum is not refuted, and most of what lies below is."""
+    monkeypatch.setattr(structure, "MOST_CLASSES", 0)
+    data = in_rails(np.random.default_rng(shape), p2p, shape, 2, 3)
+    candidate = data.candidates[0]
+    if missing:
+        links, rings = candidate.p2p_ticks.copy(), candidate.ring_ticks.copy()
+        links[[0, 5], [6, 2]] = rings[:, [0, 5], [6, 2]] = UNUSABLE_TICKS
+        candidate = replace(candidate, p2p_ticks=links, ring_ticks=rings)
+        data = replace(data, candidates=(candidate,))
+    optimum = best_by_enumeration(data, candidate)
+    for ceiling in (optimum - 1, optimum, optimum + optimum // 20):
+        search = searched(data, 0, ceiling)
+        assert search.racks.num_racks == 2
+        assert 0.9 * optimum < search.run(60.0) <= optimum
+        assert search.ended
+
+
 def test_it_bounds_a_tree_far_above_single_links() -> None:
     """Slow hosts have to be somewhere: the bound of 32 hosts in racks is near what annealing finds."""
     check_bounds_a_tree(searched, (8, 4, 1), 10.0)
@@ -112,6 +185,13 @@ def test_what_it_promises_is_a_placement(p2p: P2PMode, shape: tuple[int, int]) -
 def test_no_placement_is_refuted_for_what_it_costs(p2p: P2PMode) -> None:
     """Neither where the order of the columns is told nor where it is not."""
     check_no_placement_is_refuted(CellRefuter, p2p, [(3, 3, 1), (2, 4, 1), (3, 4, 1), (2, 6, 1)])
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_no_placement_is_refuted_by_neighbours(p2p: P2PMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rails, whose hosts are slower than their kinds tell."""
+    monkeypatch.setattr(structure, "MOST_CLASSES", 0)
+    check_no_placement_is_refuted(CellRefuter, p2p, [(2, 4, 1), (4, 3, 1), (4, 4, 1)], rails=True)
 
 
 class _Unsteady(CellRefuter):
