@@ -3,8 +3,9 @@ On the threads of this machine: annealing beside the proof.
 
 One thread anneals from the beginning to the end, as annealing alone would with the same seed; it shares the processor
 with the proof, so that it may get less far. The others anneal first, with other seeds, and then prove; what the proof
-promises to be good they refine by annealing. With few hosts all threads anneal first and then prove. Whatever ends a
-run that leaves a gap, all threads then polish the incumbent for a moment.
+promises to be good they refine by annealing, and when no more can be proven they anneal again, from the incumbent. With
+few hosts all threads anneal first and then prove. Whatever ends a run that leaves a gap, all threads then polish the
+incumbent for a moment.
 """
 
 import threading
@@ -30,6 +31,9 @@ POLISHED_FACTORS = (0.01, 0.1)
 
 SMALL_CELLS = 20
 """Up to so many cells no thread anneals beside the proof: that is what takes time there."""
+
+FIRST_SEED, LATER_SEED = 7, 11
+"""Beyond the seed of the thread that anneals all the time, those of the others before and after the proof."""
 
 POLL_S = 0.05
 """Between looks at whether the proof has ended."""
@@ -76,7 +80,9 @@ def _prove(
         settings = AnnealingParams(time_limit_s=None, max_moves=DETERMINISTIC_MOVES, seed=params.seed)
         hints = [anneal(data, settings, stop=stop)]
     else:
-        others = params if annealer is None else replace(params, workers=params.workers - 1, seed=params.seed + 7)
+        others = (
+            params if annealer is None else replace(params, workers=params.workers - 1, seed=params.seed + FIRST_SEED)
+        )
         hints = _anneal_first(data, others, stop)
     passed = time.perf_counter() - started
 
@@ -93,6 +99,12 @@ def _prove(
         seconds = _polishing_s(time.perf_counter() - started)
         return _polished(data, solution, _moves_in(data, solution, seconds), params)
 
+    def gone_on(incumbent: Solution | None, offer: Callable[[Solution], None], ended: threading.Event) -> None:
+        left = _unpolished_s(params) - (time.perf_counter() - started)
+        settings = AnnealingParams(time_limit_s=max(0.0, left), seed=params.seed + LATER_SEED)
+        start = [] if incumbent is None else [incumbent]
+        anneal_on_threads(data, settings, params.workers - 1, ended, start=start, offer=offer)
+
     result = solve(
         data,
         SolverParams(
@@ -106,6 +118,7 @@ def _prove(
         on_progress=told,
         stop=stop,
         improve=None if annealer is None else annealer.hand_over,
+        go_on=None if annealer is None else gone_on,
         refine=refined,
         polish=None if params.deterministic else polished,
     )
@@ -121,12 +134,18 @@ def _anneal_first(data: ProblemData, params: SearchParams, stop: threading.Event
 
 
 def anneal_on_threads(
-    data: ProblemData, params: AnnealingParams, threads: int, stop: threading.Event | None = None
+    data: ProblemData,
+    params: AnnealingParams,
+    threads: int,
+    stop: threading.Event | None = None,
+    *,
+    start: Sequence[Solution] = (),
+    offer: Callable[[Solution], None] | None = None,
 ) -> list[Result]:
-    """Annealing with another seed on each thread."""
+    """Annealing with another seed on each thread; ``offer`` is told improvements from any."""
     settings = [replace(params, seed=params.seed + SEED_STEP * number) for number in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda one: anneal(data, one, stop=stop), settings))
+        return list(pool.map(lambda one: anneal(data, one, stop=stop, start=start, offer=offer), settings))
 
 
 def _polishing_s(seconds: float) -> float:

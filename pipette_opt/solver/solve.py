@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -29,9 +29,14 @@ LIFTING_SHARE = 0.1
 NEXT_TO_NOTHING = 0.05
 """Of what lacked to the ceiling before."""
 
+POLL_S = 0.05
+"""Between looks at whether the time is over."""
+
 Improve = Callable[[Callable[[Solution], None], threading.Event], None]
 """Looks for solutions in a thread of its own, hands each to the first argument, and ends when the event is set."""
 
+GoOn = Callable[[Solution | None, Callable[[Solution], None], threading.Event], None]
+"""The same from the incumbent, when no more can be proven."""
 
 Polish = Callable[[Solution], Sequence[Solution]]
 """What annealing makes of a placement, soon."""
@@ -44,6 +49,7 @@ def solve(
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
     improve: Improve | None = None,
+    go_on: GoOn | None = None,
     refine: Refine | None = None,
     polish: Polish | None = None,
 ) -> Result:
@@ -69,6 +75,8 @@ def solve(
     improve
         Runs beside the proof, in place of one of several workers, and goes on for the time left if no more can be
         proven. What it finds depends on the timing of threads.
+    go_on
+        Beside ``improve`` takes the place of the other workers then.
     refine
         Given what the counts of classes promise to be good, gives back what it makes of it; called from one thread.
     polish
@@ -85,7 +93,7 @@ def solve(
     known = Known(data, params, on_progress, stop if stop is not None else threading.Event(), started)
     for solution in hint:
         known.offer(solution)
-    with _improving(known, improve):
+    with _improving(known, improve, go_on):
         refining = Refining(known, refine)
         engines = _Engines(
             Counting(known, refining),
@@ -112,36 +120,29 @@ def _polish(known: Known, polish: Polish) -> None:
 
 
 @contextmanager
-def _improving(known: Known, improve: Improve | None) -> Iterator[None]:
-    """Run ``improve`` meanwhile, and afterwards for the time left if a gap stays; its errors are raised here."""
+def _improving(known: Known, improve: Improve | None, go_on: GoOn | None) -> Iterator[None]:
+    """Run ``improve`` meanwhile, and afterwards both for the time left if a gap stays; their errors are raised here."""
     if improve is None:
         yield
         return
-    ended, errors = threading.Event(), []
-
-    def run() -> None:
+    ended = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        known.helpers = 1
+        looking = [pool.submit(improve, known.offer, ended)]
+        looking[0].add_done_callback(lambda _: setattr(known, "helpers", 0))
         try:
-            improve(known.offer, ended)
-        except BaseException as error:
-            errors.append(error)
+            yield
+            if go_on is not None and not known.is_over:
+                looking.append(pool.submit(go_on, known.incumbent, known.offer, ended))
+            while not known.is_over and not all(one.done() for one in looking):
+                try:
+                    wait(looking, POLL_S)
+                except KeyboardInterrupt:
+                    known.stop.set()
         finally:
-            known.helpers = 0
-
-    known.helpers = 1
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-        while thread.is_alive() and not known.is_over:
-            try:
-                thread.join(0.05)
-            except KeyboardInterrupt:
-                known.stop.set()
-    finally:
-        ended.set()
-        thread.join()
-    if errors:
-        raise errors[0]
+            ended.set()
+    for one in looking:
+        one.result()
 
 
 class _Engines(NamedTuple):

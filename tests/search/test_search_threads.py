@@ -3,6 +3,7 @@
 import threading
 import time
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ from instances import one_candidate_cluster, several_shapes
 
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal, load_replicas
 from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
-from pipette_opt.solution import Solution
+from pipette_opt.solution import Result, Solution
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -84,6 +85,25 @@ def test_the_plan_is_polished_when_a_run_is_stopped() -> None:
     assert result.solution is not None
     assert result.solution.objective_ticks < before
     assert result.solution.objective_ticks == objective_ticks(data, data.candidates[0], result.solution.nodes)
+
+
+def test_all_threads_anneal_when_no_more_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with a seed of its own, those that proved from the incumbent."""
+    data = one_candidate_cluster(np.random.default_rng(1), "unif", (6, 4, 1))
+    calls: list[tuple[int, int]] = []
+
+    def noted(data: ProblemData, params: AnnealingParams, **settings: Any) -> Result:
+        calls.append((params.seed, len(settings.get("start", ()))))
+        return anneal(data, params, **settings)
+
+    monkeypatch.setattr("pipette_opt.search.threads.anneal", noted)
+    monkeypatch.setattr("pipette_opt.solver.solve._work", lambda known, engines: time.sleep(0.2))
+    started = time.perf_counter()
+    result = search(data, SearchParams(time_limit_s=2.0, workers=3, seed=5, first_s=0.0))
+    assert 1.5 < time.perf_counter() - started < 10.0
+    assert sorted(start for _, start in calls) == [0, 1, 1]
+    assert len({seed for seed, _ in calls}) == 3
+    assert result.solution is not None
 
 
 def test_an_error_of_the_annealing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

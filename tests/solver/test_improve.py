@@ -59,3 +59,51 @@ def test_its_errors_are_raised() -> None:
 
     with pytest.raises(RuntimeError, match="no luck"):
         solve(data, SolverParams(time_limit_s=1.0, workers=2), improve=improve)
+
+
+def test_the_threads_of_an_ended_proof_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the incumbent, beside what looked for solutions before, until the time is over; errors are raised."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (4, 3, 1))
+    given = Solution(candidate=0, nodes=np.arange(12).reshape(4, 3, 1), objective_ticks=1)
+    better = Solution(candidate=0, nodes=np.arange(12)[::-1].reshape(4, 3, 1), objective_ticks=1)
+    ticks = [objective_ticks(data, data.candidates[0], one.nodes) for one in (given, better)]
+    assert ticks[0] != ticks[1]
+    told: list[int] = []
+
+    def improve(offer: Offer, end: threading.Event) -> None:
+        offer(given)
+        end.wait()
+
+    def go_on(incumbent: Solution | None, offer: Offer, end: threading.Event) -> None:
+        assert incumbent is not None
+        told.append(incumbent.objective_ticks)
+        offer(better)
+        end.wait()
+
+    def fail(incumbent: Solution | None, offer: Offer, end: threading.Event) -> None:
+        raise RuntimeError("no luck")
+
+    params = SolverParams(time_limit_s=1.0, workers=2)
+    monkeypatch.setattr("pipette_opt.solver.solve._work", lambda known, engines: time.sleep(0.2))
+    started = time.perf_counter()
+    result = solve(data, params, improve=improve, go_on=go_on)
+    assert 0.9 < time.perf_counter() - started < 5.0
+    assert told == [ticks[0]]
+    assert result.solution is not None
+    assert result.solution.objective_ticks == min(ticks)
+    with pytest.raises(RuntimeError, match="no luck"):
+        solve(data, params, improve=improve, go_on=fail)
+
+
+def test_nothing_goes_on_after_a_closed_proof() -> None:
+    """There is nothing left to find."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
+    called: list[bool] = []
+    result = solve(
+        data,
+        SolverParams(time_limit_s=60.0, workers=2),
+        improve=lambda offer, end: None,
+        go_on=lambda incumbent, offer, end: called.append(True),
+    )
+    assert result.status == "OPTIMAL"
+    assert not called
