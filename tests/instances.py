@@ -1,6 +1,7 @@
 """Random problems in integers, small enough to enumerate, shared by the tests of solvers and baselines."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -158,9 +159,14 @@ def placements(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray
             yield nodes.reshape(candidate.grid)
 
 
+enumerated: Counter[str] = Counter()
+"""Instances (one candidate each) that ``best_by_enumeration`` has solved so far, and their placements."""
+
+
 def best_by_enumeration(data: ProblemData, candidate: CandidateData) -> int:
     """The optimum of one candidate; ``UNUSABLE_TICKS`` if it has no placement."""
-    values = (objective_ticks(data, candidate, nodes) for nodes in placements(data, candidate))
+    values = [objective_ticks(data, candidate, nodes) for nodes in placements(data, candidate)]
+    enumerated.update(instances=1, placements=len(values))
     return min(values, default=UNUSABLE_TICKS)
 
 
