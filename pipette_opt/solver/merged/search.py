@@ -44,6 +44,9 @@ FIRST_REACH = 0.6
 MOST_FAR, NEAR_REACH = 80, 0.1
 """Cells above which one model takes most of the time, so that only so much is refuted first: more is not."""
 
+MIDDLE = 0.5
+"""What is tried after that, and first once a model took too long: a pattern that costs less may be found sooner."""
+
 OnBound = Callable[[int], None]
 """Called with each better bound."""
 
@@ -88,6 +91,7 @@ class MergedSearch:
         self.merged = merge(data, candidate, classes, self.tolerance)
         self.slice_s = min(MOST_FIRST_S, FIRST_S * max(1.0, candidate.num_cells / 32) ** 3)
         self.ended = self.bound > ceiling
+        self._first_reach = FIRST_REACH if candidate.num_cells <= MOST_FAR else NEAR_REACH
         self._minimises = candidate.num_cells <= MOST_MINIMISED
         self._best: tuple[int, IntArray] | None = None
         self._nodes: IntArray | None = None
@@ -143,7 +147,7 @@ class MergedSearch:
         if self._nodes is not None:
             self._keep(self.merged.classes.of_host[self._nodes])
         high = self.ceiling if self._best is None else min(self.ceiling, self._best[0] - 1)
-        reach = FIRST_REACH if self.candidate.num_cells <= MOST_FAR else NEAR_REACH
+        reach = self._first_reach
         probe = high if self._minimises else self.bound + int(reach * (high - self.bound))
         while self.bound <= self.ceiling and not stop.is_set():
             left = min(self.slice_s, ends - time.perf_counter())
@@ -158,9 +162,14 @@ class MergedSearch:
                 high = min(high, value - 1, self.ceiling)
             elif proven <= probe:
                 complete, high = False, min(high, probe - 1)
+                if left == self.slice_s:
+                    self._first_reach = max(self._first_reach, MIDDLE)
             if high < self.bound or high - self.bound < self._near * (self.ceiling - self.bound):
                 break
-            reach = 0.5 if self.candidate.num_cells <= MOST_FAR else min(0.5, 2 * reach if proven > probe else reach)
+            if self.candidate.num_cells <= MOST_FAR:
+                reach = MIDDLE
+            elif proven > probe:
+                reach = min(MIDDLE, 2 * reach)
             probe = self.bound + int(reach * (high - self.bound))
         return complete and self._best is not None
 

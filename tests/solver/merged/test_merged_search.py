@@ -130,6 +130,31 @@ def test_it_goes_on_and_stops() -> None:
     assert search.ceiling == 10**11
 
 
+def test_it_looks_in_the_middle_once_a_model_took_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of large grids the first round refutes a tenth of what is open; whoever gets no answer there tries the middle."""
+    monkeypatch.setattr("pipette_opt.solver.merged.search.MOST_MINIMISED", 0)
+    monkeypatch.setattr("pipette_opt.solver.merged.search.MOST_FAR", 0)
+    data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
+    classes = first_classes(data, data.candidates[0])
+    assert classes is not None
+    probes, stop = [], threading.Event()
+
+    def no_answer(ceiling: int, *_: object) -> tuple[int, None]:
+        probes.append(ceiling)
+        if len(probes) > 20:
+            stop.set()
+        return 0, None
+
+    search = MergedSearch(data, data.candidates[0], 0, 1_000_000, classes)
+    search.slice_s = 0.01
+    monkeypatch.setattr(search, "_solve", no_answer)
+    search.run(60.0, stop=stop)
+    assert probes[0] == 100_000
+    rounds = np.flatnonzero(np.diff(probes) > 0) + 1  # within a round each probe is below the one before
+    assert [probes[number] for number in rounds] == [500_000] * len(rounds)
+    assert len(rounds) >= 2
+
+
 def test_it_has_nothing_to_do_above_the_ceiling() -> None:
     """What is known already ends it."""
     data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
