@@ -3,6 +3,7 @@
 from pipette_opt.specs.cluster import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.instance import Instance
 from pipette_opt.specs.model import ModelSpec
+from pipette_opt.specs.not_modelled import NotModelled
 from pipette_opt.specs.profile import ComputeProfile, ProfileKey
 from pipette_opt.specs.stack import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.training import TrainingSpec
@@ -16,6 +17,7 @@ __all__ = [
     "LinkMatrix",
     "ModelSpec",
     "NodeSpec",
+    "NotModelled",
     "ProfileKey",
     "StackSpec",
     "TrainingSpec",
