@@ -13,6 +13,7 @@ from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_architecture, read_model
 from pipette_opt.specs import ComputeProfile, Instance, ModelSpec, TrainingSpec
 
+
 @pytest.mark.parametrize(
     ("preset", "total", "active"),
     [("mixtral-8x7b", 46.7e9, 12.9e9), ("deepseek-moe-16b", 16.4e9, 2.8e9), ("qwen3-30b-a3b", 30.5e9, 3.3e9)],
@@ -31,7 +32,8 @@ def test_megatron_arguments_of_a_mixture() -> None:
         "--num-layers 28 --hidden-size 2048 --ffn-hidden-size 10944 --num-attention-heads 16 --vocab-size 102400 "
         "--max-position-embeddings 4096 --swiglu --disable-bias-linear --untie-embeddings-and-output-weights "
         "--normalization RMSNorm --position-embedding-type rope --make-vocab-size-divisible-by 128 "
-        "--hidden-dropout 0 --attention-dropout 0 --norm-epsilon 1e-6 --moe-router-pre-softmax --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 "
+        "--hidden-dropout 0 --attention-dropout 0 --norm-epsilon 1e-6 --moe-router-pre-softmax "
+        "--num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 "
         "--moe-shared-expert-intermediate-size 2816 --moe-layer-freq '([0]*1+[1]*27)' --tensor-model-parallel-size 2 "
         "--expert-model-parallel-size 8 --expert-tensor-parallel-size 1 --sequence-parallel "
         "--recompute-granularity full --recompute-method block --recompute-num-layers 3"
