@@ -160,11 +160,11 @@ def optimize(
     from pipette_opt.verify import verify
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report)
+    prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher), known)
-    judged = judge_pool(prepared.instance, prepared.exact, hint)
+    judged = [*judge_first(prepared), *judge_pool(prepared.instance, prepared.exact, hint)]
     if judged:
         watcher.on_plan(finish(prepared, judged, params, watcher, inputs))
     certified = certify_judge(prepared, judged, params, watcher, CLOSED_FORM_SHARE)
@@ -226,6 +226,20 @@ def solve_exact(
     )
 
 
+def judge_first(prepared: Prepared) -> list[JudgedSolution]:
+    """The plan on the listed hosts that others were left out for."""
+    first = None if prepared.pruned is None else prepared.pruned.first
+    if first is None:
+        return []
+    return [
+        judge_solution(
+            prepared.instance, prepared.problem, Solution(candidate=index, nodes=first.nodes, objective_ticks=0)
+        )
+        for index, candidate in enumerate(prepared.problem.candidates)
+        if (candidate.config, candidate.block) == (first.config, first.block)
+    ]
+
+
 def judge_pool(instance: Instance, data: ProblemData, result: Result) -> list[JudgedSolution]:
     """Judge the best solutions of a result."""
     return [judge_solution(instance, data, one) for one in result.solutions[:MOST_JUDGED]]
@@ -283,18 +297,19 @@ def finish(
         prepared.instance,
         prepared.problem,
         best,
-        judge_lower_bound_s(prepared.lower) if certified is None else certified.bound_s,
+        _bound_without_search_s(prepared) if certified is None else certified.bound_s,
         watcher.elapsed_s,
         exact,
     )
     open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
-    num_pruned = 0 if certified is None else certificate.num_candidates - len(open_configs)
+    num_candidates = len(prepared.memory.fitting)
+    num_pruned = 0 if certified is None else num_candidates - len(open_configs)
     memory = _memory(prepared, best, params)
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
-        replace(certificate, num_pruned=num_pruned),
+        replace(certificate, num_candidates=num_candidates, num_pruned=num_pruned),
         memory,
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
@@ -303,6 +318,12 @@ def finish(
         seed=params.seed,
         inputs=inputs,
     )
+
+
+def _bound_without_search_s(prepared: Prepared) -> float:
+    """No plan is faster, by the cheap bounds alone."""
+    bound_s = judge_lower_bound_s(prepared.lower)
+    return bound_s if prepared.pruned is None else min(bound_s, prepared.pruned.bound_s)
 
 
 def _why_nothing(prepared: Prepared) -> str:
@@ -365,7 +386,7 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
             f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
             "is predicted for equal loads."
         )
-    used = enumeration.num_gpus // cluster.gpus_per_node
+    used = ranked[0].candidate.config.world_size // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:
         notes.append(f"{used} of {cluster.num_nodes} hosts are used; the placement chooses which.")
     return tuple(notes)
