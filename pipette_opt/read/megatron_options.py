@@ -99,9 +99,9 @@ def _following(words: Sequence[str]) -> list[str]:
 def _value(option: MegatronOption, following: Sequence[str], where: str) -> Any:
     if option.kind == "flag":
         return True
-    counts = option.status != "harmless" or option.kind in ("whole", "number")
+    counts = option.status in ("modelled", "refused") or option.modelled_values or option.kind in ("whole", "number")
     if not following:
-        if counts:
+        if option.status != "harmless":
             raise InputError(where, f"{option.name} must be followed by a value.")
         return ""
     unset = next((word for word in following[: None if option.kind == "list" else 1] if "$" in word), None)

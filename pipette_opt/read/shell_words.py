@@ -22,7 +22,10 @@ ENDS = ("|", "||", "&", "&&", ";", ")", "(", ">", "<", "then", "fi", "do", "done
 """Words of the shell that end the values of an option."""
 
 _LAUNCHERS = ("torchrun", "srun", "mpirun", "mpiexec", "sbatch", "docker", "apptainer", "singularity", "deepspeed")
-"""Programs that start others; the options between them and the script are theirs."""
+"""Programs that start others; the options between them and what they start are theirs."""
+
+_STARTED = ("bash", "sh", "python", "python3")
+"""What they start, beside scripts."""
 
 
 def shell_words(text: str) -> list[str]:
@@ -97,12 +100,13 @@ def _replaced(word: str, values: dict[str, str | None]) -> str:
 
 
 def _without_launchers(words: list[str]) -> list[str]:
-    """Words without those between a launcher and the script that it starts."""
-    scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
+    """Words without those between a launcher and what it starts."""
+    names = [word.rsplit("/", 1)[-1] for word in words]
+    scripts = [index for index, name in enumerate(names) if name.endswith(".py") or name in _STARTED]
     kept: list[str] = []
     index = 0
     while index < len(words):
-        if words[index].rsplit("/", 1)[-1] in _LAUNCHERS:
+        if names[index] in _LAUNCHERS:
             index = next((script for script in scripts if script > index), index)
         kept.append(words[index])
         index += 1

@@ -241,6 +241,22 @@ def test_variables_that_have_no_value(script: str) -> None:
         given_options(script, "here")
 
 
+def test_options_of_launchers_are_theirs() -> None:
+    """Of srun, and of a container; what follows is Megatron's, options in one quoted word among it."""
+    text = (
+        """srun --ntasks-per-node 8 --container-image x bash -c "python pretrain_gpt.py $@ --num-layers 4" '--lr 1'"""
+    )
+    found = given_options(text, "here")
+    assert found.values == {"num_layers": 4, "lr": "1"}
+    assert [one.option for one in found.not_modelled] == ["$@"]
+
+
+def test_values_that_nothing_depends_on_may_be_variables() -> None:
+    """A path that the script's user sets."""
+    text = "--tensor-model-parallel-size 2 --tp-comm-overlap --tp-comm-overlap-cfg $HERE/a.yaml --save ${THERE}"
+    assert said(text)["--tp-comm-overlap-cfg"] == [("$HERE/a.yaml", "time", "either")]
+
+
 def test_the_table_holds_together() -> None:
     """Every option once; who is off says where; who needs another names one that there is."""
     names = [name for row in table_rows() if row["option"] for name in (row["option"], *row["aliases"].split())]
