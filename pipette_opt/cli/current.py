@@ -121,6 +121,7 @@ def current_of(
     from pipette_opt.judge import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
+    from pipette_opt.specs.model_gaps import not_modelled_of
 
     instance = _as_trained(job, given)
     nodes = _nodes(job, hosts)
@@ -134,6 +135,7 @@ def current_of(
         )
     nodes = nodes[: -(-num_gpus // per_node)]
     instance, unmeasured = _with_links(instance, nodes)
+    of_model = not_modelled_of(instance.model, instance.training)
     placement = identity_placement(config, per_node, nodes, given.rank_order)
     return Current(
         instance=instance,
@@ -142,7 +144,7 @@ def current_of(
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
         estimate=estimate(instance, config, placement),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
-        not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *left_out))),
+        not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *left_out, *of_model))),
     )
 
 

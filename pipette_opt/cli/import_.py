@@ -98,9 +98,10 @@ def model(
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
     from pipette_opt.report.left_out import left_out_table
+    from pipette_opt.specs.model_gaps import not_modelled_of
 
     spec, arguments = read_model(source), arguments_behind(source)
-    left_out = () if arguments is None else arguments.not_modelled
+    left_out = (*(() if arguments is None else arguments.not_modelled), *not_modelled_of(spec, None))
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
     if spec.num_experts is None:
         fields = {name: value for name, value in fields.items() if "moe" not in name and name != "num_dense_layers"}

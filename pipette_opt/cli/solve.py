@@ -81,6 +81,7 @@ def solve(
     from pipette_opt.read.megatron_args import arguments_behind, read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
+    from pipette_opt.specs.model_gaps import not_modelled_of
 
     check_place(out, trace)
     arguments = arguments_behind(model) if model is not None else None
@@ -141,7 +142,8 @@ def solve(
         today = read_megatron_args(compare_current, "the current arguments")
         job = opt.trained_as(job, today)
         current = current_of(job, today, current_hosts, max_oom_risk)
-    left_out = () if arguments is None else arguments.not_modelled
+    of_model = not_modelled_of(job.instance.model, job.instance.training)
+    left_out = (*(() if arguments is None else arguments.not_modelled), *of_model)
     watcher = Watcher(on_plan=lambda plan: write_plan(replace(plan, not_modelled=left_out), out))
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
