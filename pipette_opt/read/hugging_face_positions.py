@@ -56,9 +56,8 @@ def rotary_fields(
             raise _wrong(keys, f"{name} is not known of type {kind}")
     base = float(scaling.get("rope_theta", keys.positive(names[0], theta)))
     if abs(round(base) - base) > ROUNDING * base:
-        raise InputError(
-            keys.where, f"{names[0]}: {base} is not supported; Megatron's --rotary-base is a whole number."
-        )
+        problem = f"{names[0]}: {base} is not supported; --rotary-base of Megatron is whole."
+        raise InputError(keys.where, problem)
     share = float(scaling.get("partial_rotary_factor", _share(keys, names[1], percent)))
     found = {"position_embedding_type": "rope", "rotary_base": round(base), "rotary_percent": share}
     if kind == "linear":

@@ -49,11 +49,22 @@ def read_architecture(path: str | Path) -> ModelSpec:
     """Read an architecture in our YAML: the fields of :class:`~pipette_opt.specs.ModelSpec`, and ``source``."""
     path = Path(path)
     found = Fields(str(path), read_yaml(path), (*(field.name for field in fields(ModelSpec)), "source"))
-    values = {name: value for name, value in found.data.items() if value is not None and name != "source"}
+    values = {name: _number(name, value) for name, value in found.data.items() if value is not None}
+    values.pop("source", None)
     for name in ("moe_router_topk", "moe_ffn_hidden_size"):
         if name in values and "num_experts" not in values:
             raise InputError(str(path), f"{name} has no effect without num_experts.")
     return recorded_spec(ModelSpec, {**values, "name": found.text("name", path.stem)}, str(path))
+
+
+def _number(name: str, value: object) -> object:
+    """YAML takes ``1e-5``, without a point, for text."""
+    if isinstance(value, str) and isinstance(getattr(ModelSpec.__dataclass_fields__.get(name), "default", None), float):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
 
 
 def _read_model_file(path: Path) -> ModelSpec:

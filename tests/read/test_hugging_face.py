@@ -67,7 +67,7 @@ def test_published_sizes_come_out(tmp_path: Path, name: str) -> None:
         ({"num_nextn_predict_layers": 1}, r"multi-token prediction is not supported"),
         ({"rope_tetha": 1e6}, r"unknown key 'rope_tetha' .* Did you mean rope_theta\?"),
         ({"frobnicate": 3}, r"unknown key 'frobnicate' \(3\). Take it out of the file if it changes nothing"),
-        ({"rope_theta": 10000.5}, r"rope_theta: 10000.5 is not supported; Megatron's --rotary-base is a whole number"),
+        ({"rope_theta": 10000.5}, r"rope_theta: 10000.5 is not supported; --rotary-base of Megatron is whole"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"type 'dynamic' is none of Megatron's"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, r"type 'longrope' is none of Megatron's"),
         ({"rope_scaling": {"type": "linear", "factor": 2.5}}, r"a linear factor of 2.5 is none of Megatron's"),
