@@ -9,8 +9,6 @@ from pipette_opt.cli.options import Job
 from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
 
     from pipette_opt.parallel import ParallelConfig, Placement
@@ -105,7 +103,6 @@ def current_of(
     given: "MegatronArgs",
     hosts: str | None,
     max_oom_risk: float = 0.01,
-    left_out: "Sequence[NotModelled]" = (),
 ) -> Current:
     """
     Judge Megatron arguments on hosts in the given order.
@@ -114,14 +111,11 @@ def current_of(
     ----------
     hosts
         Names or ranges; the cluster's order by default. Ranks fill them one after the other.
-    left_out
-        What the numbers of the job itself leave out.
     """
     from pipette_opt.estimator.estimate import estimate
     from pipette_opt.judge import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
-    from pipette_opt.specs.model_gaps import not_modelled_of
 
     instance = _as_trained(job, given)
     nodes = _nodes(job, hosts)
@@ -135,7 +129,6 @@ def current_of(
         )
     nodes = nodes[: -(-num_gpus // per_node)]
     instance, unmeasured = _with_links(instance, nodes)
-    of_model = not_modelled_of(instance.model, instance.training)
     placement = identity_placement(config, per_node, nodes, given.rank_order)
     return Current(
         instance=instance,
@@ -144,7 +137,7 @@ def current_of(
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
         estimate=estimate(instance, config, placement),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
-        not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *left_out, *of_model))),
+        not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *instance.not_modelled))),
     )
 
 

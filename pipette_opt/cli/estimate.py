@@ -83,7 +83,7 @@ def estimate(
 
         current = judged_plan(plan, cluster, max_oom_risk)
     else:
-        from pipette_opt.read.megatron_args import arguments_behind, read_megatron_args
+        from pipette_opt.read.megatron_args import read_megatron_args
 
         today = read_megatron_args(args or "", "the current arguments")
         job = opt.read_job(
@@ -101,10 +101,8 @@ def estimate(
             p2p=p2p,
             allreduce=allreduce,
             expert_imbalance=expert_imbalance,
-            arguments=today,
         )
-        of_model = arguments_behind(model) if model is not None else None
-        current = current_of(job, today, hosts, max_oom_risk, () if of_model is None else of_model.not_modelled)
+        current = current_of(job, today, hosts, max_oom_risk)
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule
 
