@@ -44,6 +44,8 @@ class Current:
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
         """The estimate, beside a plan if there is one."""
+        from rich.text import Text
+
         from pipette_opt.report.comparison import comparison
         from pipette_opt.report.left_out import left_out_table
         from pipette_opt.report.tables import estimate_tables
@@ -51,7 +53,9 @@ class Current:
         title = "your current launch"
         parts = estimate_tables(self.config, self.estimate, self.memory, hosts=self.hosts, title=title)
         parts += left_out_table(self.not_modelled)
-        if plan is not None:
+        if plan is None:
+            parts += [Text(line) for line in ("", *self.uncounted().lines())]
+        else:
             parts.append(comparison(self.config, self.estimate, plan, title, self.uncounted()))
         if self.schedule is not None:
             from pipette_opt.parallel.schedule import max_in_flight
