@@ -198,6 +198,7 @@ def _check_model(model: "ModelSpec", given: "MegatronArgs") -> None:
 def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelConfig") -> None:
     """Raise ``InputError`` with every reason; a layout that says it may split the layers in any way."""
     from pipette_opt.candidates.legality import broken_rules
+    from pipette_opt.costs.compute import check_timed
 
     broken = broken_rules(instance.model, instance.training, config)
     if given.pipeline_layout is not None:
@@ -205,6 +206,10 @@ def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelC
     if broken:
         reasons = "; ".join(broken.values())
         raise InputError(given.where, f"{config.label()} cannot run on {config.world_size} GPUs: {reasons}.")
+    try:
+        check_timed(instance.model, config)
+    except InputError as error:
+        raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
 
 
 def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, list[NotModelled]]":

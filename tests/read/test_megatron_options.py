@@ -125,7 +125,8 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
         ("--linear-attention-freq 4", "attention"),
         ("--kv-lora-rank 512", "latent attention"),
         ("--multi-latent-attention", "latent attention"),
-        ("--use-megatron-fsdp", "divided over the replicas"),
+        ("--mamba-state-dim 128", "state-space"),
+        ("--tensor-parallel-num-weight-shards 2", "more shards"),
         ("--fp4-format e2m1", "fp4"),
         ("--yaml-cfg job.yaml", "write them out"),
         ("--perform-rl-step", "reinforcement learning"),
@@ -199,6 +200,36 @@ def test_modules_without_the_attention_core() -> None:
     args = parse_megatron_args("--recompute-granularity selective --recompute-modules mlp")
     assert args.recompute_granularity is None
     assert [one.option for one in args.not_modelled] == ["--recompute-modules"] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "stage"),
+    [
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --overlap-param-gather", 3),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", 2),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", 1),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", 0),
+        ("--use-torch-fsdp2", 3),
+        ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", 2),
+    ],
+)
+def test_fully_sharded_data_parallelism(options: str, stage: int) -> None:
+    """What replicas share; it overlaps by itself, and one replica shares nothing."""
+    options = f"{options} --use-distributed-optimizer --overlap-grad-reduce"
+    found = parse_megatron_args(options).parallel_config(8, 4)
+    assert found.sharding_stage == max(stage, 1)
+    assert found.overlap_grad_reduce == (stage < 2)
+    assert parse_megatron_args(options).parallel_config(8, 1).zero_stage is None
+
+
+def test_fully_sharded_jobs_that_are_not_timed() -> None:
+    """With pipelines or experts; and a strategy that depends on the release."""
+    fsdp = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    for more in ("--pipeline-model-parallel-size 2", "--num-experts 8"):
+        with pytest.raises(InputError, match=r"--use-megatron-fsdp .* not timed with pipelines or experts"):
+            parse_megatron_args(f"{fsdp} {more}").parallel_config(8, 8)
+    with pytest.raises(InputError, match="--use-megatron-fsdp needs --data-parallel-sharding-strategy"):
+        parse_megatron_args("--use-megatron-fsdp")
 
 
 SCRIPT = """#!/bin/bash
