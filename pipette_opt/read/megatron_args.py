@@ -28,8 +28,10 @@ class MegatronArgs:
     ----------
     model
         ``None`` without ``--num-layers``.
-    micro_batch_size, global_batch_size, seq_length, precision
+    micro_batch_size, global_batch_size, seq_length
         ``None`` if not given.
+    precision
+        ``None`` if not given, unless model and batch are: such a launch trains in fp32.
     fp8
         Whether ``--fp8-format`` is given.
     recompute_granularity
@@ -260,7 +262,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     found = MegatronArgs(
         where=where,
         model=model,
-        precision="bf16" if given.get("bf16") else "fp16" if given.get("fp16") else None,
+        precision=_precision(given, where),
         fp8=_word(given, "fp8_format", ("e4m3", "hybrid"), None, where) is not None,
         recompute_granularity=_granularity(given, where),
         recompute_method=_word(given, "recompute_method", ("uniform", "block"), "uniform", where),
@@ -279,6 +281,16 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     )
     _check_overlap(found)
     return found
+
+
+def _precision(given: Mapping[str, Any], where: str) -> Precision | None:
+    """What is said; a whole launch that says nothing trains in fp32, as Megatron does."""
+    if given.get("bf16") and given.get("fp16"):
+        raise InputError(where, "--bf16 contradicts --fp16; give one of them.")
+    if given.get("bf16") or given.get("fp16"):
+        return "bf16" if given.get("bf16") else "fp16"
+    whole = ("num_layers", "global_batch_size", "micro_batch_size")
+    return "fp32" if all(name in given for name in whole) else None
 
 
 def _unlike_chunks(layout: str) -> str:

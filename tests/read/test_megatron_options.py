@@ -195,6 +195,15 @@ def test_formats_and_kernels_are_read() -> None:
         parse_megatron_args("--accumulate-allreduce-grads-in-fp32 --grad-reduce-in-bf16")
 
 
+def test_a_whole_launch_without_a_format_trains_in_fp32() -> None:
+    """As Megatron does; what only describes a model or its degrees says nothing of formats."""
+    assert parse_megatron_args(DENSE.replace("--bf16", "")).precision == "fp32"
+    assert parse_megatron_args("--tensor-model-parallel-size 8 --micro-batch-size 1").precision is None
+    assert parse_megatron_args(DENSE).precision == "bf16"
+    with pytest.raises(InputError, match="--bf16 contradicts --fp16"):
+        parse_megatron_args("--bf16 --fp16")
+
+
 def test_modules_without_the_attention_core() -> None:
     """They are no recomputation here: what they do is listed."""
     args = parse_megatron_args("--recompute-granularity selective --recompute-modules mlp")
