@@ -23,7 +23,7 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
 from pipette_opt.placed import objective_ticks
-from pipette_opt.plan import Alternative, Certificate, IterationTime, Plan, StageMemory
+from pipette_opt.plan import Alternative, Certificate, IterationTime, Plan, StageMemory, why_slower
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance, LinkMatrix
@@ -305,15 +305,7 @@ def stage_memory(
 
 def lost_because(best: JudgedSolution, other: JudgedSolution) -> str:
     """Why another solution is not the plan."""
-    slower = other.estimate.iteration_time_s / best.estimate.iteration_time_s - 1
-    causes = {
-        name: other.estimate.breakdown[name] - best.estimate.breakdown.get(name, 0.0)
-        for name in other.estimate.breakdown
-    }
-    worst = max(causes, key=lambda name: causes[name])
-    if slower < 1e-9:
-        return "equally fast; the simpler configuration is preferred"
-    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+    return why_slower(best.estimate, other.estimate)
 
 
 def unused_hosts(instance: Instance, data: ProblemData, best: JudgedSolution) -> dict[str, str]:

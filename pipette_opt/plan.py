@@ -153,6 +153,16 @@ class Plan:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+def why_slower(best: IterationTime, other: IterationTime) -> str:
+    """Why a plan lost: by how much, and the cause that grew most."""
+    slower = other.iteration_time_s / best.iteration_time_s - 1
+    if slower < 1e-9:
+        return "equally fast; the simpler configuration is preferred"
+    causes = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in other.breakdown.items()}
+    worst = max(causes, key=lambda name: causes[name])
+    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+
+
 class RankRow(NamedTuple):
     """One rank: where it runs, and its coordinates in the parallel groups."""
 

@@ -1,54 +1,19 @@
-"""
-Every rule again, in plain Python, on the finished plan.
-
-Nothing of the solver's problem or solution is used: a plan that passes is right by the given data, whatever produced
-it. Each rule is one function whose docstring is the rule; it yields what is wrong, with the numbers.
-"""
+"""Rules on the plan itself: map, settings, configuration, links, memory, times, and the certificate's own figures."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from pipette_opt.candidates import check_legal
-from pipette_opt.errors import InputError, PlanError
-from pipette_opt.fullness import with_edge_loss
+from pipette_opt.errors import InputError
 from pipette_opt.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
-from pipette_opt.parallel import Placement, RankGrid
+from pipette_opt.parallel import RankGrid
 from pipette_opt.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
-
-Rule = Callable[[Instance, Plan], Iterator[str]]
-
-ROUNDING = 1e-9
-"""Relative; sums and quotients of doubles."""
-
-ESTIMATE_TOLERANCE = 1e-6
-"""Relative; the estimate again."""
-
-TICKS_TOLERANCE = 2e-4
-"""Relative; what rounding up to ticks may add to a closed form."""
-
-CLOSED_GAP = 1e-3
-"""What rounding up to ticks, which every bound gives back, may leave open of a closed gap."""
-
-
-def verify(instance: Instance, plan: Plan) -> None:
-    """
-    Check a plan against what was given.
-
-    Raises ``PlanError`` with every broken rule by name. Rules that read the map are skipped if the map itself is
-    broken.
-    """
-    instance = with_edge_loss(instance)
-    for rules in (MAP_RULES, CONTENT_RULES):
-        problems = [f"{rule.__name__}: {problem}" for rule in rules for problem in rule(instance, plan)]
-        if problems:
-            raise PlanError("the plan breaks:\n  " + "\n  ".join(problems))
+from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster
 
 
 def degrees_fill_the_world(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -122,10 +87,11 @@ def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Batch, launcher and send mode, and the model and training that the plan records, are the instance's."""
+    """Batch, launcher, sends and reduction, and the model and training that the plan records, are the instance's."""
     pairs = (
         ("global_batch_size", plan.global_batch_size, instance.training.global_batch_size),
         ("launcher", plan.launcher, instance.launcher),
+        ("nccl_algorithm", plan.nccl_algorithm, instance.allreduce),
         ("p2p", plan.p2p, instance.p2p),
     )
     for name, found, given in pairs:
@@ -179,34 +145,24 @@ def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each stage's upper bound fits its capacity, and that the smallest GPU it is on; probabilities are in [0, 1]."""
+    """Each stage's upper bound fits its capacity and holds at least its layers; the risk is the accepted one."""
     stages = [stage.stage for stage in plan.memory]
     if stages != list(range(plan.config.pipeline_model_parallel_size)):
         yield f"memory is given for stages {stages} of {plan.config.pipeline_model_parallel_size}"
         return
-    installed = _installed_bytes(instance, plan)
     for stage in plan.memory:
-        floor = _state_bytes(instance, plan, stage.stage)
+        floor, most = _state_bytes(instance, plan, stage.stage), max(stage.predicted_bytes, stage.upper_bytes)
         if stage.upper_bytes > stage.capacity_bytes:
             yield (
                 f"stage {stage.stage} needs up to {gib(stage.upper_bytes):.1f} GiB of {gib(stage.capacity_bytes):.1f}"
             )
-        if stage.capacity_bytes > installed[stage.stage]:
+        if most < floor:
             yield (
-                f"stage {stage.stage} counts on {gib(stage.capacity_bytes):.1f} GiB, its smallest GPU has "
-                f"{gib(installed[stage.stage]):.1f}"
+                f"stage {stage.stage} is said to need at most {gib(most):.1f} GiB, its layers' weights, gradients and "
+                f"optimizer state alone take {gib(floor):.1f}"
             )
-        if not 0 <= stage.predicted_bytes <= stage.upper_bytes:
-            yield f"stage {stage.stage} has predicted {stage.predicted_bytes} and upper {stage.upper_bytes} bytes"
-        if stage.upper_bytes < floor:
-            yield (
-                f"stage {stage.stage} is said to need at most {gib(stage.upper_bytes):.1f} GiB, its layers' weights, "
-                f"gradients and optimizer state alone take {gib(floor):.1f}"
-            )
-        if not 0 <= stage.oom_probability <= 1:
-            yield f"stage {stage.stage} has oom_probability {stage.oom_probability}"
         accepted = plan.inputs.get("max_oom_risk")
-        if isinstance(accepted, float) and stage.oom_probability > accepted:
+        if isinstance(accepted, float) and not stage.oom_probability <= accepted * (1 + ROUNDING):
             yield f"stage {stage.stage} has oom_probability {stage.oom_probability}, accepted was {accepted}"
 
 
@@ -222,7 +178,7 @@ def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
     open_s = proof.objective_s - proof.lower_bound_s
     for name, whole in (("gap", proof.objective_s), ("placement_gap", proof.placement_dependent_s)):
         expected = open_s / whole if whole > 0 else 0.0
-        if not _close(getattr(proof, name), expected, ROUNDING):
+        if not close(getattr(proof, name), expected, ROUNDING):
             yield f"{name} is {getattr(proof, name)}, the times give {expected}"
     if proof.status == "OPTIMAL" and proof.gap > CLOSED_GAP:
         yield f"status is OPTIMAL with a gap of {proof.gap:.2%}"
@@ -242,7 +198,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"iteration_time_s is {time.iteration_time_s}"
         return
     total = math.fsum(time.breakdown.values())
-    if not _close(total, time.iteration_time_s, ROUNDING):
+    if not close(total, time.iteration_time_s, ROUNDING):
         yield f"the breakdown adds up to {total}, iteration_time_s is {time.iteration_time_s}"
     for name, seconds in time.breakdown.items():
         if seconds < -ROUNDING * time.iteration_time_s:
@@ -252,7 +208,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
         ("tokens_per_s", tokens_per_s),
         ("tokens_per_s_per_gpu", tokens_per_s / len(plan.placement.node)),
     ):
-        if not _close(getattr(time, name), expected, ROUNDING):
+        if not close(getattr(time, name), expected, ROUNDING):
             yield f"{name} is {getattr(time, name)}, the time gives {expected}"
     if not 0 <= time.mfu <= 1:
         yield f"mfu is {time.mfu}"
@@ -263,19 +219,19 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     from pipette_opt.estimator.estimate import estimate
 
     try:
-        again = estimate(instance, plan.config, _on_cluster(instance, plan))
+        again = estimate(instance, plan.config, on_cluster(instance, plan))
     except (InputError, ValueError) as error:
         yield f"the plan cannot be judged: {error}"
         return
     found = plan.estimate.iteration_time_s
-    if not _close(found, again.iteration_time_s, ESTIMATE_TOLERANCE):
+    if not close(found, again.iteration_time_s, REPRODUCED):
         yield f"iteration_time_s is {found}, the judge says {again.iteration_time_s}"
-    adds_up = _close(math.fsum(plan.estimate.breakdown.values()), found, ROUNDING)  # else estimate_adds_up says so
+    adds_up = close(math.fsum(plan.estimate.breakdown.values()), found, ROUNDING)  # else estimate_adds_up says so
     for name, seconds in again.breakdown.items() if adds_up else ():
         given = plan.estimate.breakdown.get(name, 0.0)
-        if abs(given - seconds) > ESTIMATE_TOLERANCE * again.iteration_time_s:
+        if abs(given - seconds) > REPRODUCED * again.iteration_time_s:
             yield f"{name} is {given} s, the judge says {seconds}"
-    if not _close(plan.estimate.mfu, again.mfu, ESTIMATE_TOLERANCE):
+    if not close(plan.estimate.mfu, again.mfu, REPRODUCED):
         yield f"mfu is {plan.estimate.mfu}, the judge says {again.mfu}"
 
 
@@ -292,7 +248,7 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         expected, slack = plan.estimate.iteration_time_s, ROUNDING
     else:
         try:
-            times = placed_times(instance, plan.config, _on_cluster(instance, plan))
+            times = placed_times(instance, plan.config, on_cluster(instance, plan))
             num_microbatches = plan.config.num_microbatches(instance.training.global_batch_size)
         except (InputError, ValueError):
             return  # estimate_is_reproduced says why
@@ -300,36 +256,6 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     found = plan.certificate.objective_s
     if not expected * (1 - ROUNDING) <= found <= expected * (1 + slack):
         yield f"objective_s is {found}, the plan's own is {expected}"
-
-
-MAP_RULES: tuple[Rule, ...] = (degrees_fill_the_world, hosts_exist, one_rank_per_gpu)
-"""What the map must be before anything else can be asked."""
-
-CONTENT_RULES: tuple[Rule, ...] = (
-    coordinates_in_rank_order,
-    torchrun_ranks_contiguous,
-    settings_are_the_given,
-    configuration_is_legal,
-    links_were_measured,
-    memory_fits,
-    certificate_is_consistent,
-    estimate_adds_up,
-    estimate_is_reproduced,
-    objective_is_reproduced,
-)
-
-RULES: tuple[Rule, ...] = MAP_RULES + CONTENT_RULES
-"""All rules, in the order in which they are checked."""
-
-
-def _installed_bytes(instance: Instance, plan: Plan) -> dict[int, int]:
-    """Memory of the smallest GPU of each stage."""
-    memory = {node.host: node.gpu.memory_bytes for node in instance.cluster.nodes}
-    smallest: dict[int, int] = {}
-    for (stage, *_), node in zip(coordinates_of(plan), plan.placement.node, strict=True):
-        here = memory[plan.hosts[node]]
-        smallest[stage] = min(here, smallest.get(stage, here))
-    return smallest
 
 
 def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
@@ -362,18 +288,7 @@ def _whole_in_chunks(layers: Sequence[int], chunks: int) -> bool:
     return any(len(set(one)) == 1 and one[0] % chunks == 0 for one in counted)
 
 
-def _on_cluster(instance: Instance, plan: Plan) -> Placement:
-    """The placement with its hosts numbered as in the cluster."""
-    index = {host: number for number, host in enumerate(instance.cluster.hosts)}
-    return replace(plan.placement, node=np.array([index[plan.hosts[node]] for node in plan.placement.node]))
-
-
 def _differences(name: str, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     for field, value in given.items():
         if field in recorded and recorded[field] != value:
             yield f"inputs.{name}.{field} is {recorded[field]!r}, given was {value!r}"
-
-
-def _close(found: float, expected: float, tolerance: float) -> bool:
-    """Equal up to rounding; a NaN is close to nothing."""
-    return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance * 1e-3)
