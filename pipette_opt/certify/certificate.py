@@ -26,11 +26,17 @@ class Certified:
         The placements that were judged on the way, as candidates of ``prepared.problem``.
     open_configs
         Configurations that no bound without a search rules out.
+    is_closed
+        Whether nothing can be faster than the fastest plan known by more than the gap limit.
+    ledger
+        Where the certificate stands, to go on from.
     """
 
     bound_s: float
     judged: tuple[JudgedSolution, ...]
     open_configs: frozenset[ParallelConfig]
+    is_closed: bool
+    ledger: Ledger
 
 
 def certify(
@@ -39,6 +45,7 @@ def certify(
     params: CertifyParams,
     report: Report = lambda step, fastest_s, bound_s: None,
     stop: threading.Event | None = None,
+    earlier: Certified | None = None,
 ) -> Certified:
     """
     Bound the judge's time over all candidates, and look for faster plans on the way.
@@ -47,7 +54,11 @@ def certify(
     ----------
     known
         Plans judged before; the bound is never above the fastest of these and of what is found.
+    earlier
+        An earlier certificate of the same candidates, to go on from.
     """
+    if earlier is not None:
+        return _go_on(earlier, known, params)
     ledger = Ledger(prepared, known, params, report, stop or threading.Event())
     report("bounding the judge", None, None)
     order = open_candidates(ledger)
@@ -56,4 +67,24 @@ def certify(
     runners_up = place_runners_up(ledger, order)
     reseat_experts(ledger)
     prove(ledger)
-    return Certified(bound_s=ledger.bound_s, judged=(*ledger.judged, *runners_up), open_configs=open_configs)
+    return _certified(ledger, runners_up, open_configs)
+
+
+def _go_on(earlier: Certified, known: Sequence[JudgedSolution], params: CertifyParams) -> Certified:
+    """Prove on, from plans that were found since."""
+    ledger = earlier.ledger
+    ledger.go_on(known, params)
+    prove(ledger)
+    return _certified(ledger, [], earlier.open_configs)
+
+
+def _certified(
+    ledger: Ledger, runners_up: Sequence[JudgedSolution], open_configs: frozenset[ParallelConfig]
+) -> Certified:
+    return Certified(
+        bound_s=ledger.bound_s,
+        judged=(*ledger.judged, *runners_up),
+        open_configs=open_configs,
+        is_closed=ledger.is_closed,
+        ledger=ledger,
+    )
