@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipette_opt.backends import Backend
@@ -157,9 +157,10 @@ def optimize(
     backend
         Processes over which the search for the closed form is spread; threads of this one without it.
     """
-    from pipette_opt.verify import verify
+    from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
+    inputs = {**(inputs or {}), "search_space": asdict(space), "max_oom_risk": params.max_oom_risk}
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
@@ -178,7 +179,7 @@ def optimize(
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
-    verify(prepared.instance, plan)
+    verify_content(prepared.instance, plan)
     return plan
 
 

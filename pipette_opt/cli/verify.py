@@ -20,12 +20,20 @@ def verify(
     """
     from pipette_opt.cli.output import say, show_json
     from pipette_opt.cli.plans import plan_and_instance
-    from pipette_opt.verify import RULES
     from pipette_opt.verify import verify as check
 
     found, instance = plan_and_instance(plan, cluster)
-    check(instance, found)
+    checked = check(instance, found)
     if json:
-        show_json({"plan": str(plan), "valid": True, "rules": len(RULES)})
+        show_json(
+            {
+                "plan": str(plan),
+                "valid": True,
+                "rules": len(checked.rules),
+                "configurations": checked.num_configurations,
+                "bounded_again": checked.num_bounded,
+            }
+        )
     else:
-        say(f"{plan}: all {len(RULES)} rules hold")
+        say(f"{plan}: all {len(checked.rules)} rules hold")
+        say(f"{checked}")

@@ -5,12 +5,15 @@ Nothing of the solver's problem or solution is used: a plan that passes is right
 it. Each rule is one function whose docstring is the rule; it yields what is wrong, with the numbers.
 """
 
-from pipette_opt.errors import PlanError
+from dataclasses import dataclass
+
+from pipette_opt.errors import InfeasibleError, InputError, PlanError
 from pipette_opt.fullness import with_edge_loss
 from pipette_opt.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselines_are_possible
-from pipette_opt.verify.common import Rule
+from pipette_opt.verify.certificate import SpaceRule, plan_is_searched
+from pipette_opt.verify.common import CLOSED_GAP, Rule
 from pipette_opt.verify.memory import memory_is_reproduced
 from pipette_opt.verify.rules import (
     certificate_is_consistent,
@@ -27,8 +30,9 @@ from pipette_opt.verify.rules import (
     settings_are_the_given,
     torchrun_ranks_contiguous,
 )
+from pipette_opt.verify.space import Searched, recorded_space
 
-__all__ = ["RULES", "verify"]
+__all__ = ["RULES", "Checked", "recorded_space", "verify"]
 
 MAP_RULES: tuple[Rule, ...] = (degrees_fill_the_world, hosts_exist, one_rank_per_gpu)
 """What the map must be before anything else can be asked."""
@@ -49,19 +53,81 @@ CONTENT_RULES: tuple[Rule, ...] = (
     baselines_are_possible,
 )
 
-RULES: tuple[Rule, ...] = MAP_RULES + CONTENT_RULES
+SPACE_RULES: tuple[SpaceRule, ...] = (plan_is_searched,)
+"""What needs the searched space enumerated again."""
+
+RULES: tuple[Rule | SpaceRule, ...] = (*MAP_RULES, *CONTENT_RULES, *SPACE_RULES)
 """All rules, in the order in which they are checked."""
 
 
-def verify(instance: Instance, plan: Plan) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
     """
-    Check a plan against what was given.
+    What a plan that passed was checked for.
+
+    Parameters
+    ----------
+    rules
+        Names of the rules that hold.
+    num_configurations
+        Configurations that are legal and fit.
+    num_bounded
+        Of these, those that cannot be faster than the certificate's bound even if every link were as fast as the
+        fastest. Of all others the bound rests on the search.
+    """
+
+    rules: tuple[str, ...]
+    num_configurations: int
+    num_bounded: int
+
+    @property
+    def num_unchecked(self) -> int:
+        """Configurations whose bound rests on the search."""
+        return self.num_configurations - self.num_bounded
+
+
+def verify(instance: Instance, plan: Plan) -> Checked:
+    """
+    Check a plan against what was given, and its certificate against what was searched.
 
     Raises ``PlanError`` with every broken rule by name. Rules that read the map are skipped if the map itself is
     broken.
     """
+    problems = broken_rules(instance, plan)
+    searched = None
+    try:
+        searched = Searched.again(with_edge_loss(instance), plan)
+    except (InputError, InfeasibleError) as error:
+        problems.append(f"{plan_is_searched.__name__}: {error}")
+    if searched is not None:
+        problems += [f"{rule.__name__}: {problem}" for rule in SPACE_RULES for problem in rule(searched, plan)]
+    if problems or searched is None:
+        raise PlanError("the plan breaks:\n  " + "\n  ".join(problems))
+    num_fitting = len(searched.memory.fitting)
+    return Checked(
+        rules=tuple(rule.__name__ for rule in RULES),
+        num_configurations=num_fitting,
+        num_bounded=num_fitting - searched.num_below(plan.certificate.lower_bound_s * (1 - CLOSED_GAP)),
+    )
+
+
+def verify_content(instance: Instance, plan: Plan) -> None:
+    """
+    The rules on the plan itself, without enumerating what was searched: what a search asks of its own plan.
+
+    It has just enumerated that space and bounded it, so doing both again would only double its time. Raises as
+    :func:`verify`.
+    """
+    problems = broken_rules(instance, plan)
+    if problems:
+        raise PlanError("the plan breaks:\n  " + "\n  ".join(problems))
+
+
+def broken_rules(instance: Instance, plan: Plan) -> list[str]:
+    """Every broken rule on the plan itself, by name, with the numbers."""
     instance = with_edge_loss(instance)
     for rules in (MAP_RULES, CONTENT_RULES):
         problems = [f"{rule.__name__}: {problem}" for rule in rules for problem in rule(instance, plan)]
         if problems:
-            raise PlanError("the plan breaks:\n  " + "\n  ".join(problems))
+            return problems
+    return []
