@@ -11,25 +11,29 @@ from pipette_opt.errors import InputError
 from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.parallel import Placement, block_placement, node_blocks
-from pipette_opt.plan import Alternative, Plan, why_slower
+from pipette_opt.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
-from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close
+from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster
 from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 
 def alternatives_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """Each alternative is legal, fits, has the judge's time and risk on its hosts, and lost for the reason given."""
     seen = {plan.config}
+    try:
+        best = estimate(instance, plan.config, on_cluster(instance, plan))
+    except (InputError, ValueError):
+        return  # estimate_is_reproduced says why
     for number, one in enumerate(plan.alternatives):
         name = f"alternatives[{number}] ({one.config.label()})"
         if one.config in seen:
             yield f"{name} is the plan's configuration, or listed twice"
         seen.add(one.config)
-        yield from (f"{name} {problem}" for problem in _alternative_problems(instance, plan, one))
+        yield from (f"{name} {problem}" for problem in _alternative_problems(instance, plan, best, one))
 
 
-def _alternative_problems(instance: Instance, plan: Plan, one: Alternative) -> Iterator[str]:
+def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, one: Alternative) -> Iterator[str]:
     illegal = list(check_legal(instance.model, instance.training, one.config))
     if illegal:
         yield f"is not legal: {illegal[0]}"
@@ -56,7 +60,7 @@ def _alternative_problems(instance: Instance, plan: Plan, one: Alternative) -> I
         yield f"has iteration_time_s {one.iteration_time_s}, the judge says {again.iteration_time_s}"
     if one.iteration_time_s < plan.estimate.iteration_time_s * (1 - CLOSED_GAP):
         yield f"takes {one.iteration_time_s} s and is faster than the plan, {plan.estimate.iteration_time_s} s"
-    if one.reason != (reason := why_slower(plan.estimate, again)):
+    if one.reason != (reason := why_slower(best, again)):
         yield f"lost because {one.reason!r}, the times say {reason!r}"
     if one.objective_s is not None:
         yield from _objective_problems(instance, one, placement)
