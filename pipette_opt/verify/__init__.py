@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from pipette_opt.errors import InfeasibleError, InputError, PlanError
 from pipette_opt.fullness import with_edge_loss
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselines_are_possible
-from pipette_opt.verify.certificate import SpaceRule, plan_is_searched
-from pipette_opt.verify.common import CLOSED_GAP, Rule
+from pipette_opt.verify.certificate import SpaceRule, bound_holds, plan_is_searched
+from pipette_opt.verify.common import Rule
 from pipette_opt.verify.memory import memory_is_reproduced
 from pipette_opt.verify.rules import (
     certificate_is_consistent,
@@ -53,7 +54,7 @@ CONTENT_RULES: tuple[Rule, ...] = (
     baselines_are_possible,
 )
 
-SPACE_RULES: tuple[SpaceRule, ...] = (plan_is_searched,)
+SPACE_RULES: tuple[SpaceRule, ...] = (plan_is_searched, bound_holds)
 """What needs the searched space enumerated again."""
 
 RULES: tuple[Rule | SpaceRule, ...] = (*MAP_RULES, *CONTENT_RULES, *SPACE_RULES)
@@ -71,19 +72,19 @@ class Checked:
         Names of the rules that hold.
     num_configurations
         Configurations that are legal and fit.
-    num_bounded
-        Of these, those that cannot be faster than the certificate's bound even if every link were as fast as the
-        fastest. Of all others the bound rests on the search.
+    open_configs
+        Those of which only the search says that no placement is faster than the certificate's bound. All others could
+        not be even if every link were as fast as the fastest, or all of their few placements were judged.
     """
 
     rules: tuple[str, ...]
     num_configurations: int
-    num_bounded: int
+    open_configs: tuple[ParallelConfig, ...]
 
     @property
-    def num_unchecked(self) -> int:
-        """Configurations whose bound rests on the search."""
-        return self.num_configurations - self.num_bounded
+    def num_bounded(self) -> int:
+        """Configurations whose bound does not rest on the search."""
+        return self.num_configurations - len(self.open_configs)
 
 
 def verify(instance: Instance, plan: Plan) -> Checked:
@@ -103,11 +104,10 @@ def verify(instance: Instance, plan: Plan) -> Checked:
         problems += [f"{rule.__name__}: {problem}" for rule in SPACE_RULES for problem in rule(searched, plan)]
     if problems or searched is None:
         raise PlanError("the plan breaks:\n  " + "\n  ".join(problems))
-    num_fitting = len(searched.memory.fitting)
     return Checked(
         rules=tuple(rule.__name__ for rule in RULES),
-        num_configurations=num_fitting,
-        num_bounded=num_fitting - searched.num_below(plan.certificate.lower_bound_s * (1 - CLOSED_GAP)),
+        num_configurations=len(searched.memory.fitting),
+        open_configs=searched.bounded.open_configs,
     )
 
 

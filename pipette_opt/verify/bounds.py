@@ -8,6 +8,7 @@ is searched, and nothing of the solver is used.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 
@@ -52,6 +53,34 @@ def cheap_bounds_s(instance: Instance, checked: Sequence[CheckedConfig], capacit
             times = estimate_many(ideal, [_somewhere(checked[number].config, block) for number, block in some])
             np.minimum.at(bounds, [number for number, _ in some], times)
     return bounds
+
+
+def fastest_placement_s(
+    instance: Instance, one: CheckedConfig, capacity_bytes: IntArray, most: int
+) -> tuple[float, int] | None:
+    """
+    The judge's time of the fastest of all placements of a configuration, infinite if it has none, and their number.
+
+    ``None`` if there are more than ``most``.
+    """
+    blocks = list(_with_room(instance, one, capacity_bytes))
+    cells = [math.prod(block.node_grid(one.config)) for block in blocks]
+    count = sum(math.perm(instance.cluster.num_nodes, size) for size in cells)
+    if count > most:
+        return None
+    placed = [(one.config, placement) for block in blocks for placement in _every(instance, one, block, capacity_bytes)]
+    parts = (placed[start : start + AT_ONCE] for start in range(0, len(placed), AT_ONCE))
+    return min((float(estimate_many(instance, part).min()) for part in parts), default=math.inf), count
+
+
+def _every(instance: Instance, one: CheckedConfig, block: NodeBlock, capacity_bytes: IntArray) -> Iterator[Placement]:
+    """Every placement of a packing on hosts with enough memory."""
+    grid = block.node_grid(one.config)
+    need = np.repeat(one.need_bytes.reshape(grid[0], -1).max(axis=1), math.prod(grid[1:]))
+    for hosts in permutations(range(instance.cluster.num_nodes), len(need)):
+        nodes = np.array(hosts)
+        if (capacity_bytes[nodes] >= need).all():
+            yield block_placement(one.config, block, nodes.reshape(grid))
 
 
 def ideal_cluster(cluster: ClusterSpec, kind: int) -> ClusterSpec:

@@ -18,3 +18,9 @@ def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
             yield f"{name} ({config.label()}) is not among the {len(fitting)} that are legal and fit"
     if plan.certificate.num_candidates != len(fitting):
         yield f"num_candidates is {plan.certificate.num_candidates}, {len(fitting)} are legal and fit"
+
+
+def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
+    """No configuration whose placements can all be judged has one that is faster than the certificate's bound."""
+    for config, seconds in searched.bounded.faster:
+        yield f"lower_bound_s is {plan.certificate.lower_bound_s}, {config.label()} has a placement of {seconds} s"
