@@ -236,17 +236,18 @@ def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The breakdown adds up to the iteration time, and the rates follow from it."""
+    """Breakdown and critical path add up to the iteration time, and the rates follow from it."""
     time = plan.estimate
     if not time.iteration_time_s > 0:
         yield f"iteration_time_s is {time.iteration_time_s}"
         return
-    total = math.fsum(time.breakdown.values())
-    if not _close(total, time.iteration_time_s, ROUNDING):
-        yield f"the breakdown adds up to {total}, iteration_time_s is {time.iteration_time_s}"
-    for name, seconds in time.breakdown.items():
-        if seconds < -ROUNDING * time.iteration_time_s:
-            yield f"{name} is {seconds} s"
+    for what, causes in (("breakdown", time.breakdown), ("critical path", time.critical_path)):
+        total = math.fsum(causes.values())
+        if not _close(total, time.iteration_time_s, ROUNDING):
+            yield f"the {what} adds up to {total}, iteration_time_s is {time.iteration_time_s}"
+        for name, seconds in causes.items():
+            if seconds < -ROUNDING * time.iteration_time_s:
+                yield f"{name} of the {what} is {seconds} s"
     tokens_per_s = instance.training.global_batch_size * instance.training.seq_length / time.iteration_time_s
     for name, expected in (
         ("tokens_per_s", tokens_per_s),
@@ -270,13 +271,19 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     found = plan.estimate.iteration_time_s
     if not _close(found, again.iteration_time_s, ESTIMATE_TOLERANCE):
         yield f"iteration_time_s is {found}, the judge says {again.iteration_time_s}"
-    adds_up = _close(math.fsum(plan.estimate.breakdown.values()), found, ROUNDING)  # else estimate_adds_up says so
-    for name, seconds in again.breakdown.items() if adds_up else ():
-        given = plan.estimate.breakdown.get(name, 0.0)
-        if abs(given - seconds) > ESTIMATE_TOLERANCE * again.iteration_time_s:
-            yield f"{name} is {given} s, the judge says {seconds}"
-    if not _close(plan.estimate.mfu, again.mfu, ESTIMATE_TOLERANCE):
-        yield f"mfu is {plan.estimate.mfu}, the judge says {again.mfu}"
+    for what, causes, expected in (
+        ("breakdown", plan.estimate.breakdown, again.breakdown),
+        ("critical path", plan.estimate.critical_path, again.critical_path),
+    ):
+        adds_up = _close(math.fsum(causes.values()), found, ROUNDING)  # else estimate_adds_up says so
+        for name, seconds in expected.items() if adds_up else ():
+            given = causes.get(name, 0.0)
+            if abs(given - seconds) > ESTIMATE_TOLERANCE * again.iteration_time_s:
+                yield f"{name} of the {what} is {given} s, the judge says {seconds}"
+    for name in ("mfu", "hfu"):
+        said, right = getattr(plan.estimate, name), getattr(again, name)
+        if said is None or not _close(said, right, ESTIMATE_TOLERANCE):
+            yield f"{name} is {said}, the judge says {right}"
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:

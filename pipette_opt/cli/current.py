@@ -55,11 +55,13 @@ class Current:
         """For ``--json``."""
         from dataclasses import asdict
 
+        from pipette_opt.report.plan_file import estimate_to_dict
+
         return {
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
-            "estimate": {**asdict(self.estimate), "breakdown": dict(self.estimate.breakdown)},
+            "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
             **self._schedule_dict(),
         }

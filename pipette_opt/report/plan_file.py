@@ -19,6 +19,7 @@ from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plan import (
     SCHEMA_VERSION,
     Alternative,
+    Band,
     Baseline,
     Certificate,
     IterationTime,
@@ -52,7 +53,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "placement": [row._asdict() for row in rank_rows(plan)],
         "unused_hosts": [{"host": host, "reason": reason} for host, reason in plan.unused_hosts.items()],
         "certificate": asdict(plan.certificate),
-        "estimate": {**asdict(plan.estimate), "breakdown": dict(plan.estimate.breakdown)},
+        "estimate": estimate_to_dict(plan.estimate),
         "memory": [_memory_to_dict(stage) for stage in plan.memory],
         "alternatives": [_alternative_to_dict(one, plan.global_batch_size) for one in plan.alternatives],
         "baselines": [_baseline_to_dict(one, plan.global_batch_size) for one in plan.baselines],
@@ -95,7 +96,6 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     hosts = tuple(top.texts("hosts"))
     if len(set(hosts)) < len(hosts):
         raise damaged(where, "hosts", "names a host more than once.")
-    estimate = top.mapping("estimate")
     plan = Plan(
         config=config,
         placement=_read_placement(top, config, hosts),
@@ -105,13 +105,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         launcher=top.choice("launcher", get_args(Launcher)),
         p2p=top.choice("p2p", get_args(P2PMode)),
         certificate=_read_certificate(top.mapping("certificate")),
-        estimate=IterationTime(
-            iteration_time_s=estimate.number("iteration_time_s"),
-            tokens_per_s=estimate.number("tokens_per_s"),
-            tokens_per_s_per_gpu=estimate.number("tokens_per_s_per_gpu"),
-            mfu=estimate.number("mfu"),
-            breakdown=estimate.mapping("breakdown").numbers(),
-        ),
+        estimate=_read_estimate(top.mapping("estimate")),
         memory=tuple(_read_memory(one) for one in top.mappings("memory")),
         unused_hosts={one.text("host"): one.text("reason") for one in top.mappings("unused_hosts")},
         alternatives=tuple(_read_alternative(one) for one in top.mappings("alternatives")),
@@ -221,6 +215,49 @@ def _check_coordinates(top: Entries, plan: Plan) -> None:
                 raise damaged(row.where, row.at(name), f"is {found}; rank {expected.rank} of {order} has {right}.")
 
 
+def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
+    """The estimate as in ``plan.json``."""
+    band = estimate.band
+    return {
+        "iteration_time_s": estimate.iteration_time_s,
+        "tokens_per_s": estimate.tokens_per_s,
+        "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
+        "mfu": estimate.mfu,
+        "hfu": estimate.hfu,
+        "breakdown": dict(estimate.breakdown),
+        "critical_path": dict(estimate.critical_path),
+        "band": None
+        if band is None
+        else {
+            "low_s": band.low_s,
+            "high_s": band.high_s,
+            "share": band.share,
+            "from": band.source,
+            "runs": band.runs,
+        },
+    }
+
+
+def _read_estimate(estimate: Entries) -> IterationTime:
+    """The estimate; files of older versions lack some fields."""
+    band = None
+    if estimate.data.get("band") is not None:
+        given = estimate.mapping("band")
+        numbers = {name: given.number(name) for name in ("low_s", "high_s", "share")}
+        band = Band(**numbers, source=given.text("from"), runs=given.whole("runs"))
+    path = estimate.mapping("critical_path").numbers() if "critical_path" in estimate.data else {}
+    return IterationTime(
+        iteration_time_s=estimate.number("iteration_time_s"),
+        tokens_per_s=estimate.number("tokens_per_s"),
+        tokens_per_s_per_gpu=estimate.number("tokens_per_s_per_gpu"),
+        mfu=estimate.number("mfu"),
+        hfu=estimate.optional("hfu", estimate.number) if "hfu" in estimate.data else None,
+        breakdown=estimate.mapping("breakdown").numbers(),
+        critical_path=path,
+        band=band,
+    )
+
+
 def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:
     return {
         "stage": stage.stage,
@@ -228,6 +265,7 @@ def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:
         "upper_gib": stage.upper_bytes / GIB,
         "capacity_gib": stage.capacity_bytes / GIB,
         "oom_probability": stage.oom_probability,
+        "oom_probability_at_most": stage.oom_probability_at_most,
         "extrapolates": stage.extrapolates,
     }
 
@@ -239,6 +277,7 @@ def _read_memory(stage: Entries) -> StageMemory:
         upper_bytes=round(stage.number("upper_gib") * GIB),
         capacity_bytes=round(stage.number("capacity_gib") * GIB),
         oom_probability=stage.number("oom_probability"),
+        oom_probability_at_most="oom_probability_at_most" in stage.data and stage.flag("oom_probability_at_most"),
         extrapolates=stage.flag("extrapolates"),
     )
 

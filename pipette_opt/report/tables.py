@@ -127,14 +127,20 @@ def certificate_table(certificate: Certificate, estimate: IterationTime) -> Rend
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:
-    """Seconds by cause, adding up to the iteration time."""
-    table = columns_table("where the time goes", "seconds >", "share >", "")
+    """Seconds by cause of the mean rank and of the critical path, each adding up to the iteration time."""
+    path = estimate.critical_path
+    headers = ("critical path >", "share >") if path else ()
+    table = columns_table("where the time goes", "mean of all ranks >", "share >", "", *headers)
     total = estimate.iteration_time_s
     for name, seconds in estimate.breakdown.items():
         share = seconds / total
-        table.add_row(Text(words(name)), Text(f"{seconds:.4f}"), Text(percent(share)), Bar(filled=share))
+        row: list[RenderableType] = [Text(words(name)), Text(f"{seconds:.4f}"), Text(percent(share)), Bar(filled=share)]
+        if path:
+            row += [Text(f"{path.get(name, 0.0):.4f}"), Text(percent(path.get(name, 0.0) / total))]
+        table.add_row(*row)
     table.add_section()
-    table.add_row(Text("iteration", style="bold"), Text(f"{total:.4f}", style="bold"), Text(percent(1.0)), Text())
+    sums = [Text(f"{total:.4f}", style="bold"), Text(percent(1.0))]
+    table.add_row(Text("iteration", style="bold"), *sums, Text(), *(sums if path else ()))
     return spaced(table)
 
 
