@@ -136,13 +136,21 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost."""
+    """
+    A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost.
+
+    Parameters
+    ----------
+    oom_probability_at_most
+        As in :class:`StageMemory`.
+    """
 
     config: ParallelConfig
     hosts: tuple[str, ...]
     objective_s: float | None
     iteration_time_s: float | None
     oom_probability: float | None
+    oom_probability_at_most: bool = False
     reason: str
 
 

@@ -179,15 +179,20 @@ def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each stage's upper bound fits its capacity, and that the smallest GPU it is on; probabilities are in [0, 1]."""
+    """
+    Each stage's upper bound fits its capacity, and that the smallest GPU it is on; probabilities are in [0, 1].
+
+    Where the accepted risk is 1 memory does not count, and the bound may be above the capacity.
+    """
     stages = [stage.stage for stage in plan.memory]
     if stages != list(range(plan.config.pipeline_model_parallel_size)):
         yield f"memory is given for stages {stages} of {plan.config.pipeline_model_parallel_size}"
         return
     installed = _installed_bytes(instance, plan)
+    accepted = plan.inputs.get("max_oom_risk")
     for stage in plan.memory:
         floor = _state_bytes(instance, plan, stage.stage)
-        if stage.upper_bytes > stage.capacity_bytes:
+        if stage.upper_bytes > stage.capacity_bytes and accepted != 1:
             yield (
                 f"stage {stage.stage} needs up to {gib(stage.upper_bytes):.1f} GiB of {gib(stage.capacity_bytes):.1f}"
             )
@@ -205,7 +210,6 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
             )
         if not 0 <= stage.oom_probability <= 1:
             yield f"stage {stage.stage} has oom_probability {stage.oom_probability}"
-        accepted = plan.inputs.get("max_oom_risk")
         if isinstance(accepted, float) and stage.oom_probability > accepted:
             yield f"stage {stage.stage} has oom_probability {stage.oom_probability}, accepted was {accepted}"
 

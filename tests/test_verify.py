@@ -186,6 +186,13 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
 ]
 
 
+def test_memory_that_does_not_count_may_be_exceeded() -> None:
+    """A plan made with an accepted risk of 1 may need more than there is, and be sure to die."""
+    plan = remembered(small_plan(), 0, upper_bytes=90 * GIB, predicted_bytes=85 * GIB, oom_probability=0.99)
+    assert broken(small_instance(), plan) == {"memory_fits"}
+    assert broken(small_instance(), replace(plan, inputs={**plan.inputs, "max_oom_risk": 1.0})) == set()
+
+
 @pytest.mark.parametrize(("rule", "change"), BREAKS)
 def test_each_broken_rule_is_named(rule: str, change: Callable[[Plan], Plan]) -> None:
     """One thing wrong in a right plan breaks that rule, and no other."""

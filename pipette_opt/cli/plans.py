@@ -101,6 +101,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
         memory=stage_memory(
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
+        max_oom_risk=max_oom_risk,
     )
 
 

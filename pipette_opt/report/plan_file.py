@@ -29,6 +29,7 @@ from pipette_opt.plan import (
     rank_rows,
 )
 from pipette_opt.report.entries import Entries, damaged
+from pipette_opt.report.verdict import verdict
 from pipette_opt.types import Launcher, P2PMode, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.units import GIB
 
@@ -40,6 +41,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "created": plan.created,
+        "verdict": plan_verdict(plan),
         "inputs": _plain(plan.inputs),
         "seed": plan.seed,
         "versions": dict(plan.versions),
@@ -59,6 +61,13 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "baselines": [_baseline_to_dict(one, plan.global_batch_size) for one in plan.baselines],
         "notes": list(plan.notes),
     }
+
+
+def plan_verdict(plan: Plan) -> str:
+    """The verdict of a plan; see :func:`~pipette_opt.report.verdict.verdict`."""
+    accepted = plan.inputs.get("max_oom_risk")
+    risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
+    return verdict(plan.memory, plan.estimate, max_oom_risk=risk, certificate=plan.certificate)
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -308,6 +317,7 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
         "objective_s": one.objective_s,
         "iteration_time_s": one.iteration_time_s,
         "oom_probability": one.oom_probability,
+        "oom_probability_at_most": one.oom_probability_at_most,
         "reason": one.reason,
     }
 
@@ -319,6 +329,7 @@ def _read_alternative(one: Entries) -> Alternative:
         objective_s=one.optional("objective_s", one.number),
         iteration_time_s=one.optional("iteration_time_s", one.number),
         oom_probability=one.optional("oom_probability", one.number),
+        oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),
         reason=one.text("reason"),
     )
 
