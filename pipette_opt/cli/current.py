@@ -107,6 +107,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
     from pipette_opt.judge import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
+    from pipette_opt.read.bands import with_band
     from pipette_opt.read.files import read_text
     from pipette_opt.read.megatron_args import parse_megatron_args
 
@@ -175,7 +176,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
         config=config,
         placement=placement,
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
-        estimate=estimate(instance, config, placement),
+        estimate=with_band(estimate(instance, config, placement), instance, config),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
         max_oom_risk=max_oom_risk,
     )

@@ -68,7 +68,7 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
 def _time(band: Band | None, iteration_time_s: float) -> str:
     """How far off the time may be."""
     if band is None:
-        return "no run like this was ever measured, so nobody knows how far off the time is"
+        return "nobody knows how far off the time is: no run like this was ever measured, or too few"
     low, high = (end / iteration_time_s - 1 for end in (band.low_s, band.high_s))
     tenths = band.share * 10
     of_ten = "nine in ten" if round(tenths, 6) == 9 else _share(band.share)

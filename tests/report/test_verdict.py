@@ -9,7 +9,7 @@ from pipette_opt.plan import Band, Certificate, IterationTime, StageMemory
 from pipette_opt.report.verdict import verdict
 from pipette_opt.units import GIB
 
-UNMEASURED = "no run like this was ever measured, so nobody knows how far off the time is."
+UNMEASURED = "nobody knows how far off the time is: no run like this was ever measured, or too few."
 
 
 def stage(*, predicted: int = 60, upper: int = 65, oom: float = 0.001, at_most: bool = True) -> StageMemory:
