@@ -289,6 +289,7 @@ def stage_memory(
             upper_bytes=int(prediction.upper_bytes[stage]),
             capacity_bytes=int(capacity[stage]),
             oom_probability=float(risk[stage]),
+            oom_probability_at_most=predictor.at_floor(risk[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
         )
         for stage in range(len(hosts))

@@ -38,6 +38,7 @@ from pipette_opt.search.run import search
 from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
+from pipette_opt.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class OptimizeParams:
     gap_limit
         Stop when the gap is proven to be at most this.
     max_oom_risk
-        Probability of running out of memory that a plan may have.
+        Probability of running out of memory that a plan may have; 1: memory does not count.
     num_alternatives
         Plans reported beside the best.
     """
@@ -100,8 +101,8 @@ class OptimizeParams:
             raise ValueError(f"workers must be >= 1, got {self.workers}.")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be in [0, 2^31), got {self.seed}.")
-        if not 0 < self.max_oom_risk < 1:
-            raise ValueError(f"max_oom_risk must be in (0, 1), got {self.max_oom_risk}.")
+        if not 0 < self.max_oom_risk <= 1:
+            raise ValueError(f"max_oom_risk must be in (0, 1], got {self.max_oom_risk}.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -334,7 +335,8 @@ def _alternative(
         hosts=tuple(prepared.instance.cluster.hosts[node] for node in other.nodes.ravel()),
         objective_s=other.objective_s,
         iteration_time_s=other.estimate.iteration_time_s,
-        oom_probability=max(stage.oom_probability for stage in stages),
+        oom_probability=(worst := max(stages, key=lambda one: one.oom_probability)).oom_probability,
+        oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
     )
 
@@ -351,9 +353,12 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
         )
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     if missing:
-        notes.append(f"{missing} directed host pairs were not measured and are not used.")
+        were = "was not measured and is" if missing == 1 else "were not measured and are"
+        notes.append(f"{counted(missing, 'directed host pair')} {were} not used.")
     if memory.rejected:
-        notes.append(f"{len(memory.rejected)} of {len(enumeration.candidates)} candidates do not fit in memory.")
+        of_all = counted(len(enumeration.candidates), "candidate")
+        fit = "does not fit" if len(memory.rejected) == 1 else "do not fit"
+        notes.append(f"{len(memory.rejected)} of {of_all} {fit} in memory.")
     edge_loss_s = prepared.instance.edge_loss_s
     lost = 0.0 if edge_loss_s is None else edge_loss_s(ranked[0].candidate.config)
     if lost > WORTH_SAYING * ranked[0].estimate.iteration_time_s:
@@ -368,5 +373,6 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
         )
     used = enumeration.num_gpus // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:
-        notes.append(f"{used} of {cluster.num_nodes} hosts are used; the placement chooses which.")
+        are = "is" if used == 1 else "are"
+        notes.append(f"{used} of {counted(cluster.num_nodes, 'host')} {are} used; the placement chooses which.")
     return tuple(notes)

@@ -11,6 +11,30 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """
+    How far the time may be off: what a share of measured runs like this one took, had each been predicted so.
+
+    Parameters
+    ----------
+    low_s, high_s
+        Ends of the band.
+    share
+        Share of those runs whose time lies inside.
+    source
+        Which runs, for people.
+    runs
+        How many.
+    """
+
+    low_s: float
+    high_s: float
+    share: float
+    source: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationTime:
     """
     The judge's answer for one placed configuration.
@@ -20,18 +44,31 @@ class IterationTime:
     iteration_time_s
         One training iteration.
     mfu
-        Model FLOPs (no recomputation) over the peak of the GPUs used, in [0, 1].
+        Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
+        Attention is causal (half of the scores), and recomputation does not count.
+    hfu
+        The same with recomputation, and with all attention scores, as a kernel that does not skip the masked ones
+        computes; ``None`` in plans of older versions. Where kernels do skip them it may exceed 1.
     breakdown
-        Seconds by cause, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
-        ``expert_parallel`` (of models with experts), ``bubble``, ``pipeline_parallel``, ``data_parallel``,
-        ``optimizer``, ``full_memory`` (of stacks whose runs lost time there); of the stage that is finished last.
+        Seconds by cause, adding up to ``iteration_time_s``, the mean of all ranks: ``compute``, ``tensor_parallel``,
+        ``expert_parallel`` (of models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
+        warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (of stacks whose runs
+        lost time there).
+    critical_path
+        Seconds by cause of the longest chain of work and messages, adding up to ``iteration_time_s``; it never idles.
+        Empty in plans of older versions.
+    band
+        ``None`` if no run like this was ever measured.
     """
 
     iteration_time_s: float
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     mfu: float
+    hfu: float | None = None
     breakdown: Mapping[str, float]
+    critical_path: Mapping[str, float] = field(default_factory=dict)
+    band: Band | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +80,10 @@ class StageMemory:
     ----------
     upper_bytes
         Exceeded with at most the accepted risk.
+    oom_probability
+        Of running out of memory.
+    oom_probability_at_most
+        Whether that is the smallest probability that the predictor's data can vouch for: the true one may be far less.
     extrapolates
         Whether the prediction lies outside of the predictor's training data.
     """
@@ -52,6 +93,7 @@ class StageMemory:
     upper_bytes: int
     capacity_bytes: int
     oom_probability: float
+    oom_probability_at_most: bool = False
     extrapolates: bool = False
 
 
@@ -148,13 +190,21 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost."""
+    """
+    A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost.
+
+    Parameters
+    ----------
+    oom_probability_at_most
+        As in :class:`StageMemory`.
+    """
 
     config: ParallelConfig
     hosts: tuple[str, ...]
     objective_s: float | None
     iteration_time_s: float | None
     oom_probability: float | None
+    oom_probability_at_most: bool = False
     reason: str
 
 

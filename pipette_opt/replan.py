@@ -32,6 +32,7 @@ from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solution import Solution
 from pipette_opt.specs import Instance
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.types import IntArray
 from pipette_opt.verify import verify_content
 
@@ -357,7 +358,9 @@ def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], j
     """
     for host in lost:
         if host not in old:
-            raise InputError("--lost", f"host {host!r} is not among the hosts of the plan: {', '.join(old)}.")
+            raise InputError(
+                "--lost", f"host {host!r} is not among the hosts of the plan: {compress_hosts(tuple(old))}."
+            )
         if host in joined:
             raise InputError("--lost", f"host {host!r} is also given with --joined.")
     for host in joined:

@@ -147,14 +147,19 @@ def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each stage's upper bound fits its capacity and holds at least its layers; the risk is the accepted one."""
+    """
+    Each stage's upper bound fits its capacity and holds at least its layers; the risk is the accepted one.
+
+    Where the accepted risk is 1 memory does not count, and the bound may be above the capacity.
+    """
     stages = [stage.stage for stage in plan.memory]
     if stages != list(range(plan.config.pipeline_model_parallel_size)):
         yield f"memory is given for stages {stages} of {plan.config.pipeline_model_parallel_size}"
         return
+    accepted = plan.inputs.get("max_oom_risk")
     for stage in plan.memory:
         floor, most = _state_bytes(instance, plan, stage.stage), max(stage.predicted_bytes, stage.upper_bytes)
-        if stage.upper_bytes > stage.capacity_bytes:
+        if stage.upper_bytes > stage.capacity_bytes and accepted != 1:
             yield (
                 f"stage {stage.stage} needs up to {gib(stage.upper_bytes):.1f} GiB of {gib(stage.capacity_bytes):.1f}"
             )
@@ -163,7 +168,6 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
                 f"stage {stage.stage} is said to need at most {gib(most):.1f} GiB, its layers' weights, gradients and "
                 f"optimizer state alone take {gib(floor):.1f}"
             )
-        accepted = plan.inputs.get("max_oom_risk")
         if isinstance(accepted, float) and not stage.oom_probability <= accepted * (1 + ROUNDING):
             yield f"stage {stage.stage} has oom_probability {stage.oom_probability}, accepted was {accepted}"
 
@@ -194,17 +198,18 @@ def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The breakdown adds up to the iteration time, and the rates follow from it."""
+    """Breakdown and critical path add up to the iteration time, and the rates follow from it."""
     time = plan.estimate
     if not time.iteration_time_s > 0:
         yield f"iteration_time_s is {time.iteration_time_s}"
         return
-    total = math.fsum(time.breakdown.values())
-    if not close(total, time.iteration_time_s, ROUNDING):
-        yield f"the breakdown adds up to {total}, iteration_time_s is {time.iteration_time_s}"
-    for name, seconds in time.breakdown.items():
-        if seconds < -ROUNDING * time.iteration_time_s:
-            yield f"{name} is {seconds} s"
+    for what, causes in (("breakdown", time.breakdown), ("critical path", time.critical_path)):
+        total = math.fsum(causes.values())
+        if not close(total, time.iteration_time_s, ROUNDING):
+            yield f"the {what} adds up to {total}, iteration_time_s is {time.iteration_time_s}"
+        for name, seconds in causes.items():
+            if seconds < -ROUNDING * time.iteration_time_s:
+                yield f"{name} of the {what} is {seconds} s"
     tokens_per_s = instance.training.global_batch_size * instance.training.seq_length / time.iteration_time_s
     for name, expected in (
         ("tokens_per_s", tokens_per_s),
@@ -228,13 +233,19 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     found = plan.estimate.iteration_time_s
     if not close(found, again.iteration_time_s, REPRODUCED):
         yield f"iteration_time_s is {found}, the judge says {again.iteration_time_s}"
-    adds_up = close(math.fsum(plan.estimate.breakdown.values()), found, ROUNDING)  # else estimate_adds_up says so
-    for name, seconds in again.breakdown.items() if adds_up else ():
-        given = plan.estimate.breakdown.get(name, 0.0)
-        if abs(given - seconds) > REPRODUCED * again.iteration_time_s:
-            yield f"{name} is {given} s, the judge says {seconds}"
-    if not close(plan.estimate.mfu, again.mfu, REPRODUCED):
-        yield f"mfu is {plan.estimate.mfu}, the judge says {again.mfu}"
+    for what, causes, expected in (
+        ("breakdown", plan.estimate.breakdown, again.breakdown),
+        ("critical path", plan.estimate.critical_path, again.critical_path),
+    ):
+        adds_up = close(math.fsum(causes.values()), found, ROUNDING)  # else estimate_adds_up says so
+        for name, seconds in expected.items() if adds_up else ():
+            given = causes.get(name, 0.0)
+            if abs(given - seconds) > REPRODUCED * again.iteration_time_s:
+                yield f"{name} of the {what} is {given} s, the judge says {seconds}"
+    for name in ("mfu", "hfu"):
+        said, right = getattr(plan.estimate, name), getattr(again, name)
+        if said is None or not close(said, right, REPRODUCED):
+            yield f"{name} is {said}, the judge says {right}"
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:

@@ -140,7 +140,9 @@ def slower(plan: Plan, factor: float) -> Plan:
         tokens_per_s=time.tokens_per_s / factor,
         tokens_per_s_per_gpu=time.tokens_per_s_per_gpu / factor,
         mfu=time.mfu / factor,
+        hfu=(time.hfu or 0.0) / factor,
         breakdown={name: seconds * factor for name, seconds in time.breakdown.items()},
+        critical_path={name: seconds * factor for name, seconds in time.critical_path.items()},
     )
 
 
@@ -171,11 +173,11 @@ def closed_form_times(plan: Plan, factor: float) -> Plan:
     )
 
 
-def moved(plan: Plan, source: str, target: str) -> Plan:
+def moved(plan: Plan, source: str, target: str, field: str = "breakdown") -> Plan:
     """Time booked under another cause; the sum stays."""
-    parts = dict(plan.estimate.breakdown)
+    parts = dict(getattr(plan.estimate, field))
     parts[source], parts[target] = 0.75 * parts[source], parts[target] + 0.25 * parts[source]
-    return estimated(plan, breakdown=parts)
+    return estimated(plan, **{field: parts})
 
 
 BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
@@ -244,6 +246,9 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("certificate_is_consistent", lambda plan: certified(plan, num_pruned=-1)),
     ("certificate_is_consistent", lambda plan: certified(plan, num_pruned=plan.certificate.num_candidates + 1)),
     ("estimate_is_reproduced", lambda plan: moved(plan, "compute", "bubble")),
+    ("estimate_is_reproduced", lambda plan: moved(plan, "compute", "bubble", "critical_path")),
+    ("estimate_is_reproduced", lambda plan: estimated(plan, hfu=plan.estimate.mfu)),
+    ("estimate_adds_up", lambda plan: estimated(plan, critical_path={})),
     ("memory_fits memory_is_reproduced", lambda plan: replace(plan, inputs={"max_oom_risk": 5e-4})),
     (
         "estimate_adds_up",
