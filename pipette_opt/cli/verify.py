@@ -37,14 +37,21 @@ def verify(
 
     Example: [bold]pipette-opt verify plan.json --prove[/]
     """
+    from json import loads
+
+    from pipette_opt.cli.inputs import check_inputs
     from pipette_opt.cli.output import live_progress, say, show_json
     from pipette_opt.cli.plans import plan_and_instance
+    from pipette_opt.file_rules import FILE_RULES, broken_file_rules
     from pipette_opt.verify import verify as check
 
     if time_limit is not None and not prove:
         raise InputError("--time-limit", "has no effect without --prove.")
     found, instance = plan_and_instance(plan, cluster)
-    checked = check(instance, found)
+    unread = check_inputs(found, plan, cluster)
+    content = loads(plan.read_text(encoding="utf-8-sig"))
+    checked = check(instance, found, broken_file_rules(content, instance, found))
+    rules = [*checked.rules, *FILE_RULES]
     proven = None
     if prove and checked.open_configs:
         from pipette_opt.optimize import Watcher
@@ -56,22 +63,20 @@ def verify(
                 instance, found, time_limit_s=time_limit, workers=opt.threads(workers), watcher=watcher
             )
     if json:
-        show_json(_as_dict(plan, checked, proven))
+        show_json({"plan": str(plan), "valid": True, "rules": rules, **_as_dict(checked, proven)})
         return
-    say(f"{plan}: all {len(checked.rules)} rules hold")
+    for missing in unread:
+        say(f"{missing} is not there: not checked whether it is still what the plan was made from")
+    say(f"{plan}: all {len(rules)} rules hold")
     for line in _lines(found, checked, proven):
         say(line)
 
 
-def _as_dict(path: Path, checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
+def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
     """For ``--json``."""
     return {
-        "plan": str(path),
-        "valid": True,
-        "rules": len(checked.rules),
-        "rule_names": list(checked.rules),
         "configurations": checked.num_configurations,
-        "bounded_again": checked.num_bounded,
+        "bounded_without_search": checked.num_bounded,
         "rest_on_search": [config.label() for config in checked.open_configs],
         "proven": None if proven is None else {"bound_s": proven.bound_s, "seconds": proven.seconds},
     }

@@ -5,6 +5,7 @@ Nothing of the solver's problem or solution is used: a plan that passes is right
 it. Each rule is one function whose docstring is the rule; it yields what is wrong, with the numbers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipette_opt.errors import InfeasibleError, InputError, PlanError
@@ -87,14 +88,19 @@ class Checked:
         return self.num_configurations - len(self.open_configs)
 
 
-def verify(instance: Instance, plan: Plan) -> Checked:
+def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
     """
     Check a plan against what was given, and its certificate against what was searched.
 
     Raises ``PlanError`` with every broken rule by name. Rules that read the map are skipped if the map itself is
     broken.
+
+    Parameters
+    ----------
+    also
+        Broken rules that were found elsewhere, to be named with the others.
     """
-    problems = broken_rules(instance, plan)
+    problems = [*broken_rules(instance, plan), *also]
     searched = None
     try:
         searched = Searched.again(with_edge_loss(instance), plan)

@@ -10,11 +10,12 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.errors import InputError
 from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.estimator.estimate import estimate
+from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import Placement, block_placement, node_blocks
 from pipette_opt.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
-from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster
+from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 
@@ -94,11 +95,13 @@ def _risk_problems(instance: Instance, plan: Plan, one: Alternative, placement: 
         stages = stages_memory(instance, one.config, placement, accepted_risk(plan.inputs))
     except InputError:
         return  # memory_is_reproduced says why
-    risk = max(stage.oom_probability for stage in stages)
-    if one.oom_probability is None or not close(one.oom_probability, risk, REPRODUCED):
-        yield f"has oom_probability {one.oom_probability}, predicted again {risk}"
+    worst = max(stages, key=lambda stage: stage.oom_probability)
+    for name in ("oom_probability", "oom_probability_at_most"):
+        said, right = getattr(one, name), getattr(worst, name)
+        if not same(said, right, REPRODUCED):
+            yield f"has {name} {said}, predicted again {right}"
     for stage in stages:
-        if stage.upper_bytes > stage.capacity_bytes:
+        if stage.upper_bytes > stage.capacity_bytes and accepted_risk(plan.inputs) < IGNORED_RISK:
             yield (
                 f"needs up to {gib(stage.upper_bytes):.1f} GiB on stage {stage.stage} of "
                 f"{gib(stage.capacity_bytes):.1f}"

@@ -47,13 +47,15 @@ def stages_memory(
     for stage in range(config.pipeline_model_parallel_size):
         capacity = min(usable[node] for node in placement.node[stage_of_rank == stage])
         predicted, spread = prediction.predicted_bytes[stage], prediction.spread[stage : stage + 1]
+        risk = float(predictor.oom_probability(predicted, capacity, spread).max())
         found.append(
             StageMemory(
                 stage=stage,
                 predicted_bytes=int(predicted),
                 upper_bytes=int(prediction.upper_bytes[stage]),
                 capacity_bytes=capacity,
-                oom_probability=float(predictor.oom_probability(predicted, capacity, spread).max()),
+                oom_probability=risk,
+                oom_probability_at_most=predictor.at_floor(risk),
                 extrapolates=bool(prediction.extrapolates[stage]),
             )
         )

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,10 @@ from pipette_opt.candidates import check_legal
 from pipette_opt.errors import InputError
 from pipette_opt.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
 from pipette_opt.parallel import RankGrid
-from pipette_opt.plan import Plan
+from pipette_opt.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.units import gib
-from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster
+from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
 
 
 def degrees_fill_the_world(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -222,7 +222,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The critical path, walked again, gives the same iteration time, by cause, and utilisation."""
+    """The critical path, walked again, gives every figure of the estimate: times, by cause, rates and utilisation."""
     from pipette_opt.estimator.estimate import estimate
 
     try:
@@ -230,22 +230,27 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     except (InputError, ValueError) as error:
         yield f"the plan cannot be judged: {error}"
         return
-    found = plan.estimate.iteration_time_s
-    if not close(found, again.iteration_time_s, REPRODUCED):
-        yield f"iteration_time_s is {found}, the judge says {again.iteration_time_s}"
-    for what, causes, expected in (
-        ("breakdown", plan.estimate.breakdown, again.breakdown),
-        ("critical path", plan.estimate.critical_path, again.critical_path),
-    ):
-        adds_up = close(math.fsum(causes.values()), found, ROUNDING)  # else estimate_adds_up says so
-        for name, seconds in expected.items() if adds_up else ():
-            given = causes.get(name, 0.0)
-            if abs(given - seconds) > REPRODUCED * again.iteration_time_s:
-                yield f"{name} of the {what} is {given} s, the judge says {seconds}"
-    for name in ("mfu", "hfu"):
-        said, right = getattr(plan.estimate, name), getattr(again, name)
-        if said is None or not close(said, right, REPRODUCED):
-            yield f"{name} is {said}, the judge says {right}"
+    for field in fields(IterationTime):
+        said, right = getattr(plan.estimate, field.name), getattr(again, field.name)
+        if isinstance(right, Mapping):
+            adds_up = close(math.fsum(said.values()), plan.estimate.iteration_time_s, ROUNDING)
+            yield from _other_causes(field.name, said, right) if adds_up else ()  # else estimate_adds_up says so
+        elif field.name not in (*RATES, "band") and not same(said, right, REPRODUCED):
+            yield f"{field.name} is {said}, the judge says {right}"
+
+
+RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
+"""Fields that estimate_adds_up derives from the time."""
+
+
+def _other_causes(what: str, said: Mapping[str, float], right: Mapping[str, float]) -> Iterator[str]:
+    """Seconds by cause that are not the judge's."""
+    slack = REPRODUCED * math.fsum(right.values())
+    for name in sorted({*said, *right}):
+        if name not in right:
+            yield f"{what} has {name}, the judge knows no such cause"
+        elif abs(said.get(name, 0.0) - right[name]) > slack:
+            yield f"{name} of the {what} is {said.get(name, 0.0)} s, the judge says {right[name]}"
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
