@@ -38,6 +38,7 @@ from pipette_opt.search.run import search
 from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
+from pipette_opt.ties import settle_ties
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,9 @@ MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
+
+TIES_SHARE = 0.05
+"""Part of the time limit for the choice among equally fast plans, at most."""
 
 WORTH_SAYING = 0.001
 """Of an iteration."""
@@ -142,6 +146,7 @@ def optimize(
     prepared: Prepared | None = None,
     known: Sequence[Solution] = (),
     backend: Backend | None = None,
+    host_order: Sequence[int] | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
@@ -156,6 +161,8 @@ def optimize(
         Placements to start from, of candidates of ``prepared.exact``.
     backend
         Processes over which the search for the closed form is spread; threads of this one without it.
+    host_order
+        Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
     """
     from pipette_opt.verify import verify
 
@@ -177,6 +184,8 @@ def optimize(
         judged += certified.judged
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
+    order = host_order or range(prepared.instance.cluster.num_nodes)
+    judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
     verify(prepared.instance, plan)
     return plan
@@ -254,7 +263,7 @@ def certify_judge(
     earlier: Certified | None = None,
 ) -> Certified:
     """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
-    left = max(0.5, params.time_limit_s - watcher.elapsed_s)
+    left = max(0.5, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
     return certify(
         prepared,
         judged,

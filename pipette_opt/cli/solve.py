@@ -139,7 +139,8 @@ def solve(
     watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
-        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes)
+        order = None if current is None else current.host_order
+        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
     write_plan(plan, out)
     if trace is not None:
         from pipette_opt.estimator.trace import write_trace
