@@ -41,6 +41,12 @@ SCOPE_OF_EXPERTS = "; expert-parallel groups that span hosts are bounded over th
 PROVEN_WITHIN = 2e-6
 """Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
 
+TIE = 1e-6
+"""Relative; plans as close as this are equally fast, as ticks are not much finer."""
+
+RECOMPUTED = (None, "selective", "full")
+"""Granularities of recomputation, the one that recomputes least first."""
+
 INSTANT_BYTES_PER_S = 1e30
 """A link that takes no time."""
 
@@ -81,21 +87,36 @@ def closed_form_s(data: ProblemData, candidate: CandidateData, nodes: IntArray) 
 
 
 def best_first(judged: Sequence[JudgedSolution]) -> list[JudgedSolution]:
-    """By the judge's time; of equal ones the simpler configuration, and each configuration once."""
-    ranked = sorted(
-        judged,
-        key=lambda one: (
-            one.estimate.iteration_time_s,
-            one.candidate.config.num_chunks,
-            one.candidate.config.pipeline_model_parallel_size,
-        ),
-    )
+    """
+    By the judge's time, each configuration once.
+
+    Of those that are as fast as the fastest the simplest configuration is first, and of equal configurations the one
+    that was given last.
+    """
+    ranked = sorted(judged, key=lambda one: one.estimate.iteration_time_s)
+    limit_s = (1 + TIE) * ranked[0].estimate.iteration_time_s if ranked else 0.0
+    equal = [one for one in ranked if one.estimate.iteration_time_s <= limit_s]
+    given = {id(one): number for number, one in enumerate(judged)}
+    equal.sort(key=lambda one: (simplicity(one.candidate.config), -given[id(one)]))
     seen, unique = set(), []
-    for one in ranked:
+    for one in (*equal, *ranked[len(equal) :]):
         if one.candidate.config not in seen:
             seen.add(one.candidate.config)
             unique.append(one)
     return unique
+
+
+def simplicity(config: ParallelConfig) -> tuple[int, ...]:
+    """Of equally fast configurations the one with the least is preferred: fewer GPUs, less recomputed, fewer chunks."""
+    return (
+        config.world_size,
+        RECOMPUTED.index(config.recompute_granularity),
+        config.num_chunks,
+        config.pipeline_model_parallel_size,
+        config.context_parallel_size,
+        int(config.overlap_grad_reduce) + int(config.overlap_param_gather),
+        len(set(config.layers_per_stage)),
+    )
 
 
 def lower_bound_s(data: ProblemData, result: Result) -> float:

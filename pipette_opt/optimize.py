@@ -38,6 +38,7 @@ from pipette_opt.search.run import search
 from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
+from pipette_opt.ties import settle_ties
 from pipette_opt.units import counted
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
+
+TIES_SHARE = 0.05
+"""Part of the time limit for the choice among equally fast plans, at most."""
 
 WORTH_SAYING = 0.001
 """Of an iteration."""
@@ -143,6 +147,7 @@ def optimize(
     prepared: Prepared | None = None,
     known: Sequence[Solution] = (),
     backend: Backend | None = None,
+    host_order: Sequence[int] | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
@@ -157,16 +162,18 @@ def optimize(
         Placements to start from, of candidates of ``prepared.exact``.
     backend
         Processes over which the search for the closed form is spread; threads of this one without it.
+    host_order
+        Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
     """
     from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     inputs = {**(inputs or {}), "search_space": asdict(space), "max_oom_risk": params.max_oom_risk}
-    prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report)
+    prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher), known)
-    judged = judge_pool(prepared.instance, prepared.exact, hint)
+    judged = [*judge_first(prepared), *judge_pool(prepared.instance, prepared.exact, hint)]
     if judged:
         watcher.on_plan(finish(prepared, judged, params, watcher, inputs))
     certified = certify_judge(prepared, judged, params, watcher, CLOSED_FORM_SHARE)
@@ -179,6 +186,8 @@ def optimize(
         judged += certified.judged
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
+    order = host_order or range(prepared.instance.cluster.num_nodes)
+    judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
     verify_content(prepared.instance, plan)
     return plan
@@ -228,6 +237,20 @@ def solve_exact(
     )
 
 
+def judge_first(prepared: Prepared) -> list[JudgedSolution]:
+    """The plan on the listed hosts that others were left out for."""
+    first = None if prepared.pruned is None else prepared.pruned.first
+    if first is None:
+        return []
+    return [
+        judge_solution(
+            prepared.instance, prepared.problem, Solution(candidate=index, nodes=first.nodes, objective_ticks=0)
+        )
+        for index, candidate in enumerate(prepared.problem.candidates)
+        if (candidate.config, candidate.block) == (first.config, first.block)
+    ]
+
+
 def judge_pool(instance: Instance, data: ProblemData, result: Result) -> list[JudgedSolution]:
     """Judge the best solutions of a result."""
     return [judge_solution(instance, data, one) for one in result.solutions[:MOST_JUDGED]]
@@ -242,7 +265,7 @@ def certify_judge(
     earlier: Certified | None = None,
 ) -> Certified:
     """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
-    left = max(0.5, params.time_limit_s - watcher.elapsed_s)
+    left = max(0.5, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
     return certify(
         prepared,
         judged,
@@ -285,18 +308,19 @@ def finish(
         prepared.instance,
         prepared.problem,
         best,
-        judge_lower_bound_s(prepared.lower) if certified is None else certified.bound_s,
+        _bound_without_search_s(prepared) if certified is None else certified.bound_s,
         watcher.elapsed_s,
         exact,
     )
     open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
-    num_pruned = 0 if certified is None else certificate.num_candidates - len(open_configs)
+    num_candidates = len(prepared.memory.fitting)
+    num_pruned = 0 if certified is None else num_candidates - len(open_configs)
     memory = _memory(prepared, best, params)
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
-        replace(certificate, num_pruned=num_pruned),
+        replace(certificate, num_candidates=num_candidates, num_pruned=num_pruned),
         memory,
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
@@ -305,6 +329,12 @@ def finish(
         seed=params.seed,
         inputs=inputs,
     )
+
+
+def _bound_without_search_s(prepared: Prepared) -> float:
+    """No plan is faster, by the cheap bounds alone."""
+    bound_s = judge_lower_bound_s(prepared.lower)
+    return bound_s if prepared.pruned is None else min(bound_s, prepared.pruned.bound_s)
 
 
 def _why_nothing(prepared: Prepared) -> str:
@@ -371,7 +401,7 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
             f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
             "is predicted for equal loads."
         )
-    used = enumeration.num_gpus // cluster.gpus_per_node
+    used = ranked[0].candidate.config.world_size // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:
         are = "is" if used == 1 else "are"
         notes.append(f"{used} of {counted(cluster.num_nodes, 'host')} {are} used; the placement chooses which.")

@@ -135,9 +135,16 @@ def _options(
 ) -> list[Option]:
     """The optimum for a world size, and the plans that keep what hosts hold; the time limit counts from the start."""
     before = _layout(old)
+    space = SearchSpace(
+        num_gpus=num_gpus,
+        context_parallel=(old.config.context_parallel_size,),
+        overlap_grad_reduce=old.config.overlap_grad_reduce,
+        overlap_param_gather=old.config.overlap_param_gather,
+        ddp_bucket_size=old.config.ddp_bucket_size,
+    )
     prepared = prepare(
         instance,
-        SearchSpace(num_gpus=num_gpus),
+        space,
         params.max_oom_risk,
         lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
     )
@@ -150,7 +157,7 @@ def _options(
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
     fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop)
     known = best_known(prepared, kept)
-    free = optimize(instance, SearchSpace(num_gpus=num_gpus), search, fresh, inputs, prepared=prepared, known=known)
+    free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
     for one, loads in _front(judged, lambda pair: (len(hosts_that_load(pair[1])), pair[0].estimate.iteration_time_s)):
         if (

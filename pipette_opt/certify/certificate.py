@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Report
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_experts
+from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge
 from pipette_opt.certify.proving import prove
 from pipette_opt.judge import JudgedSolution
 from pipette_opt.parallel import ParallelConfig
@@ -65,7 +65,7 @@ def certify(
     open_configs = frozenset(one.candidate.config for one in ledger.could_win())
     anneal_open(ledger)
     runners_up = place_runners_up(ledger, order)
-    reseat_experts(ledger)
+    reseat_by_judge(ledger)
     prove(ledger)
     return _certified(ledger, runners_up, open_configs)
 

@@ -32,13 +32,13 @@ def solve(
     virtual_pipeline: opt.VirtualPipeline = None,
     micro_batch_size: opt.MicroBatchSize = None,
     recompute: opt.Recompute = None,
-    context_parallel: opt.ContextParallel = "1",
+    context_parallel: opt.ContextParallel = None,
     expert_parallel: opt.ExpertParallel = None,
     expert_tensor_parallel: opt.ExpertTensorParallel = None,
     expert_imbalance: opt.ExpertImbalance = 1.0,
     moe_token_dispatcher: opt.MoeTokenDispatcher = "alltoall",
-    overlap_grad_reduce: opt.OverlapGradReduce = False,
-    overlap_param_gather: opt.OverlapParamGather = False,
+    overlap_grad_reduce: opt.OverlapGradReduce = None,
+    overlap_param_gather: opt.OverlapParamGather = None,
     ddp_bucket_size: opt.DdpBucketSize = None,
     overlap_p2p_communication: opt.OverlapP2P = True,
     max_oom_risk: opt.MaxOomRisk = 0.01,
@@ -145,7 +145,8 @@ def solve(
     watcher = Watcher(on_plan=lambda plan: write_plan(plan_with_band(plan, job.instance), out))
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
-        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes)
+        order = None if current is None else current.host_order
+        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
     plan = plan_with_band(plan, job.instance)
     write_plan(plan, out)
     if trace is not None:

@@ -63,7 +63,9 @@ def verify(
                 instance, found, time_limit_s=time_limit, workers=opt.threads(workers), watcher=watcher
             )
     if json:
-        show_json({"plan": str(plan), "valid": True, "rules": len(rules), "rule_names": rules, **_as_dict(checked, proven)})
+        show_json(
+            {"plan": str(plan), "valid": True, "rules": len(rules), "rule_names": rules, **_as_dict(checked, proven)}
+        )
         return
     for missing in unread:
         say(f"{missing} is not there: not checked whether it is still what the plan was made from")
