@@ -10,7 +10,17 @@ from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.judge import _links_free, stage_memory
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
-from pipette_opt.plan import Alternative, Baseline, Certificate, ClosedForm, Plan, Proof, StageMemory, why_slower
+from pipette_opt.plan import (
+    Alternative,
+    Baseline,
+    Certificate,
+    ClosedForm,
+    Plan,
+    Proof,
+    StageMemory,
+    why_slower,
+    why_unused,
+)
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.types import Launcher
@@ -91,8 +101,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             for stage in range(chosen.pipeline_model_parallel_size)
         ),
         unused_hosts={
-            given.cluster.hosts[node]: "in its best place (for n0) it would cost 0.0123 s (1.23%) per iteration"
-            for node in unused
+            given.cluster.hosts[node]: "in place of n0 it would cost 0.0123 s (1.23%) per iteration" for node in unused
         },
         alternatives=(
             Alternative(
@@ -167,6 +176,7 @@ def sound(given: Instance, plan: Plan) -> Plan:
         memory=stage_memory(given, plan.config, plan.placement, load_predictor(0.01, given), 0.01),
         certificate=certificate,
         alternatives=_slower(given, plan),
+        unused_hosts=_unused(given, plan),
         baselines=(),
         notes=(),
         inputs={**plan.inputs, "max_oom_risk": 0.01},
@@ -183,14 +193,26 @@ def _slower(given: Instance, plan: Plan) -> tuple[Alternative, ...]:
         if judged.iteration_time_s < plan.estimate.iteration_time_s:
             return ()
         memory = stage_memory(given, other, placement, load_predictor(0.01, given), 0.01)
+        worst = max(memory, key=lambda stage: stage.oom_probability)
         return (
             Alternative(
                 config=other,
                 hosts=tuple(given.cluster.hosts[node] for node in used),
                 objective_s=None,
                 iteration_time_s=judged.iteration_time_s,
-                oom_probability=max(stage.oom_probability for stage in memory),
+                oom_probability=worst.oom_probability,
+                oom_probability_at_most=worst.oom_probability_at_most,
                 reason=why_slower(plan.estimate, judged),
             ),
         )
     return ()
+
+
+def _unused(given: Instance, plan: Plan) -> dict[str, str]:
+    """Each host without a rank, in place of the first that has some."""
+    first, found = int(plan.placement.nodes_used[0]), {}
+    for host in plan.unused_hosts:
+        node = np.where(plan.placement.node == first, given.cluster.hosts.index(host), plan.placement.node)
+        seconds = estimate(given, plan.config, replace(plan.placement, node=node)).iteration_time_s
+        found[host] = why_unused(given.cluster.hosts[first], seconds, plan.estimate.iteration_time_s)
+    return found

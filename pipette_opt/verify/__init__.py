@@ -33,6 +33,7 @@ from pipette_opt.verify.rules import (
     torchrun_ranks_contiguous,
 )
 from pipette_opt.verify.space import Searched, recorded_space
+from pipette_opt.verify.unused import unused_hosts_are_reproduced
 
 __all__ = ["RULES", "Checked", "recorded_space", "verify"]
 
@@ -53,6 +54,7 @@ CONTENT_RULES: tuple[Rule, ...] = (
     objective_is_reproduced,
     alternatives_are_reproduced,
     baselines_are_possible,
+    unused_hosts_are_reproduced,
 )
 
 SPACE_RULES: tuple[SpaceRule, ...] = (plan_is_searched, bound_holds)
