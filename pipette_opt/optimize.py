@@ -33,6 +33,7 @@ from pipette_opt.judge import (
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
+from pipette_opt.scope import not_searched, proof, scope, searched
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
 from pipette_opt.search.threads import anneal_on_threads
@@ -312,22 +313,30 @@ def finish(
         watcher.elapsed_s,
         exact,
     )
-    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
     num_candidates = len(prepared.memory.fitting)
-    num_pruned = 0 if certified is None else num_candidates - len(open_configs)
+    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
+    certificate = replace(
+        certificate,
+        scope=scope(prepared, certificate.scope),
+        searched=searched(prepared),
+        not_searched=not_searched(prepared),
+        proof=() if certified is None else proof(prepared, certified.steps),
+        num_candidates=num_candidates,
+        num_pruned=0 if certified is None else num_candidates - len(open_configs),
+    )
     memory = _memory(prepared, best, params)
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
-        replace(certificate, num_candidates=num_candidates, num_pruned=num_pruned),
+        certificate,
         memory,
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
         ),
         notes=_notes(prepared, ranked, memory),
         seed=params.seed,
-        inputs=inputs,
+        inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
 
 

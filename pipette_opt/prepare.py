@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipette_opt.build import FittingCandidate, build_problem_data
@@ -38,6 +38,8 @@ class Prepared:
         Each candidate with the lower form.
     pruned
         Configurations that were left out of both; ``None`` if none was.
+    space
+        What was searched.
     """
 
     instance: Instance
@@ -47,6 +49,7 @@ class Prepared:
     problem: ProblemData
     lower: ProblemData
     pruned: Pruned | None = None
+    space: SearchSpace = field(default_factory=SearchSpace)
 
     @cached_property
     def exact(self) -> ProblemData:
@@ -101,6 +104,7 @@ def prepare(
         problem=build_problem_data(instance, fitting, memory.capacity_bytes),
         lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
         pruned=pruned,
+        space=space,
     )
 
 

@@ -8,7 +8,7 @@ from pipette_opt.candidates.enumeration import (
     world_sizes,
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
-from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.candidates.space import SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
 
 __all__ = [
@@ -22,5 +22,6 @@ __all__ = [
     "enumerate_with_reasons",
     "layer_splits",
     "pipeline_split_options",
+    "space_of",
     "world_sizes",
 ]

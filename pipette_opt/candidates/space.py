@@ -1,6 +1,8 @@
 """Which configurations to look at."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from pipette_opt.errors import InputError
 from pipette_opt.types import RecomputeGranularity
@@ -115,6 +117,18 @@ class SearchSpace:
                 raise InputError("--ddp-bucket-size", "has no effect without --overlap-grad-reduce.")
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
+
+
+def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
+    """The search space that a plan records under ``inputs.search``; lists become tuples, unknown names are refused."""
+    unknown = sorted(set(recorded) - {field.name for field in fields(SearchSpace)})
+    if unknown:
+        raise InputError("inputs.search", f"has {unknown[0]}, which is no field of the search space.")
+    return SearchSpace(**{name: _tuples(value) for name, value in recorded.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _check_count(option: str, value: object) -> None:

@@ -162,6 +162,6 @@ def solve(
         say(f"plan written to {out}")
     proof = plan.certificate
     if proof.status != "OPTIMAL" and proof.gap > gap_limit:
-        cause = "stopped early" if watcher.stop.is_set() else "time limit reached"
+        cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, --gap-limit is {gap_limit:.2%}")
         raise typer.Exit(STOPPED_EARLY)
