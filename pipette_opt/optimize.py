@@ -169,7 +169,7 @@ def optimize(
     from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    inputs = {**(inputs or {}), "search_space": asdict(space), "max_oom_risk": params.max_oom_risk}
+    inputs = {**(inputs or {}), "max_oom_risk": params.max_oom_risk}
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)

@@ -14,7 +14,13 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselines_are_possible
-from pipette_opt.verify.certificate import SpaceRule, bound_holds, plan_is_searched
+from pipette_opt.verify.certificate import (
+    SpaceRule,
+    bound_holds,
+    plan_is_searched,
+    proof_adds_up,
+    scope_is_reproduced,
+)
 from pipette_opt.verify.common import Rule
 from pipette_opt.verify.memory import memory_is_reproduced
 from pipette_opt.verify.rules import (
@@ -57,7 +63,12 @@ CONTENT_RULES: tuple[Rule, ...] = (
     unused_hosts_are_reproduced,
 )
 
-SPACE_RULES: tuple[SpaceRule, ...] = (plan_is_searched, bound_holds)
+SPACE_RULES: tuple[SpaceRule, ...] = (
+    plan_is_searched,
+    scope_is_reproduced,
+    proof_adds_up,
+    bound_holds,
+)
 """What needs the searched space enumerated again."""
 
 RULES: tuple[Rule | SpaceRule, ...] = (*MAP_RULES, *CONTENT_RULES, *SPACE_RULES)

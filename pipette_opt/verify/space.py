@@ -1,19 +1,19 @@
 """The searched space once more: what is legal, what fits, and what no placement can undercut."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, space_of
 from pipette_opt.errors import InputError
 from pipette_opt.fullness import stack_predictor
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan
 from pipette_opt.specs import Instance
-from pipette_opt.specs.recorded import recorded_spec
 from pipette_opt.types import FloatArray
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 from pipette_opt.verify.common import CLOSED_GAP
@@ -93,7 +93,7 @@ class Bounded(NamedTuple):
 
 def recorded_space(plan: Plan) -> SearchSpace:
     """What the plan says that it searched. ``InputError`` if it does not."""
-    recorded = plan.inputs.get("search_space")
-    if recorded is None:
-        raise InputError("inputs.search_space", "is missing, so what was searched is not known; solve again.")
-    return recorded_spec(SearchSpace, recorded, "inputs.search_space")
+    recorded = plan.inputs.get("search")
+    if not isinstance(recorded, Mapping):
+        raise InputError("inputs.search", "is missing, so what was searched is not known; solve again.")
+    return space_of(recorded)
