@@ -157,12 +157,18 @@ def judge_lower_bound_s(lower: ProblemData) -> float:
     return min(bounds, default=0) * lower.tick_s
 
 
-def best_links_times(instance: Instance, candidate: CandidateData) -> PlacedTimes | None:
+def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int | None = None) -> PlacedTimes | None:
     """
     Times of a candidate whose every link is as fast as the fastest of the cluster.
 
     The judge never falls when a time grows, so no placement is faster than what it makes of these. ``None`` where hosts
     differ in kind, or nothing was measured.
+
+    Parameters
+    ----------
+    slow_row
+        A row of the grid that has a host with slower links: of any hosts that fill the grid one has no faster ones. No
+        placement is faster than the judge makes it with the best of all rows.
     """
     cluster = instance.cluster
     if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
@@ -172,14 +178,23 @@ def best_links_times(instance: Instance, candidate: CandidateData) -> PlacedTime
     counts = {per_node // candidate.block.stages, per_node}
     if instance.model.num_experts is not None:
         counts |= set(range(1, per_node + 1))  # all-to-alls have as many flows as ranks that send to other hosts
+    nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
+    slowest: IntArray | None = None
     for num_flows in sorted(counts):
-        fastest = float(np.nanmax(cluster.pair_bytes_per_s(num_flows), initial=0.0))
+        bytes_per_s = np.nan_to_num(cluster.pair_bytes_per_s(num_flows), nan=0.0)
+        np.fill_diagonal(bytes_per_s, 0.0)
+        fastest = float(bytes_per_s.max(initial=0.0))
         if fastest <= 0.0:
             return None
-        shape = (cluster.num_nodes, cluster.num_nodes)
-        matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(shape, fastest)))
+        links = np.full(bytes_per_s.shape, fastest)
+        if slow_row is not None:
+            of_host = np.maximum(bytes_per_s.max(axis=0), bytes_per_s.max(axis=1))
+            if slowest is None:
+                slowest = np.argsort(-of_host, kind="stable")[candidate.num_cells - 1 :]
+            host = nodes[slow_row, 0, 0]
+            links[host] = links[:, host] = of_host[slowest].max()
+        matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=links))
     ideal = replace(instance, cluster=replace(cluster, link_matrices=tuple(matrices), node_bytes_per_s=None))
-    nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
     return placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
 
 

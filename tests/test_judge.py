@@ -85,6 +85,11 @@ def test_the_judge_at_the_best_links_holds(seed: int, p2p: P2PMode) -> None:
         bound = judge_times(times, one.num_microbatches, p2p).iteration_time_s
         assert 0.8 * fastest < bound <= fastest * (1 + 1e-9)
         assert bound > judge_lower_bound_s(replace(lower, candidates=(lower.candidates[index],)))
+        rows = [best_links_times(job, one, slow_row=row) for row in range(one.grid[0])]
+        closer = min(
+            judge_times(times, one.num_microbatches, p2p).iteration_time_s for times in rows if times is not None
+        )
+        assert bound * (1 - 1e-12) <= closer <= fastest * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])

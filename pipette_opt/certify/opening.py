@@ -67,6 +67,18 @@ def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: i
     return OpenCandidate(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
 
 
+def bound_by_slowest_host(ledger: Ledger, one: OpenCandidate) -> None:
+    """Raise the bound to the judge's time over the best links, with the slowest host in the row that suits it best."""
+    least_s = float("inf")
+    for row in range(one.candidate.grid[0]):
+        times = best_links_times(ledger.prepared.instance, one.candidate, slow_row=row)
+        if times is None or ledger.is_over:
+            return
+        judged = judge_times(times, one.candidate.num_microbatches, ledger.data.p2p)
+        least_s = min(least_s, judged.iteration_time_s)
+    one.raise_bound(int(least_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s))
+
+
 def slow_links_down(ledger: Ledger, one: OpenCandidate) -> None:
     """Add the paths that become critical when one of the links between hosts is slower than all others."""
     times, candidate = best_links_times(ledger.prepared.instance, one.candidate), one.candidate

@@ -182,7 +182,7 @@ def read_job(
     """Read what the job options name; an example fills in whatever is not given."""
     from dataclasses import asdict
 
-    from pipette_opt.cli.inputs import cluster_record
+    from pipette_opt.cli.inputs import cluster_record, gpu_record
     from pipette_opt.fullness import with_edge_loss
     from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.cluster import read_cluster
@@ -255,6 +255,7 @@ def read_job(
     )
     inputs: dict[str, Any] = {
         "cluster": cluster_record(cluster_path),
+        "gpus": gpu_record(spec),
         "example": example,
         "exclude_hosts": exclude_hosts,
         "profile": None if profile is None else {"path": str(profile), "sha256": sha256_of(profile)},
