@@ -10,7 +10,7 @@ from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_opti
 from pipette_opt.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
-from pipette_opt.export.shell import array_lines, comment
+from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
@@ -62,7 +62,7 @@ def export_megatron(plan: Plan) -> dict[str, str]:
 
 def arguments_file(plan: Plan) -> dict[str, str]:
     """The same file, for launchers to put beside theirs."""
-    return {"megatron_args.sh": f"#!/bin/bash\n{argument_arrays(plan)}"}
+    return {"megatron_args.sh": f"#!/bin/bash\n{SOURCED}\n{argument_arrays(plan)}"}
 
 
 def argument_arrays(plan: Plan) -> str:

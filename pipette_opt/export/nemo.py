@@ -1,9 +1,13 @@
 """
 Megatron-Bridge (NeMo): overrides of a recipe, for Hydra's command line and as YAML.
 
-Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge/training/config.py``). What a recipe
-may set and the plan does not want is set back. The launchers of other targets start it: ``ARGUMENTS=./nemo_args.sh
-PRETRAIN=my_recipe.py`` before ``sbatch job.sbatch`` or ``bash launch.sh``.
+Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge/training/config.py``).
+
+- A recipe's degrees, layout and recomputation are set to the plan's, also where the plan has none.
+- Its overlap of communication and its ``comm_overlap`` stay as they are, unless the plan counts on more overlap.
+  A comment says what the plan's times assume.
+- The launchers of other targets start it: ``ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py`` before
+  ``sbatch job.sbatch`` or ``bash launch.sh``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +20,8 @@ from pipette_opt.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
-from pipette_opt.export.shell import array_lines, comment
+from pipette_opt.export.shell import SOURCED, array_lines, comment
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -65,14 +70,17 @@ def export_nemo(plan: Plan) -> dict[str, str]:
     head = f"{plan.config.label()}, global batch {plan.global_batch_size}; overrides of a Megatron-Bridge recipe."
     bash = [
         "#!/bin/bash",
+        SOURCED,
         comment(head),
+        comment(assumed_overlap(plan.config)),
         comment("Started by the launchers of other formats:  ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py ..."),
         *array_lines("MEGATRON_ARGS", [[word] for word in hydra_words(sections)]),
         *array_lines("TRIAL_ARGS", [list(option) for option in _trial_options()]),
         "",
     ]
     text = yaml.safe_dump(sections, sort_keys=False)
-    return {"nemo_args.sh": "\n".join(bash), "overrides.yaml": f"{comment(head)}\n{text}"}
+    heading = comment(f"{head}\n{assumed_overlap(plan.config)}")
+    return {"nemo_args.sh": "\n".join(bash), "overrides.yaml": f"{heading}\n{text}"}
 
 
 def overrides(plan: Plan) -> dict[str, Any]:
@@ -111,19 +119,40 @@ def overrides(plan: Plan) -> dict[str, Any]:
         "train": {"micro_batch_size": config.micro_batch_size, "global_batch_size": plan.global_batch_size},
         "dataset": {"sequence_length": training.seq_length},
         "dist": {"use_tp_pp_dp_mapping": plan.placement.order == "tp-cp-ep-pp-dp"},
-        "ddp": {
-            "use_distributed_optimizer": config.use_distributed_optimizer,
-            "overlap_grad_reduce": config.overlap_grad_reduce,
-            "overlap_param_gather": config.overlap_param_gather,
-            "bucket_size": config.ddp_bucket_size,
-        },
-        "optimizer": {
-            "use_distributed_optimizer": config.use_distributed_optimizer,
-            "overlap_param_gather": config.overlap_param_gather,
-        },
-        "comm_overlap": None,
+        **_optimizer(config),
         "mixed_precision": _mixed_precision(training),
     }
+
+
+def _optimizer(config: ParallelConfig) -> dict[str, Any]:
+    """
+    The distributed optimizer, and what is sent beside compute if the plan counts on it.
+
+    Only with that optimizer are there parameters to gather, so without it the recipe's overlap of them is set back.
+    """
+    distributed = {"use_distributed_optimizer": config.use_distributed_optimizer}
+    gather: dict[str, Any] = {}
+    if config.overlap_param_gather or not config.use_distributed_optimizer:
+        gather["overlap_param_gather"] = config.overlap_param_gather
+    reduce: dict[str, Any] = {}
+    if config.overlap_grad_reduce:
+        reduce["overlap_grad_reduce"] = True
+    if config.ddp_bucket_size is not None:
+        reduce["bucket_size"] = config.ddp_bucket_size
+    return {"ddp": distributed | reduce | gather, "optimizer": distributed | gather}
+
+
+def assumed_overlap(config: ParallelConfig) -> str:
+    """What the plan's times assume to go on beside compute, against what a recipe may do."""
+    sent = {"gradients": config.overlap_grad_reduce, "parameters": config.overlap_param_gather}
+    beside = " and ".join(name for name, overlapped in sent.items() if overlapped)
+    beside = beside or "neither gradients nor parameters"
+    return (
+        f"The plan's times have {beside} sent beside compute.\n"
+        "They have tensor-parallel communication waited for.\n"
+        "What else the recipe overlaps (ddp.overlap_*, comm_overlap) stays on; an iteration is then faster than said.\n"
+        "A recipe with comm_overlap has a bucket size of its own."
+    )
 
 
 def hydra_words(sections: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pipette_opt.errors import InputError
+from pipette_opt.export.environment import CUDA_ORDER, nccl_settings
 from pipette_opt.export.nodes import node_shares
 from pipette_opt.export.recorded import (
     recorded_model,
@@ -75,11 +76,13 @@ def export_torchtitan(plan: Plan) -> dict[str, str]:
         "Arguments override torchtitan.toml, e.g. --training.dataset c4 --model.hf_assets_path assets/.\n"
         "MASTER_ADDR and MASTER_PORT may be set."
     )
+    # Sharded parameters are gathered beside compute, which one connection (Megatron-LM's wish) would put in a line.
+    settings = [CUDA_ORDER, *nccl_settings(plan)]
     program = f'-m torchtitan.train --job.config_file {CONFIG_FILE} "$@"'
     return {
         CONFIG_FILE: toml_text(plan, sections),
         "nodes.txt": nodes_file(shares),
-        "launch.sh": launch_script(plan, shares, usage=usage, setup=(), job=":", program=program),
+        "launch.sh": launch_script(shares, usage=usage, settings=settings, program=program),
     }
 
 
