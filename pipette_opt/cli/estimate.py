@@ -83,6 +83,9 @@ def estimate(
 
         current = judged_plan(plan, cluster, max_oom_risk)
     else:
+        from pipette_opt.read.megatron_args import arguments_behind, read_megatron_args
+
+        today = read_megatron_args(args or "", "the current arguments")
         job = opt.read_job(
             cluster=cluster,
             model=model if model is not None or example is not None else args,
@@ -98,8 +101,10 @@ def estimate(
             p2p=p2p,
             allreduce=allreduce,
             expert_imbalance=expert_imbalance,
+            arguments=today,
         )
-        current = current_of(job, args or "", hosts, max_oom_risk)
+        of_model = arguments_behind(model) if model is not None else None
+        current = current_of(job, today, hosts, max_oom_risk, () if of_model is None else of_model.not_modelled)
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule
 

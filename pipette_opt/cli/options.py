@@ -11,6 +11,7 @@ from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.candidates import SearchSpace
+    from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
     from pipette_opt.types import RecomputeGranularity
 
@@ -175,8 +176,9 @@ def read_job(
     allreduce: str = "ring",
     expert_imbalance: float = 1.0,
     moe_token_dispatcher: str = "alltoall",
+    arguments: "MegatronArgs | None" = None,
 ) -> Job:
-    """Read what the job options name; an example fills in whatever is not given."""
+    """Read what the job options name; an example, or else Megatron arguments, fill in whatever is not given."""
     from dataclasses import asdict
 
     from pipette_opt.cli.inputs import cluster_record, gpu_record
@@ -190,6 +192,11 @@ def read_job(
     from pipette_opt.specs import Instance, TrainingSpec
     from pipette_opt.specs.training import LARGEST
 
+    if arguments is not None and example is None:
+        global_batch_size = arguments.global_batch_size if global_batch_size is None else global_batch_size
+        seq_length = arguments.seq_length if seq_length is None else seq_length
+        precision = arguments.precision if precision is None else precision
+        fp8 = fp8 or arguments.fp8
     if precision is not None:
         one_of("--precision", precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
@@ -263,6 +270,17 @@ def read_job(
     if num_gpus is None and shown is not None:
         num_gpus = shown.num_gpus
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
+
+
+def trained_as(job: Job, given: "MegatronArgs") -> Job:
+    """The job with the formats of gradients and optimizer states, and the kernels, that Megatron arguments say."""
+    from dataclasses import asdict
+
+    from pipette_opt.fullness import with_edge_loss
+
+    training = given.training(job.instance.training)
+    instance = with_edge_loss(replace(job.instance, training=training))
+    return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
 
 
 def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:

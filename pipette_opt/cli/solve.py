@@ -73,13 +73,18 @@ def solve(
     Ctrl-C stops the search; the best plan so far is written. Exit code 0: proven to --gap-limit, 2: wrong input,
     3: no feasible plan, 4: stopped by Ctrl-C or --time-limit before that; the best plan so far is written.
     """
+    from dataclasses import replace
+
     from pipette_opt.backends import BackendName, backend_of
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
     from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+    from pipette_opt.read.megatron_args import arguments_behind, read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
+    from pipette_opt.specs.model_gaps import not_modelled_of
 
     check_place(out, trace)
+    arguments = arguments_behind(model) if model is not None else None
     job = opt.read_job(
         cluster=cluster,
         model=model,
@@ -98,7 +103,10 @@ def solve(
         allreduce=allreduce,
         expert_imbalance=expert_imbalance,
         moe_token_dispatcher=moe_token_dispatcher,
+        arguments=arguments,
     )
+    if arguments is not None:
+        job = opt.trained_as(job, arguments)
     space = opt.search_space(
         job,
         tensor_parallel=tensor_parallel,
@@ -130,16 +138,17 @@ def solve(
     current = None
     if compare_current is not None:
         from pipette_opt.cli.current import current_of
-        from pipette_opt.errors import MissingLinkError
 
-        try:
-            current = current_of(job, compare_current, current_hosts, max_oom_risk)
-        except MissingLinkError as error:
-            say(f"your current launch cannot be compared: {error}")
-    watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
+        today = read_megatron_args(compare_current, "the current arguments")
+        job = opt.trained_as(job, today)
+        current = current_of(job, today, current_hosts, max_oom_risk)
+    of_model = not_modelled_of(job.instance.model, job.instance.training)
+    left_out = (*(() if arguments is None else arguments.not_modelled), *of_model)
+    watcher = Watcher(on_plan=lambda plan: write_plan(replace(plan, not_modelled=left_out), out))
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
         plan = optimize(job.instance, space, params, watcher, inputs, backend=processes)
+        plan = replace(plan, not_modelled=left_out)
     write_plan(plan, out)
     if trace is not None:
         from pipette_opt.estimator.trace import write_trace

@@ -7,40 +7,6 @@ from pipette_opt.errors import InputError, shown
 from pipette_opt.specs import ModelSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_frequency
 
-MODEL_WORDS = (
-    "activation_func_clamp_value",
-    "glu_linear_offset",
-    "init_method_std",
-    "mscale",
-    "mscale_all_dim",
-    "no_rope_freq",
-    "norm_epsilon",
-    "rope_scaling_factor",
-    "rotary_base",
-    "rotary_percent",
-    "rotary_scaling_factor",
-    "rotary_seq_len_interpolation_factor",
-    "softmax_type",
-    "window_attn_skip_freq",
-    "window_size",
-    "yarn_beta_fast",
-    "yarn_beta_slow",
-    "yarn_original_max_position_embeddings",
-)
-"""Options with a value that make it the same model; numbers are read here."""
-
-MODEL_FLAGS = (
-    "apply_layernorm_1p",
-    "moe_router_pre_softmax",
-    "no_yarn_correction_range_round_to_int",
-    "quick_geglu",
-    "rotary_interleaved",
-    "squared_relu",
-    "use_rope_scaling",
-    "yarn_correction_range_round_to_int",
-)
-"""The same without a value."""
-
 _POSITIONS = ("learned_absolute", "rope", "yarn", "none")
 _SOFTMAX_TYPES = ("vanilla", "off-by-one", "learnable")
 _NORMALIZATIONS = ("LayerNorm", "RMSNorm")
@@ -53,7 +19,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
     Parameters
     ----------
     given
-        Values by option, with underscores; text where :data:`MODEL_WORDS` names the option; ``True`` for flags.
+        Values by option, with underscores; ``True`` for flags.
     where
         Start of every error message.
     """
