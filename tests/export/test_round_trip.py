@@ -96,6 +96,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
         "parallel_residual": False,
         "init_method_std": draw(positive),
+        "other_arguments": draw(st.sampled_from([(), (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
     }
     values |= draw(rotary_fields(values["position_embedding_type"], layers))
@@ -150,6 +151,22 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
 def test_random_models_come_back(model: ModelSpec) -> None:
     """Every field there is, at any value that it may have."""
     assert written_and_read(model) == model
+
+
+def test_the_routers_formula_is_passed_on() -> None:
+    """What no estimate looks at is written as it was read; of a dense model it says nothing."""
+    router = (
+        "--moe-aux-loss-coeff 0.001 0.01 --moe-router-enable-expert-bias --moe-router-load-balancing-type seq_aux_loss "
+        "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 2.5"
+    )
+    words = " ".join(word for option in model_options(read_model("mixtral-8x7b"), TRAINING) for word in option)
+    model = parse_megatron_args(f"{words} {router}").model
+    assert model is not None
+    assert " ".join(word for option in model.other_arguments for word in option) == router
+    assert written_and_read(model) == replace(model, name=model.name)
+    dense = parse_megatron_args(f"{words} {router}".replace("--num-experts 8", "")).model
+    assert dense is not None
+    assert dense.other_arguments == ()
 
 
 def test_a_plan_starts_the_model_that_was_planned() -> None:
