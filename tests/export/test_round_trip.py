@@ -176,7 +176,10 @@ def test_a_plan_starts_the_model_that_was_planned() -> None:
     for option in ("--rotary-base 500000", "--use-rope-scaling", "--rope-scaling-factor 8.0", "--norm-epsilon 1e-05"):
         assert option in words
     assert parse_megatron_args(words, name="llama").model == LLAMA_8B
-    assert "hand it to GPTModel" not in argument_arrays(plan)
+    text = argument_arrays(plan)
+    assert "hand it to GPTModel" not in text
+    assert "TRIAL_ARGS=(" in text
+    assert parse_megatron_args(text, name="llama").model == LLAMA_8B, "not the trial's vocabulary"
 
 
 @pytest.mark.parametrize(
