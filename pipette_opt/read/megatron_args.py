@@ -1,5 +1,6 @@
 """Megatron-LM's command-line arguments: the model, and how the user trains it today."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,10 @@ from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, Recomp
 Dispatcher = Literal["alltoall", "allgather"]
 
 _EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
+
+
+_TRIAL = re.compile(r"^TRIAL_ARGS=\(\n.*?^\)$", re.DOTALL | re.MULTILINE)
+"""The array of an exported file that makes it a trial run; it has another vocabulary, for its tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +254,9 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     Parse arguments as they stand in a command line or a shell script.
 
     Options that change the numbers and are not modelled come out as ``not_modelled``; what there are no numbers for is
-    an error.
+    an error. Of a file that was exported here the job counts, not the trial run that stands beside it.
     """
-    said = given_options(text, where)
+    said = given_options(_TRIAL.sub("", text), where)
     given = said.values
     model = model_of_options(given, where, name) if "num_layers" in given else None
     read_apart = ("recompute_granularity", "recompute_method", "recompute_num_layers", "moe_token_dispatcher_type")
