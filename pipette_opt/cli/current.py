@@ -50,7 +50,6 @@ class Current:
         from rich.text import Text
 
         from pipette_opt.report.comparison import comparison
-        from pipette_opt.report.left_out import left_out_table
         from pipette_opt.report.tables import estimate_tables
 
         title = "your current launch"
@@ -61,8 +60,8 @@ class Current:
             hosts=self.hosts,
             title=title,
             max_oom_risk=self.max_oom_risk,
+            not_modelled=self.not_modelled,
         )
-        parts += left_out_table(self.not_modelled)
         if plan is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
@@ -102,7 +101,12 @@ class Current:
         from pipette_opt.report.verdict import verdict
 
         return {
-            "verdict": verdict(self.memory, self.estimate, max_oom_risk=self.max_oom_risk),
+            "verdict": verdict(
+                self.memory,
+                self.estimate,
+                max_oom_risk=self.max_oom_risk,
+                not_modelled=self.not_modelled,
+            ),
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
