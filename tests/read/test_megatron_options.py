@@ -309,6 +309,35 @@ def test_the_table_holds_together() -> None:
             assert field_of(need.partition("=")[0]) in megatron_options(), option.name
 
 
+VALUES = {"flag": "", "whole": "7", "number": "0.5", "word": "other", "list": "other"}
+"""A value of each kind that no row calls modelled."""
+
+
+@pytest.mark.parametrize("status", ["modelled", "harmless", "approximated", "refused"])
+def test_every_option_does_what_the_table_says(status: str) -> None:
+    """With what it needs and a value that is not modelled: read, passed over, listed or refused."""
+    for option in megatron_options().values():
+        if option.status != status:
+            continue
+        text = f"{option.name} {VALUES[option.kind]} --bf16"
+        needs_refused = False
+        for need in option.needs[:1]:
+            name, equals, value = need.partition("=")
+            row = megatron_options()[field_of(name)]
+            text += f" {name} {value if equals else VALUES[row.kind]}"
+            needs_refused = row.status == "refused"
+        refusals = []
+        try:
+            found = given_options(text, "here")
+            assert option.field in found.values
+            listed = any(one.option == option.name for one in found.not_modelled)
+            assert listed == (option.time is not None or option.memory is not None), option.name
+        except InputError as error:
+            refusals.append(str(error))
+        assert bool(refusals) == (status == "refused" or needs_refused), option.name
+        assert all(option.name in one for one in refusals) or needs_refused
+
+
 def test_every_modelled_option_is_used() -> None:
     """Each of them has a field of its own, or one of the readers asks for it by name."""
     folder = Path(__file__).parents[2] / "pipette_opt" / "read"
