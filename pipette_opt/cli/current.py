@@ -9,8 +9,6 @@ from pipette_opt.cli.options import Job
 from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
 
     from pipette_opt.parallel import ParallelConfig, Placement
@@ -31,6 +29,8 @@ class Current:
     ----------
     instance
         The job as the launch trains it.
+    max_oom_risk
+        Accepted risk of running out of memory.
     not_modelled
         What its times and sizes leave out.
     """
@@ -42,25 +42,44 @@ class Current:
     estimate: "IterationTime"
     memory: "tuple[StageMemory, ...]"
     schedule: "Schedule | None" = None
+    max_oom_risk: float | None = None
     not_modelled: "tuple[NotModelled, ...]" = ()
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
-        """The estimate, beside a plan if there is one."""
+        """The estimate, beside a plan if there is one; the verdict first and last."""
+        from rich.text import Text
+
         from pipette_opt.report.comparison import comparison
         from pipette_opt.report.left_out import left_out_table
         from pipette_opt.report.tables import estimate_tables
 
         title = "your current launch"
-        parts = estimate_tables(self.config, self.estimate, self.memory, hosts=self.hosts, title=title)
+        parts = estimate_tables(
+            self.config,
+            self.estimate,
+            self.memory,
+            hosts=self.hosts,
+            title=title,
+            max_oom_risk=self.max_oom_risk,
+        )
         parts += left_out_table(self.not_modelled)
-        if plan is not None:
+        if plan is None:
+            parts += [Text(line) for line in ("", *self.uncounted().lines())]
+        else:
             parts.append(comparison(self.config, self.estimate, plan, title, self.uncounted()))
         if self.schedule is not None:
             from pipette_opt.parallel.schedule import max_in_flight
 
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
-        return parts
+        return [*parts, Text(), parts[0]]
+
+    @property
+    def host_order(self) -> tuple[int, ...]:
+        """Hosts by index: those that run today in their order, then the others as listed."""
+        known = self.instance.cluster.hosts
+        used = [known.index(host) for host in dict.fromkeys(self.hosts) if host in known]
+        return (*used, *(index for index in range(len(known)) if index not in used))
 
     def uncounted(self) -> "Uncounted":
         """What its time leaves out."""
@@ -79,11 +98,15 @@ class Current:
         """For ``--json``."""
         from dataclasses import asdict
 
+        from pipette_opt.report.plan_file import estimate_to_dict
+        from pipette_opt.report.verdict import verdict
+
         return {
+            "verdict": verdict(self.memory, self.estimate, max_oom_risk=self.max_oom_risk),
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
-            "estimate": {**asdict(self.estimate), "breakdown": dict(self.estimate.breakdown)},
+            "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
@@ -105,7 +128,6 @@ def current_of(
     given: "MegatronArgs",
     hosts: str | None,
     max_oom_risk: float = 0.01,
-    left_out: "Sequence[NotModelled]" = (),
 ) -> Current:
     """
     Judge Megatron arguments on hosts in the given order.
@@ -114,14 +136,12 @@ def current_of(
     ----------
     hosts
         Names or ranges; the cluster's order by default. Ranks fill them one after the other.
-    left_out
-        What the numbers of the job itself leave out.
     """
     from pipette_opt.estimator.estimate import estimate
     from pipette_opt.judge import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
-    from pipette_opt.specs.model_gaps import not_modelled_of
+    from pipette_opt.read.bands import with_band
 
     instance = _as_trained(job, given)
     nodes = _nodes(job, hosts)
@@ -135,16 +155,16 @@ def current_of(
         )
     nodes = nodes[: -(-num_gpus // per_node)]
     instance, unmeasured = _with_links(instance, nodes)
-    of_model = not_modelled_of(instance.model, instance.training)
     placement = identity_placement(config, per_node, nodes, given.rank_order)
     return Current(
         instance=instance,
         config=config,
         placement=placement,
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
-        estimate=estimate(instance, config, placement),
+        estimate=with_band(estimate(instance, config, placement), instance, config),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
-        not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *left_out, *of_model))),
+        max_oom_risk=max_oom_risk,
+        not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *instance.not_modelled))),
     )
 
 
@@ -251,6 +271,7 @@ def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, lis
 
 def _nodes(job: Job, hosts: str | None) -> "IntArray":
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.specs.host_names import compress_hosts
 
     known = job.instance.cluster.hosts
     if hosts is None:
@@ -258,8 +279,8 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     names = expand_hosts(hosts, "host order")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError("host order", f"{', '.join(unknown)} not in cluster {job.instance.cluster.name}.")
+        raise InputError("host order", f"{compress_hosts(tuple(unknown))} not in cluster {job.instance.cluster.name}.")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InputError("host order", f"{', '.join(repeated)} more than once.")
+        raise InputError("host order", f"{compress_hosts(tuple(repeated))} more than once.")
     return np.array([known.index(name) for name in names], dtype=np.int64)

@@ -53,6 +53,7 @@ def links(
     from pipette_opt.cli.output import say, show_json
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
+    from pipette_opt.units import counted
 
     opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
     opt.one_of("--repeated", repeated, ("worst", "mean"))
@@ -75,7 +76,7 @@ def links(
         return
     for note in found.notes:
         say(f"- {note}")
-    say(f"{found.cluster.num_nodes} hosts written to {out}")
+    say(f"{counted(found.cluster.num_nodes, 'host')} written to {out}")
 
 
 @app.command("model")
@@ -134,6 +135,7 @@ def runs(
     from pipette_opt.files import write_atomically
     from pipette_opt.read.megatron_logs import import_runs
     from pipette_opt.read.runs import read_runs
+    from pipette_opt.units import counted
 
     text, notes = import_runs(sources, gpu=gpu, gpus_per_node=gpus_per_node)
     write_atomically(out, text)
@@ -143,4 +145,4 @@ def runs(
         return
     for note in notes:
         say(f"- {note}")
-    say(f"{len(found)} runs written to {out}")
+    say(f"{counted(len(found), 'run')} written to {out}")

@@ -36,6 +36,22 @@ class Uncounted:
         saved = {self.parts[option]: seconds for option, seconds in self.saved_s.items()}
         return estimate.iteration_time_s - sum(saved.values())
 
+    def lines(self) -> list[str]:
+        """The same for people, one sentence each."""
+        by_part: dict[str, list[str]] = {}
+        for option, part in self.parts.items():
+            if self.saved_s[option] > 0:
+                by_part.setdefault(part, []).append(option)
+        found = []
+        for part, options in by_part.items():
+            save = "saves" if len(options) == 1 else "save"
+            most = f"{seconds_text(self.saved_s[options[0]])}, all of {words(part)}"
+            found.append(f"Not counted: {', '.join(options)} {save} today's launch up to {most}.")
+        if self.others:
+            more, plural = "more " if found else "", "option changes" if self.others == 1 else "options change"
+            found.append(f"Not counted: {self.others} {more}{plural} today's time by an unknown amount, see above.")
+        return found
+
 
 def comparison(
     config: ParallelConfig, estimate: IterationTime, plan: Plan, title: str, uncounted: Uncounted
@@ -60,22 +76,16 @@ def _faster(estimate: IterationTime, plan: IterationTime, uncounted: Uncounted) 
     """One sentence, and what it leaves out."""
     saved = estimate.iteration_time_s - plan.iteration_time_s
     share, least_s = saved / estimate.iteration_time_s, uncounted.least_s(estimate)
-    saves = {option: seconds for option, seconds in uncounted.saved_s.items() if seconds > 0}
-    if saves:
+    if least_s < estimate.iteration_time_s:
         low = (least_s - plan.iteration_time_s) / least_s
         text = Text(f"The plan is between {_word(share)} and {_word(low)}.", style="bold")
-        for option, seconds in saves.items():
-            part = words(uncounted.parts[option])
-            text.append(f"\nNot counted: {option} saves today's launch up to {seconds_text(seconds)}, all of {part}.")
     elif abs(share) < EQUAL:
         text = Text("The plan is equally fast.", style="bold")
     else:
         text = Text(f"The plan is {_word(share)}: {seconds_text(abs(saved))} per iteration.")
         text.stylize(f"bold {GOOD if saved > 0 else BAD}")
-    if uncounted.others:
-        more = "more " if saves else ""
-        options = "option changes" if uncounted.others == 1 else "options change"
-        text.append(f"\nNot counted: {uncounted.others} {more}{options} today's time by an unknown amount, see above.")
+    for line in uncounted.lines():
+        text.append(f"\n{line}")
     return text
 
 

@@ -18,7 +18,7 @@ def left_out_table(entries: Sequence[NotModelled]) -> list[RenderableType]:
         return []
     table = columns_table("not modelled", "the real job takes", "why")
     for column, share in zip(table.columns, (3, 2, 4), strict=True):
-        column.ratio = share
+        column.ratio, column.overflow = share, "fold"
     table.expand = True
     for (option, value), members in groupby(entries, key=lambda one: (one.option, one.value)):
         found = list(members)
