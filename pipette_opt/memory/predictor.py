@@ -233,7 +233,7 @@ class MemoryPredictor:
 
     def at_floor(self, probability: float) -> bool:
         """Whether a probability is so small that the data can only say: at most that."""
-        return probability <= self.smallest_risk * (1 + 1e-9)
+        return bool(probability <= self.smallest_risk * (1 + 1e-9))
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
         """What the tensors of a stage may take on a GPU."""

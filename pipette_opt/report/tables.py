@@ -130,7 +130,7 @@ def certificate_table(certificate: Certificate, estimate: IterationTime) -> Rend
     for row in judged:
         table.add_row(*map(Text, row))
     searched = (
-        f"{counted(certificate.num_candidates, 'candidate')}, {certificate.num_pruned} ruled out by bounds, "
+        f"{counted(certificate.num_candidates, 'candidate')}, {certificate.num_pruned:,} ruled out by bounds, "
         f"{certificate.wall_time_s:.1f} s"
     )
     details = Text(f"covers    {certificate.scope}\nsearched  {searched}", style=QUIET)
