@@ -8,6 +8,7 @@ from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.plan import Plan
+    from pipette_opt.specs import ClusterSpec
 
 
 def cluster_record(path: Path) -> dict[str, Any]:
@@ -17,6 +18,14 @@ def cluster_record(path: Path) -> dict[str, Any]:
 
     matrices = {name: sha256_of(path.parent / name) for name in matrix_files(path)}
     return {"path": str(path), "sha256": sha256_of(path), "matrices": matrices}
+
+
+def gpu_record(cluster: "ClusterSpec") -> dict[str, int | None]:
+    """What a plan records of its kinds of GPU: compute capability times ten, ``None`` for one of the user's own."""
+    from pipette_opt.read.gpus import read_gpu_catalogue
+
+    known = {name.lower(): entry.compute_capability for name, entry in read_gpu_catalogue().items()}
+    return {gpu.name: known.get(gpu.name.lower()) for gpu in cluster.gpu_kinds}
 
 
 def is_file_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:

@@ -49,7 +49,7 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
-    from pipette_opt.cli.inputs import cluster_record
+    from pipette_opt.cli.inputs import cluster_record, gpu_record
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
     from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
@@ -79,6 +79,7 @@ def plan_on_changed_hosts(
     inputs = {
         **old.inputs,
         "cluster": cluster_record(cluster),
+        "gpus": gpu_record(spec),
         "exclude_hosts": compress_hosts(excluded) if excluded else None,
     }
     return replace(old, inputs=inputs), instance, inputs
