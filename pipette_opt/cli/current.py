@@ -57,7 +57,7 @@ class Current:
             from pipette_opt.parallel.schedule import max_in_flight
 
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
-            parts.insert(-2, f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
+            parts.insert(3, f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
         return parts
 
     def as_dict(self) -> dict[str, Any]:

@@ -45,8 +45,15 @@ MOST_STAGES = 32
 """Stages shown one by one; of more, the fullest ones."""
 
 
-def plan_tables(plan: Plan) -> list[RenderableType]:
-    """Everything about a plan: verdict, configuration, proof, times, memory, hosts, what else there was, verdict."""
+def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[RenderableType]:
+    """
+    Everything about a plan: verdict, configuration, proof, times, memory, hosts, what else there was, verdict.
+
+    Parameters
+    ----------
+    beside
+        What comes before the last line, e.g. the launch of today.
+    """
     said = verdict_line(plan_verdict(plan))
     parts: list[RenderableType] = [
         said,
@@ -63,7 +70,7 @@ def plan_tables(plan: Plan) -> list[RenderableType]:
         parts.append(baselines_table(plan))
     if plan.notes:
         parts.append(notes(plan.notes))
-    parts += [Text(), said]
+    parts += [*beside, Text(), said]
     return parts
 
 
@@ -226,7 +233,7 @@ def estimate_tables(
     max_oom_risk: float | None = None,
 ) -> list[RenderableType]:
     """
-    A configuration on given hosts, judged; beside a plan if there is one.
+    A configuration on given hosts, judged; beside a plan if there is one, whose verdict is then the last line.
 
     Parameters
     ----------
@@ -241,12 +248,10 @@ def estimate_tables(
     first = Text(title, style="bold")
     where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
     first.append(f"  {config.label()} on {where}", style="not bold")
-    parts: list[RenderableType] = [said, Group(Text(), first, _speed(estimate)), breakdown_table(estimate)]
-    parts.append(memory_table(memory))
-    if plan is not None:
-        parts.append(_comparison(config, estimate, plan, title))
-    parts += [Text(), said]
-    return parts
+    tables = [Group(Text(), first, _speed(estimate)), breakdown_table(estimate), memory_table(memory)]
+    if plan is None:
+        return [said, *tables, Text(), said]
+    return [titled(f"{title[:1].upper()}{title[1:]}", said), *tables, _comparison(config, estimate, plan, title)]
 
 
 def notes(lines: Iterable[str]) -> RenderableType:

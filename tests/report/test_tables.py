@@ -196,6 +196,8 @@ def test_estimate_beside_a_plan() -> None:
     quick = replace(plan.estimate, iteration_time_s=plan.estimate.iteration_time_s * 0.8)
     text = shown(*estimate_tables(plan.config, quick, plan.memory, hosts=("n0",), plan=plan))
     assert "The plan is 25.00% slower" in text
+    lines = shown(*plan_tables(plan, estimate_tables(plan.config, quick, plan.memory, hosts=("n0",), plan=plan)))
+    assert lines.splitlines()[0].split() == lines.rstrip().splitlines()[-2].split()  # the plan's verdict has two lines
     assert "The plan" not in shown(*estimate_tables(plan.config, slow, plan.memory, hosts=("n0",)))
 
 
