@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipette_opt.backends import Backend
@@ -33,11 +33,13 @@ from pipette_opt.judge import (
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
+from pipette_opt.scope import not_searched, proof, scope, searched
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
 from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
+from pipette_opt.ties import settle_ties
 from pipette_opt.units import counted
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,9 @@ MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
+
+TIES_SHARE = 0.05
+"""Part of the time limit for the choice among equally fast plans, at most."""
 
 WORTH_SAYING = 0.001
 """Of an iteration."""
@@ -143,6 +148,7 @@ def optimize(
     prepared: Prepared | None = None,
     known: Sequence[Solution] = (),
     backend: Backend | None = None,
+    host_order: Sequence[int] | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
@@ -157,10 +163,13 @@ def optimize(
         Placements to start from, of candidates of ``prepared.exact``.
     backend
         Processes over which the search for the closed form is spread; threads of this one without it.
+    host_order
+        Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
     """
-    from pipette_opt.verify import verify
+    from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
+    inputs = {**(inputs or {}), "max_oom_risk": params.max_oom_risk}
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
@@ -178,8 +187,10 @@ def optimize(
         judged += certified.judged
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
+    order = host_order or range(prepared.instance.cluster.num_nodes)
+    judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
-    verify(prepared.instance, plan)
+    verify_content(prepared.instance, plan)
     return plan
 
 
@@ -255,7 +266,7 @@ def certify_judge(
     earlier: Certified | None = None,
 ) -> Certified:
     """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
-    left = max(0.5, params.time_limit_s - watcher.elapsed_s)
+    left = max(0.5, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
     return certify(
         prepared,
         judged,
@@ -302,22 +313,30 @@ def finish(
         watcher.elapsed_s,
         exact,
     )
-    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
     num_candidates = len(prepared.memory.fitting)
-    num_pruned = 0 if certified is None else num_candidates - len(open_configs)
+    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
+    certificate = replace(
+        certificate,
+        scope=scope(prepared, certificate.scope),
+        searched=searched(prepared),
+        not_searched=not_searched(prepared),
+        proof=() if certified is None else proof(prepared, certified.steps),
+        num_candidates=num_candidates,
+        num_pruned=0 if certified is None else num_candidates - len(open_configs),
+    )
     memory = _memory(prepared, best, params)
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
-        replace(certificate, num_candidates=num_candidates, num_pruned=num_pruned),
+        certificate,
         memory,
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
         ),
         notes=_notes(prepared, ranked, memory),
         seed=params.seed,
-        inputs=inputs,
+        inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
 
 

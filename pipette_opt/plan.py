@@ -257,6 +257,37 @@ class Plan:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+def why_slower(best: IterationTime, other: IterationTime) -> str:
+    """Why a plan lost: by how much, and the cause that grew most."""
+    slower = other.iteration_time_s / best.iteration_time_s - 1
+    if slower < 1e-9:
+        return "equally fast; the simpler configuration is preferred"
+    causes = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in other.breakdown.items()}
+    worst = max(causes, key=lambda name: causes[name])
+    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+
+
+AS_GOOD = 1e-6
+"""Relative; times as close as this are equal, as ticks are not much finer."""
+
+
+def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
+    """
+    Why a host is left out.
+
+    Parameters
+    ----------
+    partner
+        The used host whose place it could take.
+    seconds
+        Iteration time of the plan with that exchange.
+    """
+    loss_s = seconds - iteration_time_s
+    if loss_s <= AS_GOOD * iteration_time_s:
+        return f"not needed; as good as {partner}"
+    return f"in place of {partner} it would cost {loss_s:.3g} s ({loss_s / iteration_time_s:.2%}) per iteration"
+
+
 class RankRow(NamedTuple):
     """One rank: where it runs, and its coordinates in the parallel groups."""
 

@@ -60,6 +60,13 @@ class Current:
             parts.insert(3, f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
         return parts
 
+    @property
+    def host_order(self) -> tuple[int, ...]:
+        """Hosts by index: those that run today in their order, then the others as listed."""
+        known = self.instance.cluster.hosts
+        used = [known.index(host) for host in dict.fromkeys(self.hosts) if host in known]
+        return (*used, *(index for index in range(len(known)) if index not in used))
+
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         from dataclasses import asdict

@@ -145,7 +145,8 @@ def solve(
     watcher = Watcher(on_plan=lambda plan: write_plan(plan_with_band(plan, job.instance), out))
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
-        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes)
+        order = None if current is None else current.host_order
+        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
     plan = plan_with_band(plan, job.instance)
     write_plan(plan, out)
     if trace is not None:
@@ -159,6 +160,6 @@ def solve(
         say(f"plan written to {out}")
     proof = plan.certificate
     if proof.status != "OPTIMAL" and proof.gap > gap_limit:
-        cause = "stopped early" if watcher.stop.is_set() else "time limit reached"
+        cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, --gap-limit is {gap_limit:.2%}")
         raise typer.Exit(STOPPED_EARLY)

@@ -107,6 +107,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     hosts = tuple(top.texts("hosts"))
     if len(set(hosts)) < len(hosts):
         raise damaged(where, "hosts", "names a host more than once.")
+    estimate = _read_estimate(top.mapping("estimate"))
     plan = Plan(
         config=config,
         placement=_read_placement(top, config, hosts),
@@ -115,8 +116,8 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         global_batch_size=global_batch_size,
         launcher=top.choice("launcher", get_args(Launcher)),
         p2p=top.choice("p2p", get_args(P2PMode)),
-        certificate=_read_certificate(top.mapping("certificate"), top.mapping("estimate").number("iteration_time_s")),
-        estimate=_read_estimate(top.mapping("estimate")),
+        certificate=_read_certificate(top.mapping("certificate"), estimate.iteration_time_s),
+        estimate=estimate,
         memory=tuple(_read_memory(one) for one in top.mappings("memory")),
         unused_hosts={one.text("host"): one.text("reason") for one in top.mappings("unused_hosts")},
         alternatives=tuple(_read_alternative(one) for one in top.mappings("alternatives")),
