@@ -46,9 +46,10 @@ class Current:
     not_modelled: "tuple[NotModelled, ...]" = ()
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
-        """The estimate, beside a plan if there is one; the verdict first and last."""
+        """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
         from rich.text import Text
 
+        from pipette_opt.report.cells import titled
         from pipette_opt.report.comparison import comparison
         from pipette_opt.report.tables import estimate_tables
 
@@ -71,7 +72,9 @@ class Current:
 
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
-        return [*parts, Text(), parts[0]]
+        if plan is None:
+            return [*parts, Text(), parts[0]]
+        return [titled("Your current launch", parts[0]), *parts[1:]]
 
     @property
     def host_order(self) -> tuple[int, ...]:
@@ -88,7 +91,8 @@ class Current:
         timed = [one for one in self.not_modelled if one.effect != "memory"]
         saved = parts_saved(timed)
         return Uncounted(
-            saved_s={option: self.estimate.breakdown.get(part, 0.0) for option, part in saved.items()},
+            # What is free afterwards shortens an iteration by no more than the critical path had of it.
+            saved_s={option: self.estimate.critical_path.get(part, 0.0) for option, part in saved.items()},
             parts=saved,
             others=len({one.option for one in timed if one.option not in saved}),
         )

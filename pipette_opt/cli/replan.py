@@ -78,7 +78,7 @@ def replan(
     if moves_out is not None:
         write_atomically(moves_out, moves_csv(found.chosen.moves))
     if json:
-        show_json(moves_to_dict(found.chosen, found.options))
+        show_json({"verdict": plan_verdict(chosen), **moves_to_dict(found.chosen, found.options)})
     else:
         verdict = verdict_line(plan_verdict(chosen))
         show(verdict, *replan_tables(old, found.chosen, found.options), verdict)

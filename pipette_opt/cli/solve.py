@@ -155,9 +155,7 @@ def solve(
     if json:
         show_json(plan_to_dict(plan) | ({} if current is None else {"current": current.as_dict()}))
     else:
-        show(*plan_tables(plan))
-        if current is not None:
-            show(*current.tables(plan))
+        show(*plan_tables(plan, () if current is None else current.tables(plan)))
         say(f"plan written to {out}")
     proof = plan.certificate
     if proof.status != "OPTIMAL" and proof.gap > gap_limit:

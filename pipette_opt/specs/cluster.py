@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
 
 
@@ -119,7 +120,7 @@ class ClusterSpec:
         hosts = [node.host for node in self.nodes]
         duplicates = sorted({host for host in hosts if hosts.count(host) > 1})
         if duplicates:
-            raise ValueError(f"hosts must be distinct, got {', '.join(duplicates)} more than once.")
+            raise ValueError(f"hosts must be distinct, got {compress_hosts(tuple(duplicates))} more than once.")
         counts = {node.num_gpus for node in self.nodes}
         if len(counts) > 1:
             raise ValueError(f"all hosts must have equally many GPUs, got {sorted(counts)}.")
