@@ -33,6 +33,7 @@ from pipette_opt.judge import (
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
+from pipette_opt.pruning import without_overlap
 from pipette_opt.scope import not_searched, proof, scope, searched
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
@@ -329,12 +330,18 @@ def finish(
         certificate,
         memory,
         alternatives=tuple(
-            _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
+            _alternative(prepared, best, other, params) for other in _others(ranked)[: params.num_alternatives]
         ),
         notes=_notes(prepared, ranked, memory),
         seed=params.seed,
         inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
+
+
+def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
+    """All but the first, of those that differ only in what overlaps the fastest."""
+    alike = {without_overlap(one.candidate.config): one for one in reversed(ranked)}
+    return [one for one in ranked[1:] if alike[without_overlap(one.candidate.config)] is one]
 
 
 def _bound_without_search_s(prepared: Prepared) -> float:

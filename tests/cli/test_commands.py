@@ -171,7 +171,7 @@ def test_a_current_launch_over_a_missing_link_does_not_stop_the_solve(run: Run) 
     )
     code, _, err = run(
         *("solve", "--cluster", "c.yaml", "--model", "llama-3-8b", "--global-batch-size", "32"),
-        *("--seq-length", "4096", "--num-gpus", "16", "--gap-limit", "0.5"),
+        *("--seq-length", "4096", "--num-gpus", "16", "--gap-limit", "0.5", "--tensor-parallel", "8"),
         *("--compare-current", ARGUMENTS, "--current-hosts", "a,b"),
     )
     assert code == 0
