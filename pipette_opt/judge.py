@@ -18,12 +18,22 @@ from pipette_opt import __version__
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator.estimate import estimate
+from pipette_opt.estimator.many import estimate_many
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
 from pipette_opt.placed import objective_ticks
-from pipette_opt.plan import Alternative, Certificate, ClosedForm, IterationTime, Plan, StageMemory
+from pipette_opt.plan import (
+    Alternative,
+    Certificate,
+    ClosedForm,
+    IterationTime,
+    Plan,
+    StageMemory,
+    why_slower,
+    why_unused,
+)
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance, LinkMatrix
@@ -52,6 +62,9 @@ INSTANT_BYTES_PER_S = 1e30
 
 MOST_SWAPS = 200_000
 """Exchanges looked at to say why hosts are left out."""
+
+MOST_EXCHANGES = 8
+"""Of these, how many are judged for each host: those with the least closed or lower form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -284,6 +297,7 @@ def make_plan(
         unused_hosts=unused_hosts(instance, data, best),
         alternatives=alternatives,
         notes=notes,
+        not_modelled=instance.not_modelled,
         seed=seed,
         inputs=dict(inputs or {}),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -325,6 +339,7 @@ def stage_memory(
             upper_bytes=int(prediction.upper_bytes[stage]),
             capacity_bytes=int(capacity[stage]),
             oom_probability=float(risk[stage]),
+            oom_probability_at_most=predictor.at_floor(risk[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
         )
         for stage in range(len(hosts))
@@ -333,15 +348,7 @@ def stage_memory(
 
 def lost_because(best: JudgedSolution, other: JudgedSolution) -> str:
     """Why another solution is not the plan."""
-    slower = other.estimate.iteration_time_s / best.estimate.iteration_time_s - 1
-    causes = {
-        name: other.estimate.breakdown[name] - best.estimate.breakdown.get(name, 0.0)
-        for name in other.estimate.breakdown
-    }
-    worst = max(causes, key=lambda name: causes[name])
-    if slower < 1e-9:
-        return "equally fast; the simpler configuration is preferred"
-    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+    return why_slower(best.estimate, other.estimate)
 
 
 def unused_hosts(instance: Instance, data: ProblemData, best: JudgedSolution) -> dict[str, str]:
@@ -351,30 +358,22 @@ def unused_hosts(instance: Instance, data: ProblemData, best: JudgedSolution) ->
         return {}
     if len(unused) * best.nodes.size > MOST_SWAPS:
         return {instance.cluster.hosts[node]: "not needed" for node in unused}
-    allowed = data.allowed(best.candidate)
-    now = objective_ticks(data, best.candidate, best.nodes)
-    return {instance.cluster.hosts[node]: _exchange(instance, data, best, node, allowed, now) for node in unused}
+    return {instance.cluster.hosts[node]: _why_unused(instance, data, best, node) for node in unused}
 
 
-def _exchange(
-    instance: Instance, data: ProblemData, best: JudgedSolution, node: int, allowed: np.ndarray, now: int
-) -> str:
-    """The cheapest exchange of one used host for an unused one."""
-    cheapest, partner = UNUSABLE_TICKS, -1
+def _why_unused(instance: Instance, data: ProblemData, best: JudgedSolution, node: int) -> str:
+    """What the judge says of the exchange of a used host for this one that costs least, of the best by the form."""
+    allowed, exchanges = data.allowed(best.candidate), []
     for cell in np.ndindex(*best.nodes.shape):
-        if not allowed[cell[0], node]:
-            continue
-        nodes = best.nodes.copy()
-        nodes[cell] = node
-        cost = objective_ticks(data, best.candidate, nodes)
-        if cost < cheapest:
-            cheapest, partner = cost, int(best.nodes[cell])
-    if cheapest >= UNUSABLE_TICKS:
+        if allowed[cell[0], node]:
+            nodes = best.nodes.copy()
+            nodes[cell] = node
+            exchanges.append((objective_ticks(data, best.candidate, nodes), int(best.nodes[cell]), nodes))
+    exchanges = sorted((one for one in exchanges if one[0] < UNUSABLE_TICKS), key=lambda one: one[:2])[:MOST_EXCHANGES]
+    if not exchanges:
         return "not enough memory, or links without a measurement, for any place in the plan"
-    loss = (cheapest - now) * data.tick_s
-    if loss <= 0:
-        return f"not needed; as good as {instance.cluster.hosts[partner]}"
-    return (
-        f"in its best place (for {instance.cluster.hosts[partner]}) it would cost {loss:.3g} s "
-        f"({loss / (now * data.tick_s):.2%}) per iteration"
-    )
+    candidate = best.candidate
+    placed = [(candidate.config, block_placement(candidate.config, candidate.block, nodes)) for *_, nodes in exchanges]
+    seconds = estimate_many(instance, placed)
+    partner = exchanges[int(seconds.argmin())][1]
+    return why_unused(instance.cluster.hosts[partner], float(seconds.min()), best.estimate.iteration_time_s)

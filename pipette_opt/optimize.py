@@ -41,6 +41,7 @@ from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
 from pipette_opt.ties import settle_ties
+from pipette_opt.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class OptimizeParams:
     gap_limit
         Stop when the gap is proven to be at most this.
     max_oom_risk
-        Probability of running out of memory that a plan may have.
+        Probability of running out of memory that a plan may have; 1: memory does not count.
     num_alternatives
         Plans reported beside the best.
     """
@@ -106,8 +107,8 @@ class OptimizeParams:
             raise ValueError(f"workers must be >= 1, got {self.workers}.")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be in [0, 2^31), got {self.seed}.")
-        if not 0 < self.max_oom_risk < 1:
-            raise ValueError(f"max_oom_risk must be in (0, 1), got {self.max_oom_risk}.")
+        if not 0 < self.max_oom_risk <= 1:
+            raise ValueError(f"max_oom_risk must be in (0, 1], got {self.max_oom_risk}.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,9 +167,10 @@ def optimize(
     host_order
         Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
     """
-    from pipette_opt.verify import verify
+    from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
+    inputs = {**(inputs or {}), "max_oom_risk": params.max_oom_risk}
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
@@ -189,7 +191,7 @@ def optimize(
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
-    verify(prepared.instance, plan)
+    verify_content(prepared.instance, plan)
     return plan
 
 
@@ -378,7 +380,8 @@ def _alternative(
         hosts=tuple(prepared.instance.cluster.hosts[node] for node in other.nodes.ravel()),
         objective_s=other.objective_s,
         iteration_time_s=other.estimate.iteration_time_s,
-        oom_probability=max(stage.oom_probability for stage in stages),
+        oom_probability=(worst := max(stages, key=lambda one: one.oom_probability)).oom_probability,
+        oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
     )
 
@@ -395,9 +398,12 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
         )
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     if missing:
-        notes.append(f"{missing} directed host pairs were not measured and are not used.")
+        were = "was not measured and is" if missing == 1 else "were not measured and are"
+        notes.append(f"{counted(missing, 'directed host pair')} {were} not used.")
     if memory.rejected:
-        notes.append(f"{len(memory.rejected)} of {len(enumeration.candidates)} candidates do not fit in memory.")
+        of_all = counted(len(enumeration.candidates), "candidate")
+        fit = "does not fit" if len(memory.rejected) == 1 else "do not fit"
+        notes.append(f"{len(memory.rejected)} of {of_all} {fit} in memory.")
     edge_loss_s = prepared.instance.edge_loss_s
     lost = 0.0 if edge_loss_s is None else edge_loss_s(ranked[0].candidate.config)
     if lost > WORTH_SAYING * ranked[0].estimate.iteration_time_s:
@@ -412,5 +418,6 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
         )
     used = ranked[0].candidate.config.world_size // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:
-        notes.append(f"{used} of {cluster.num_nodes} hosts are used; the placement chooses which.")
+        are = "is" if used == 1 else "are"
+        notes.append(f"{used} of {counted(cluster.num_nodes, 'host')} {are} used; the placement chooses which.")
     return tuple(notes)

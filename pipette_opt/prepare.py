@@ -10,7 +10,7 @@ from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reas
 from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
-from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
@@ -144,11 +144,14 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
     """
     The shipped memory predictor, with the constants of the instance's stack if it has some for memory.
 
-    Raises ``InputError`` for a risk that its data cannot vouch for.
+    Raises ``InputError`` for a risk that its data cannot vouch for; 1 stands for memory that does not count.
     """
     predictor = stack_predictor(instance.stack)
-    if not predictor.smallest_risk <= max_oom_risk < 1:
-        raise InputError("--max-oom-risk", f"must be in [{predictor.smallest_risk:.2g}, 1), got {max_oom_risk}.")
+    if not predictor.smallest_risk <= max_oom_risk <= IGNORED_RISK:
+        smallest = f"{predictor.smallest_risk:.2g}"
+        raise InputError(
+            "--max-oom-risk", f"must be in [{smallest}, 1] (1: memory does not count), got {max_oom_risk}."
+        )
     return predictor
 
 
@@ -198,7 +201,7 @@ def candidate_overview(
         CandidateRow(
             config=one.config,
             fits=fits,
-            need_gib=gib(float(one.need_bytes.max())),
+            need_gib=gib(float(one.prediction.upper_bytes.max())),
             fastest_s=fastest.get(one.config),
         )
         for group, fits in ((memory.fitting, True), (memory.rejected, False))

@@ -1,89 +1,24 @@
 """What a certificate covers: the values searched, what was left out, and which reason ruled out how much."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
+from pipette_opt.candidates import left_out, searched_values
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Proof
 from pipette_opt.prepare import Prepared
 from pipette_opt.pruning import without_overlap
 from pipette_opt.types import ProofStep
 
-DIMENSIONS: Mapping[str, str] = {
-    "num_gpus": "world_size",
-    "tensor_parallel": "tensor_model_parallel_size",
-    "context_parallel": "context_parallel_size",
-    "pipeline_parallel": "pipeline_model_parallel_size",
-    "data_parallel": "data_parallel_size",
-    "expert_parallel": "expert_model_parallel_size",
-    "expert_tensor_parallel": "expert_tensor_size",
-    "virtual_pipeline": "num_chunks",
-    "micro_batch_size": "micro_batch_size",
-    "sequence_parallel": "sequence_parallel",
-    "use_distributed_optimizer": "use_distributed_optimizer",
-    "recompute": "recompute_granularity",
-    "overlap_grad_reduce": "overlap_grad_reduce",
-    "overlap_param_gather": "overlap_param_gather",
-}
-"""Fields of the search space, each with the property of a configuration that has its value."""
-
-NEVER_SEARCHED = (
-    "ZeRO 2 and 3",
-    "recomputation of some layers of a stage",
-    "stages of unequal depth other than lighter ends",
-    "hosts that hold unequal parts of the grid",
-)
-"""What no search space has, whatever the job."""
-
-UNPINNED_BY_DEFAULT = ("num_gpus", "recompute", "max_micro_batch_size", "max_virtual_pipeline", "uneven_layers")
-"""Fields that :func:`not_searched` speaks of by other words."""
-
 
 def searched(prepared: Prepared) -> dict[str, tuple[Any, ...]]:
     """The values of each dimension among the legal configurations."""
-    candidates = prepared.enumeration.candidates
-    names = dict(DIMENSIONS)
-    if prepared.instance.model.num_experts is None:
-        del names["expert_parallel"], names["expert_tensor_parallel"]
-    return {
-        name: tuple(sorted({getattr(one, field) for one in candidates}, key=lambda value: (str(type(value)), value)))
-        for name, field in names.items()
-    }
+    return searched_values(prepared.instance, prepared.enumeration)
 
 
 def not_searched(prepared: Prepared) -> tuple[str, ...]:
     """What the job could have and the search space has not, each a short text."""
-    return tuple(dict.fromkeys(_left_out(prepared, searched(prepared))))
-
-
-def _left_out(prepared: Prepared, values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
-    space, cluster = prepared.space, prepared.instance.cluster
-    if cluster.num_nodes > 1 or space.num_gpus is not None:
-        yield f"other numbers of GPUs than {_listed(prepared.enumeration.world_sizes)}"
-    for name in DIMENSIONS:
-        pinned = getattr(space, name)
-        if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:
-            given = pinned if isinstance(pinned, tuple) else (pinned,)
-            yield f"{_words(name)} other than {_listed(given)} (pinned)"
-    if set(space.recompute) != {None, "selective", "full"}:
-        yield f"recomputation other than {_listed(space.recompute)} (pinned)"
-    if space.layers_per_stage is not None:
-        yield "layers per stage other than those given (pinned)"
-    elif not space.uneven_layers:
-        yield "uneven layers per stage"
-    if space.micro_batch_size is None and prepared.instance.training.global_batch_size > space.max_micro_batch_size:
-        yield f"micro-batches above {space.max_micro_batch_size}"
-    if space.virtual_pipeline is None and max(values["pipeline_parallel"], default=1) > 1:
-        yield f"more than {space.max_virtual_pipeline} model chunks per stage"
-    if space.context_parallel is None and cluster.num_nodes > 1:
-        yield "context parallelism across hosts"
-    if prepared.instance.model.num_experts is not None and cluster.num_nodes > 1:
-        yield "tensor groups of models with experts over hosts"
-    if space.sequence_parallel is None and max(values["tensor_parallel"], default=1) > 1:
-        yield "tensor parallelism without sequence parallelism"
-    if space.use_distributed_optimizer is None and max(values["data_parallel"], default=1) > 1:
-        yield "replicas without the distributed optimizer"
-    yield from NEVER_SEARCHED
+    return left_out(prepared.instance, prepared.space, prepared.enumeration)
 
 
 def scope(prepared: Prepared, sentence: str) -> str:
@@ -120,21 +55,3 @@ def proof(prepared: Prepared, steps: Mapping[ParallelConfig, tuple[ProofStep, fl
         bounds = [bound_s for by, bound_s in found.values() if by == step and bound_s < float("inf")]
         parts.append(Proof(by=step, configurations=len(bounds), bound_s=min(bounds, default=None)))
     return tuple(part for part in parts if part.configurations)
-
-
-def _words(name: str) -> str:
-    return {"use_distributed_optimizer": "distributed optimizer", "num_gpus": "numbers of GPUs"}.get(
-        name, name.replace("_", " ")
-    )
-
-
-def _listed(values: Iterable[Any]) -> str:
-    return " or ".join(_value(value) for value in values)
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)

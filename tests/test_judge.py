@@ -170,7 +170,7 @@ def test_reasons_for_unused_hosts() -> None:
     for cell in range(4):
         nodes = best.copy()
         nodes.flat[cell] = left_out
-        costs.append(objective_ticks(data, candidate, nodes))
-    loss = (min(costs) - objective_ticks(data, candidate, best)) * data.tick_s
+        costs.append(judge_solution(job, data, Solution(candidate=0, nodes=nodes, objective_ticks=0)))
+    loss = min(one.estimate.iteration_time_s for one in costs) - judged.estimate.iteration_time_s
     assert left_out not in best
     assert f"{loss:.3g} s" in reason

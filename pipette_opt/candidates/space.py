@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pipette_opt.errors import InputError
+from pipette_opt.specs.recorded import recorded_spec
 from pipette_opt.types import RecomputeGranularity
 
 OPTION_OF_FIELD = {
@@ -121,14 +122,7 @@ class SearchSpace:
 
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
     """The search space that a plan records under ``inputs.search``; lists become tuples, unknown names are refused."""
-    unknown = sorted(set(recorded) - {field.name for field in fields(SearchSpace)})
-    if unknown:
-        raise InputError("inputs.search", f"has {unknown[0]}, which is no field of the search space.")
-    return SearchSpace(**{name: _tuples(value) for name, value in recorded.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+    return recorded_spec(SearchSpace, recorded, "inputs.search")
 
 
 def _check_count(option: str, value: object) -> None:

@@ -64,6 +64,7 @@ def candidates(
     from pipette_opt.cli.output import say, show, show_json
     from pipette_opt.prepare import candidate_overview
     from pipette_opt.report.lists import candidates_table
+    from pipette_opt.units import counted
 
     job = opt.read_job(
         cluster=cluster,
@@ -117,5 +118,5 @@ def candidates(
         show_json([{**asdict(row), "config": asdict(row.config)} for row in shown])
     else:
         show(candidates_table(shown))
-        say(f"{len(shown)} of {len(rows)} candidates shown, the best bound first")
+        say(f"{len(shown)} of {counted(len(rows), 'candidate')} shown, the best bound first")
         say(enumeration.explain())
