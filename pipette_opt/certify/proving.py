@@ -11,6 +11,8 @@ from pipette_opt.solver.bounds import candidate_bound
 def prove(ledger: Ledger) -> None:
     """Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over."""
     for one in ledger.could_win():
+        if ledger.is_over:
+            return
         one.raise_bound(candidate_bound(ledger.data, one.candidate))
     share = 0.5
     while not ledger.is_over:
