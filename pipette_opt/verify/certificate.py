@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 
 from pipette_opt.candidates import left_out, searched_values
+from pipette_opt.notes import plan_notes
 from pipette_opt.plan import Plan
 from pipette_opt.types import ProofStep
 from pipette_opt.verify.common import ROUNDING
@@ -52,6 +53,15 @@ def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
     for text in missing:
         if text not in proof.scope:
             yield f"scope does not say that {text} were not searched"
+
+
+def notes_are_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
+    """The notes that follow from the job and the plan are there, and no other note has a figure."""
+    expected = plan_notes(searched.instance, plan.config, plan.estimate.iteration_time_s, searched.memory, plan.memory)
+    yield from (f"the note {note!r} is missing" for note in expected if note not in plan.notes)
+    for note in plan.notes:
+        if note not in expected and any(letter.isdigit() for letter in note):
+            yield f"the note {note!r} does not follow from the plan"
 
 
 def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
