@@ -21,7 +21,7 @@ NOT_RUNNABLE = ("legality rules", "memory", "no placement")
 CHEAP: tuple[ProofStep, ...] = ("best links", "judge over best links")
 """Steps that look at no pair of hosts, which the bounds here reproduce."""
 
-DIRECTIONS = 0.01
+DIRECTIONS = 2e-3
 """
 Relative; what a cheap bound may be above that of :mod:`.bounds`: it may count the slower direction of each pair of
 hosts, where that bound takes the fastest direction of all. Chosen: directions differ by a few percent, of what is sent.
@@ -108,6 +108,10 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
                     f"{part.by} rules out {part.configurations} configurations below {part.bound_s} s, over the best "
                     f"links {reached} take as long"
                 )
+    unplaced = sum(part.configurations for part in certificate.proof if part.by == "no placement")
+    without_room = int(np.count_nonzero(np.isinf(searched.bounds_s)))
+    if unplaced > without_room and searched.all_measured:
+        yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
     said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
     below = int(np.count_nonzero(searched.bounds_s < searched.claimed_s * (1 - DIRECTIONS)))
     if below > said:
