@@ -89,6 +89,9 @@ def estimate(
 
         current = judged_plan(plan, cluster, max_oom_risk)
     else:
+        from pipette_opt.read.megatron_args import read_megatron_args
+
+        today = read_megatron_args(args or "", "the current arguments")
         job = opt.read_job(
             cluster=cluster,
             model=model if model is not None or example is not None else args,
@@ -105,7 +108,7 @@ def estimate(
             allreduce=allreduce,
             expert_imbalance=expert_imbalance,
         )
-        current = current_of(job, args or "", hosts, max_oom_risk)
+        current = current_of(job, today, hosts, max_oom_risk)
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule
 
