@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
 """Parts of the time limit for the hint, and for what comes after the closed form."""
 
-MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
-"""Most seconds for the hint; where there are interleaved candidates, which are usually faster than any hint."""
+MOST_ANNEALING_S, HINT_S = 10.0, 2.0
+"""Seconds of annealing at most: where the closed form alone is solved, and before the judge's certificate."""
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
@@ -170,7 +170,7 @@ def optimize(
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
-    hint = with_known(hint_for(prepared, params, watcher), known)
+    hint = with_known(hint_for(prepared, params, watcher, HINT_S), known)
     judged = [*judge_first(prepared), *judge_pool(prepared.instance, prepared.exact, hint)]
     if judged:
         watcher.on_plan(finish(prepared, judged, params, watcher, inputs))
@@ -191,11 +191,10 @@ def optimize(
     return plan
 
 
-def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:
+def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher, most_s: float = MOST_ANNEALING_S) -> Result:
     """Anneal the candidates that have a closed form, on every thread with a seed of its own."""
     watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
-    most = HINT_BESIDE_INTERLEAVED_S if prepared.interleaved.candidates else MOST_ANNEALING_S
-    limit = min(most, ANNEALING_SHARE * params.time_limit_s)
+    limit = min(most_s, ANNEALING_SHARE * params.time_limit_s)
     settings = AnnealingParams(time_limit_s=limit, seed=params.seed)
     first, *others = anneal_on_threads(prepared.exact, settings, params.workers, watcher.stop)
     return with_known(first, [one for other in others for one in other.solutions])
