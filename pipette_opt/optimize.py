@@ -353,7 +353,7 @@ def _alternative(
 
 def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequence[StageMemory]) -> tuple[str, ...]:
     cluster, enumeration, memory = prepared.instance.cluster, prepared.enumeration, prepared.memory
-    notes = []
+    notes = list(cluster.assumed)
     plain = next((one for one in ranked if one.objective_s is not None), None)
     if plain is not None and ranked[0].objective_s is None and plain.objective_s is not None:
         which = "Without interleaving" if prepared.instance.model.num_experts is None else "With a closed form"

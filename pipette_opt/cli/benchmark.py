@@ -19,17 +19,9 @@ def _benchmark() -> None:
 
 
 @app.command("solve")
+@opt.spread
 def solve(
-    cluster: opt.Cluster = None,
-    model: opt.Model = None,
-    global_batch_size: opt.GlobalBatchSize = None,
-    seq_length: opt.SeqLength = None,
-    example: opt.Example = None,
-    calibration: opt.Calibration = None,
-    num_gpus: opt.NumGpus = None,
-    exclude_hosts: opt.ExcludeHosts = None,
-    launcher: opt.Launcher = "slurm",
-    p2p: opt.P2P = "blocking",
+    given: opt.JobOptions,
     tensor_parallel: opt.TensorParallel = None,
     pipeline_parallel: opt.PipelineParallel = None,
     data_parallel: opt.DataParallel = None,
@@ -58,18 +50,7 @@ def solve(
     from pipette_opt.report.lists import benchmark_table
 
     check_place(csv)
-    job = opt.read_job(
-        cluster=cluster,
-        model=model,
-        global_batch_size=global_batch_size,
-        seq_length=seq_length,
-        example=example,
-        calibration=calibration,
-        num_gpus=num_gpus,
-        exclude_hosts=exclude_hosts,
-        launcher=launcher,
-        p2p=p2p,
-    )
+    job = opt.read_job(given)
     space = opt.search_space(
         job,
         tensor_parallel=tensor_parallel,

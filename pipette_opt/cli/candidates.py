@@ -7,21 +7,9 @@ import typer
 from pipette_opt.cli import options as opt
 
 
+@opt.spread
 def candidates(
-    cluster: opt.Cluster = None,
-    model: opt.Model = None,
-    global_batch_size: opt.GlobalBatchSize = None,
-    seq_length: opt.SeqLength = None,
-    example: opt.Example = None,
-    precision: opt.Precision = None,
-    fp8: opt.Fp8 = False,
-    attention_kernel: opt.AttentionKernel = "flash",
-    profile: opt.Profile = None,
-    calibration: opt.Calibration = None,
-    num_gpus: opt.NumGpus = None,
-    exclude_hosts: opt.ExcludeHosts = None,
-    launcher: opt.Launcher = "slurm",
-    p2p: opt.P2P = "blocking",
+    given: opt.JobOptions,
     tensor_parallel: opt.TensorParallel = None,
     pipeline_parallel: opt.PipelineParallel = None,
     data_parallel: opt.DataParallel = None,
@@ -31,8 +19,6 @@ def candidates(
     context_parallel: opt.ContextParallel = "1",
     expert_parallel: opt.ExpertParallel = None,
     expert_tensor_parallel: opt.ExpertTensorParallel = None,
-    expert_imbalance: opt.ExpertImbalance = 1.0,
-    moe_token_dispatcher: opt.MoeTokenDispatcher = "alltoall",
     overlap_grad_reduce: opt.OverlapGradReduce = False,
     overlap_param_gather: opt.OverlapParamGather = False,
     ddp_bucket_size: opt.DdpBucketSize = None,
@@ -52,24 +38,7 @@ def candidates(
     from pipette_opt.prepare import candidate_overview
     from pipette_opt.report.lists import candidates_table
 
-    job = opt.read_job(
-        cluster=cluster,
-        model=model,
-        global_batch_size=global_batch_size,
-        seq_length=seq_length,
-        example=example,
-        precision=precision,
-        fp8=fp8,
-        attention_kernel=attention_kernel,
-        profile=profile,
-        calibration=calibration,
-        num_gpus=num_gpus,
-        exclude_hosts=exclude_hosts,
-        launcher=launcher,
-        p2p=p2p,
-        expert_imbalance=expert_imbalance,
-        moe_token_dispatcher=moe_token_dispatcher,
-    )
+    job = opt.read_job(given)
     space = opt.search_space(
         job,
         tensor_parallel=tensor_parallel,
@@ -94,3 +63,5 @@ def candidates(
         show(candidates_table(shown))
         say(f"{len(shown)} of {len(rows)} candidates shown, the best bound first")
         say(enumeration.explain())
+        for note in job.instance.cluster.assumed:
+            say(f"- {note}")

@@ -39,7 +39,7 @@ class Current:
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
         """The estimate, beside a plan if there is one."""
-        from pipette_opt.report.tables import estimate_tables
+        from pipette_opt.report.tables import estimate_tables, notes
 
         parts = estimate_tables(
             self.config, self.estimate, self.memory, hosts=self.hosts, plan=plan, title="your current launch"
@@ -49,6 +49,8 @@ class Current:
 
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
+        if plan is None and self.instance.cluster.assumed:
+            parts.append(notes(self.instance.cluster.assumed))
         return parts
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,6 +63,7 @@ class Current:
             "rank_order": self.placement.order,
             "estimate": {**asdict(self.estimate), "breakdown": dict(self.estimate.breakdown)},
             "memory": [asdict(stage) for stage in self.memory],
+            "notes": list(self.instance.cluster.assumed),
             **self._schedule_dict(),
         }
 

@@ -10,22 +10,9 @@ from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 from pipette_opt.errors import InputError
 
 
+@opt.spread
 def solve(
-    cluster: opt.Cluster = None,
-    model: opt.Model = None,
-    global_batch_size: opt.GlobalBatchSize = None,
-    seq_length: opt.SeqLength = None,
-    example: opt.Example = None,
-    precision: opt.Precision = None,
-    fp8: opt.Fp8 = False,
-    attention_kernel: opt.AttentionKernel = "flash",
-    profile: opt.Profile = None,
-    calibration: opt.Calibration = None,
-    num_gpus: opt.NumGpus = None,
-    exclude_hosts: opt.ExcludeHosts = None,
-    launcher: opt.Launcher = "slurm",
-    p2p: opt.P2P = "blocking",
-    allreduce: opt.AllReduce = "ring",
+    given: opt.JobOptions,
     tensor_parallel: opt.TensorParallel = None,
     pipeline_parallel: opt.PipelineParallel = None,
     data_parallel: opt.DataParallel = None,
@@ -35,8 +22,6 @@ def solve(
     context_parallel: opt.ContextParallel = "1",
     expert_parallel: opt.ExpertParallel = None,
     expert_tensor_parallel: opt.ExpertTensorParallel = None,
-    expert_imbalance: opt.ExpertImbalance = 1.0,
-    moe_token_dispatcher: opt.MoeTokenDispatcher = "alltoall",
     overlap_grad_reduce: opt.OverlapGradReduce = False,
     overlap_param_gather: opt.OverlapParamGather = False,
     ddp_bucket_size: opt.DdpBucketSize = None,
@@ -80,25 +65,7 @@ def solve(
     from pipette_opt.report.tables import plan_tables
 
     check_place(out, trace)
-    job = opt.read_job(
-        cluster=cluster,
-        model=model,
-        global_batch_size=global_batch_size,
-        seq_length=seq_length,
-        example=example,
-        precision=precision,
-        fp8=fp8,
-        attention_kernel=attention_kernel,
-        profile=profile,
-        calibration=calibration,
-        num_gpus=num_gpus,
-        exclude_hosts=exclude_hosts,
-        launcher=launcher,
-        p2p=p2p,
-        allreduce=allreduce,
-        expert_imbalance=expert_imbalance,
-        moe_token_dispatcher=moe_token_dispatcher,
-    )
+    job = opt.read_job(given)
     space = opt.search_space(
         job,
         tensor_parallel=tensor_parallel,

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from pipette_opt.errors import counted
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
 from pipette_opt.read.link_log import LinkLog
@@ -212,11 +213,6 @@ class LinkEvidence:
 def unordered(a: str, b: str) -> Pair:
     """A pair in natural order, whichever end comes first."""
     return (a, b) if natural_key(a) <= natural_key(b) else (b, a)
-
-
-def counted(number: int, word: str) -> str:
-    """``1 flow``, ``2 flows``."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _large(rows: Sequence[NcclRow]) -> list[NcclRow]:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipette_opt.errors import InputError
-from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated, counted
+from pipette_opt.errors import InputError, counted
+from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import (
