@@ -108,16 +108,26 @@ class OptimizeParams:
 
 @dataclass(slots=True, kw_only=True)
 class Watcher:
-    """Who is told how a run goes, and how it is stopped early."""
+    """
+    Who is told how a run goes, and how it is stopped early.
+
+    Parameters
+    ----------
+    begun
+        When the run began, by ``time.perf_counter``: what people are told counts from here.
+    started
+        The same, later by the seconds in which kernels were compiled: time limits count from here.
+    """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
     on_plan: Callable[[Plan], None] = lambda plan: None
     stop: threading.Event = field(default_factory=threading.Event)
+    begun: float = field(default_factory=time.perf_counter)
     started: float = field(default_factory=time.perf_counter)
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
+        """Seconds of the time limit that are over."""
         return time.perf_counter() - self.started
 
     @contextmanager
@@ -130,9 +140,8 @@ class Watcher:
 
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
         """Tell where the run is."""
-        self.on_progress(
-            Progress(step=step, elapsed_s=self.elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s)
-        )
+        elapsed_s = time.perf_counter() - self.begun
+        self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s))
 
 
 def optimize(

@@ -1,5 +1,6 @@
 """``pipette-opt benchmark``."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,7 @@ def solve(
 
     Example: [bold]pipette-opt benchmark solve --example lab-16x8 --time-limit 30[/]
     """
+    begun = time.perf_counter()
     from dataclasses import asdict
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
@@ -66,7 +68,7 @@ def solve(
         seed=seed,
         max_oom_risk=max_oom_risk,
     )
-    watcher = Watcher()
+    watcher = Watcher(begun=begun)
     with live_progress(watcher, quiet=json):
         prepared = prepare(job.instance, space, max_oom_risk, watcher.report)
         with stop_on_interrupt(watcher.stop):
@@ -172,8 +174,8 @@ def placement(
     from typing import cast
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
-    from pipette_opt.cli.output import check_place, say, show_json
-    from pipette_opt.files import write_atomically
+    from pipette_opt.cli.output import check_place, check_stdout, say, show_json
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.placement_bench.clusters import CLUSTERS
     from pipette_opt.placement_bench.instances import SHAPES, WEIGHTS, SetName
     from pipette_opt.placement_bench.instances import instances as instances_of
@@ -182,6 +184,7 @@ def placement(
     from pipette_opt.types import P2PMode
 
     check_place(csv, out)
+    check_stdout(json, csv, out)
     opt.one_of("--set", set_, ("quick", "full", "reach"))
     if p2p is not None:
         opt.one_of("--p2p", p2p, ("blocking", "async"))
@@ -226,7 +229,7 @@ def placement(
     if not rows:
         raise InputError("--instances", "nothing was run; the data of the measured clusters is not here.")
     table = markdown(rows, warm_up_s, threads)
-    if out is not None:
+    if out is not None and not is_stdout(out):
         write_atomically(out, table)
     if json:
         show_json([asdict(row) for row in rows])

@@ -36,8 +36,17 @@ def calibrate(
     from pipette_opt.backtest.memory import calibrate_memory, memory_notes
     from pipette_opt.backtest.tables import errors_entry, fit_table
     from pipette_opt.cli.interrupt import STOPPED_EARLY
-    from pipette_opt.cli.output import check_not_overwritten, check_place, say, show, show_json
+    from pipette_opt.cli.output import (
+        check_not_overwritten,
+        check_place,
+        check_stdout,
+        say,
+        say_written,
+        show,
+        show_json,
+    )
     from pipette_opt.errors import InputError
+    from pipette_opt.files import is_stdout
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_runs
@@ -46,8 +55,10 @@ def calibrate(
     if seed < 0:
         raise InputError("--seed", f"must be >= 0, got {seed}.")
     check_place(out)
+    check_stdout(json, out)
     check_not_overwritten(out, inputs=(runs, cluster))
     measured, start = read_runs(runs), read_stack(base)
+    name = name or (runs.stem if is_stdout(out) else out.stem)
     memory = calibrate_memory(measured, start)
     try:
         fit = calibrate_runs(
@@ -62,27 +73,28 @@ def calibrate(
         if error.where != "calibrate" or not memory.largest_job:
             raise
         source = f"memory fitted to {runs.name}, times as {start.name}"
-        write_stack(replace(start, name=name or out.stem, source=source, memory=numbers_of(memory)), out)
+        write_stack(replace(start, name=name, source=source, memory=numbers_of(memory)), out)
         notes = [f"times: {error.problem} They stay those of {start.name}.", *memory_notes(memory)]
         if json:
             show_json({"stack": str(out), "errors": {}, "notes": notes})
         else:
-            for note in (*notes, f"written to {out}"):
+            for note in notes:
                 say(note)
+            say_written(out)
         return
     source = f"fitted to {len(fit.runs)} runs of {runs.name}"
-    stack = replace(fit.stack, name=name or out.stem, source=source, fitted=fit.record(), memory=numbers_of(memory))
+    stack = replace(fit.stack, name=name, source=source, fitted=fit.record(), memory=numbers_of(memory))
     write_stack(stack, out)
     if json:
         errors = {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}
         entries = {key: errors_entry(one) for key, one in errors.items() if one is not None}
         show_json({"stack": str(out), "errors": entries, "notes": [*fit.notes, *memory_notes(memory)]})
     else:
-        show(fit_table(fit))
+        show(fit_table(fit), beside=out)
         seen = ", ".join(f"{name} {low}-{high}" for name, (low, high) in fit.ranges.items())
         say(f"seen: {seen}; beyond this the stack extrapolates")
         for note in (*fit.notes, *memory_notes(memory)):
             say(f"- {note}")
-        say(f"written to {out}")
+        say_written(out)
     if fit.interrupted:
         raise typer.Exit(STOPPED_EARLY)

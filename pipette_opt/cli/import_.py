@@ -50,10 +50,11 @@ def links(
 
     Example: [bold]pipette-opt import links nccl_logs/ -o cluster.yaml --fill exclude[/]
     """
-    from pipette_opt.cli.output import say, show_json
+    from pipette_opt.cli.output import check_file, say, show_json
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
 
+    check_file(out, "link matrices are written beside it")
     opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
     opt.one_of("--repeated", repeated, ("worst", "mean"))
     opt.one_of("--direction", direction, ("measured", "average", "slower"))
@@ -93,10 +94,11 @@ def model(
 
     import yaml
 
-    from pipette_opt.cli.output import console, say, show_json
-    from pipette_opt.files import write_atomically
+    from pipette_opt.cli.output import check_stdout, console, say, say_written, show_json
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.model import read_model
 
+    check_stdout(json, out)
     spec = read_model(source)
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
     if spec.num_experts is None:
@@ -106,9 +108,9 @@ def model(
     else:
         console().out(yaml.safe_dump(fields, sort_keys=False), end="")
         say(f"{spec.name}: {spec.num_parameters / 1e9:.2f} billion parameters")
-    if out is not None:
+    if out is not None and not is_stdout(out):
         write_atomically(out, yaml.safe_dump(fields, sort_keys=False))
-        say(f"written to {out}")
+        say_written(out)
 
 
 @app.command("runs")
@@ -124,17 +126,19 @@ def runs(
 
     Example: [bold]pipette-opt import runs logs/ -o runs.csv --gpu h100-80gb[/]
     """
-    from pipette_opt.cli.output import say, show_json
-    from pipette_opt.files import write_atomically
+    from pipette_opt.cli.output import check_stdout, say, say_written, show_json
+    from pipette_opt.errors import counted
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.megatron_logs import import_runs
     from pipette_opt.read.runs import read_runs
 
+    check_stdout(json, out)
     text, notes = import_runs(sources, gpu=gpu, gpus_per_node=gpus_per_node)
     write_atomically(out, text)
-    found = read_runs(out)
+    num_runs = len(text.splitlines()) - 1 if is_stdout(out) else len(read_runs(out))
     if json:
-        show_json({"runs": str(out), "num_runs": len(found), "notes": notes})
+        show_json({"runs": str(out), "num_runs": num_runs, "notes": notes})
         return
     for note in notes:
         say(f"- {note}")
-    say(f"{len(found)} runs written to {out}")
+    say_written(out, counted(num_runs, "run"))

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
@@ -155,6 +155,7 @@ RayAddress = Annotated[
     str | None, typer.Option(help="Of the Ray cluster, e.g. auto; one on this machine otherwise.", rich_help_panel=RUN)
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.", rich_help_panel=RUN)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
 
 
@@ -200,27 +201,42 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[type, list[str]]] = {}
-    for parameter in inspect.signature(command).parameters.values():
-        kind, *notes = get_args(parameter.annotation) or (parameter.annotation,)
+    for one in parameters_of(command):
+        kind, *notes = get_args(one.annotation) or (one.annotation,)
         if not is_dataclass(kind):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(one)
             continue
         left_out = {name for note in notes if isinstance(note, Without) for name in note.names}
         taken = [field for field in fields(kind) if field.name not in left_out]
-        groups[parameter.name] = (cast(type, kind), [field.name for field in taken])
-        parameters += [
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-            for field in taken
-        ]
+        groups[one.name] = (cast(type, kind), [field.name for field in taken])
+        parameters += [parameter(field.name, field.type, default=field.default) for field in taken]
 
-    @functools.wraps(command)
     def run(**given: Any) -> None:
         for name, (kind, names) in groups.items():
             given[name] = kind(**{one: given.pop(one) for one in names})
         command(**given)
 
+    return with_parameters(run, command, parameters)
+
+
+def parameters_of(command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Parameters of a command, all by name, since it is called so."""
+    known = inspect.signature(command).parameters.values()
+    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in known]
+
+
+def parameter(name: str, annotation: object, *, default: object) -> inspect.Parameter:
+    """One more parameter of a command."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def with_parameters(
+    run: Callable[..., None], command: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """``run`` under the name and with the help of ``command``, and the parameters from which typer makes options."""
+    functools.update_wrapper(run, command)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
 
 
@@ -259,7 +275,7 @@ def read_job(options: JobOptions) -> Job:
         from pipette_opt.read.example import read_example
 
         shown = read_example(options.example)
-    spec, record = _cluster(options, shown.cluster_path if shown else None)
+    machines = _machines(options, shown.cluster_path if shown else None)
     if options.model is None and shown is None:
         raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
     for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
@@ -267,6 +283,7 @@ def read_job(options: JobOptions) -> Job:
             raise InputError(option, "is needed.")
         if value is not None and not 1 <= value <= LARGEST:
             raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
+    spec, record = machines()
     if options.exclude_hosts:
         spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
     model_spec = read_model(options.model) if options.model is not None else shown.model  # type: ignore[union-attr]
@@ -315,12 +332,12 @@ def read_job(options: JobOptions) -> Job:
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
 
 
-def _cluster(options: JobOptions, example: Path | None) -> "tuple[ClusterSpec, dict[str, Any]]":
-    """The cluster of a file, of an example, or of equal hosts; and what a plan records of it."""
-    from pipette_opt.cli.inputs import cluster_record, nominal_record
-    from pipette_opt.read.cluster import read_cluster
-    from pipette_opt.read.nominal import nominal_cluster
+def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any]]]":
+    """
+    What reads the cluster of a file, of an example, or of equal hosts, and gives what a plan records of it.
 
+    Options that are missing or contradict each other are refused before anything is read.
+    """
     of_hosts = {"--gpu": options.gpu, "--nics": options.nics, "--gpus-per-node": options.gpus_per_node}
     given = [option for option, value in of_hosts.items() if value is not None]
     if options.nodes is not None:
@@ -328,10 +345,13 @@ def _cluster(options: JobOptions, example: Path | None) -> "tuple[ClusterSpec, d
             raise InputError("--nodes", "contradicts --cluster, whose file lists the hosts; give one of the two.")
         if options.gpu is None:
             raise InputError("--gpu", "is needed with --nodes, e.g. --gpu h100; `pipette-opt gpus` lists them.")
-        spec = nominal_cluster(
-            nodes=options.nodes, gpu=options.gpu, nics=options.nics, gpus_per_node=options.gpus_per_node
+        return functools.partial(
+            _equal_hosts,
+            nodes=options.nodes,
+            gpu=options.gpu,
+            nics=options.nics,
+            gpus_per_node=options.gpus_per_node,
         )
-        return spec, nominal_record(spec)
     path = options.cluster if options.cluster is not None else example
     if path is None and given:
         raise InputError("--nodes", f"is needed with {given[0]}: the number of hosts, or their names.")
@@ -343,6 +363,23 @@ def _cluster(options: JobOptions, example: Path | None) -> "tuple[ClusterSpec, d
         raise InputError("--cluster", problem)
     if given:
         raise InputError(given[0], f"has no effect on {path}, which says it; edit the file, or give --nodes instead.")
+    return functools.partial(_cluster_file, path)
+
+
+def _equal_hosts(
+    *, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None
+) -> "tuple[ClusterSpec, dict[str, Any]]":
+    from pipette_opt.cli.inputs import nominal_record
+    from pipette_opt.read.nominal import nominal_cluster
+
+    spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
+    return spec, nominal_record(spec)
+
+
+def _cluster_file(path: Path) -> "tuple[ClusterSpec, dict[str, Any]]":
+    from pipette_opt.cli.inputs import cluster_record
+    from pipette_opt.read.cluster import read_cluster
+
     return read_cluster(path), cluster_record(path)
 
 

@@ -1,5 +1,6 @@
 """``pipette-opt solve``."""
 
+import time
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -41,9 +42,9 @@ def solve(
         str | None,
         typer.Option(help="Your host order today; the cluster's by default.", rich_help_panel=opt.RUN),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the plan goes.", rich_help_panel=opt.RUN)] = Path(
-        "plan.json"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where the plan goes; - is standard output.", rich_help_panel=opt.RUN)
+    ] = Path("plan.json"),
     trace: Annotated[
         Path | None,
         typer.Option(help="Write the plan's predicted schedule there, for Perfetto.", rich_help_panel=opt.RUN),
@@ -58,13 +59,16 @@ def solve(
     Ctrl-C stops the search; the best plan so far is written. Exit code 0: done, 2: wrong input, 3: no feasible
     plan, 4: stopped early.
     """
+    begun = time.perf_counter()
     from pipette_opt.backends import BackendName, backend_of
-    from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
+    from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
+    from pipette_opt.files import is_stdout
     from pipette_opt.optimize import OptimizeParams, Watcher, optimize
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
 
     check_place(out, trace)
+    check_stdout(False, out, trace)
     job = opt.read_job(given)
     space = opt.search_space(
         job,
@@ -103,11 +107,14 @@ def solve(
             current = current_of(job, compare_current, current_hosts, max_oom_risk)
         except MissingLinkError as error:
             say(f"your current launch cannot be compared: {error}")
-    watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
+    watcher = Watcher(begun=begun)
+    if not is_stdout(out):
+        watcher.on_plan = lambda plan: write_plan(plan, out)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
         plan = optimize(job.instance, space, params, watcher, inputs, backend=processes)
-    write_plan(plan, out)
+    if not (json and is_stdout(out)):
+        write_plan(plan, out)
     if trace is not None:
         from pipette_opt.estimator.trace import write_trace
 
@@ -115,10 +122,10 @@ def solve(
     if json:
         show_json(plan_to_dict(plan) | ({} if current is None else {"current": current.as_dict()}))
     else:
-        show(*plan_tables(plan))
+        show(*plan_tables(plan), beside=out)
         if current is not None:
-            show(*current.tables(plan))
-        say(f"plan written to {out}")
+            show(*current.tables(plan), beside=out)
+        say_written(out, "plan")
     if watcher.stop.is_set():
         say("stopped early: this is the best plan so far, its certificate holds")
         raise typer.Exit(STOPPED_EARLY)
