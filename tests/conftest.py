@@ -1,4 +1,15 @@
-"""Shared by all tests: the folder of shared helpers is importable, and the summary says how much was enumerated."""
+"""
+Shared by all tests: helpers can be imported, clients are asked for, and the summary says how much was enumerated.
+
+A test that needs more than ``pip install '.[test]'`` brings is marked ``client``, with the Python modules and the
+programs that it needs::
+
+    @pytest.mark.client("megatron.core")
+    @pytest.mark.client(programs=("mpirun",))
+
+Without them it is skipped and says which are missing; ``pytest -m client`` runs only such tests. A module that imports
+a client on its first lines calls ``clients_here.require_at_collection`` before.
+"""
 
 import sys
 from pathlib import Path
@@ -7,7 +18,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from clients_here import missing
 from instances import enumerated
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose client is not installed, before its fixtures are made."""
+    for mark in item.iter_markers("client"):
+        absent = missing(*mark.args, **mark.kwargs)
+        if absent:
+            pytest.skip(f"needs {', '.join(absent)}, which .ci/run installs")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -77,7 +77,6 @@ def test_ray_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A Ray head without cores, so that all work is done on nodes that can be lost."""
-    pytest.importorskip("ray", reason="ray is not installed; pip install 'pipette-opt[ray]'")
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
@@ -94,6 +93,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.client("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_every_piece_once(cluster: Any) -> None:
     """Results and errors as from joblib; a stop ends it."""
@@ -108,6 +108,7 @@ def test_ray_gives_every_piece_once(cluster: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.client("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_ray_worker_loses_nothing(cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The piece runs again."""
@@ -119,6 +120,7 @@ def test_a_killed_ray_worker_loses_nothing(cluster: Any, tmp_path: Path, caplog:
 
 
 @pytest.mark.slow
+@pytest.mark.client("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_a_lost_ray_node_loses_nothing(cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A node goes away while it works; the piece runs again on another."""
@@ -144,12 +146,13 @@ def test_a_lost_ray_node_loses_nothing(cluster: Any, tmp_path: Path, caplog: pyt
 
 
 @pytest.mark.slow
+@pytest.mark.client("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_a_search_over_ray_proves_the_optimum(cluster: Any) -> None:
     """The same kind of result as on threads."""
     data = random_problem(np.random.default_rng(4), [(2, 2, 1), (4, 1, 1)], 5, Variant())
     optimum = min(best_by_enumeration(data, one) for one in data.candidates)
-    result = search(data, SearchParams(time_limit_s=60.0), backend=RayBackend(cluster.address))
+    result = search(data, SearchParams(time_limit_s=300.0), backend=RayBackend(cluster.address))
     assert result.status == "OPTIMAL"
     assert result.lower_bound_ticks == optimum
     assert result.solution is not None

@@ -36,6 +36,10 @@ def main() -> None:
         if error.filename is None:
             raise
         _fail(InputError(str(error.filename), f"cannot be used: {_reason(error)}."))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        _fail(InputError("torch", "is not installed, and this command needs it; `pip install 'pipette-opt[torch]'`."))
     except KeyboardInterrupt:  # while the program is still being loaded
         sys.exit(INTERRUPTED)
     except SystemExit as ended:

@@ -3,11 +3,8 @@
 import json
 import subprocess
 import sys
-from importlib import util
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 BARE = '''
 import importlib.util, sys, types
@@ -21,13 +18,6 @@ def bare(name):
     sys.modules[name] = package
 '''
 """For packages of which only the configuration is wanted."""
-
-
-def require(*modules: str) -> None:
-    """Skip unless the top-level packages are installed."""
-    absent = [name for name in modules if util.find_spec(name) is None]
-    if absent:
-        pytest.skip(f"needs {', '.join(absent)}, which .ci/run installs")
 
 
 def ask(question: str, folder: Path, *arguments: str) -> Any:

@@ -7,15 +7,16 @@ one, and that ends with the test, also if the test is killed; the kernel then dr
 """
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from clients_here import server_path
 
 TOOLS = ("setpriv", "unshare", "ip", "mount", "hostname")
+"""Programs that make them."""
 
 WORLD = ("setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--mount-proc")
 WORLD += ("--fork", "--kill-child=KILL", "bash")
@@ -55,9 +56,6 @@ chmod +x /run/on
 
 def reason_against() -> str | None:
     """Why no hosts can be made here."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        return f"needs {', '.join(missing)}"
     if os.geteuid() != 0:
         return "network namespaces need root"
     done = subprocess.run(
@@ -68,11 +66,8 @@ def reason_against() -> str | None:
     return None
 
 
-def require(*programs: str) -> None:
-    """Skip unless hosts can be made and the programs are installed."""
-    absent = [program for program in programs if shutil.which(program, path=_path()) is None]
-    if absent:
-        pytest.skip(f"needs {', '.join(absent)}, which .ci/run installs")
+def require() -> None:
+    """Skip unless hosts can be made."""
     against = reason_against()
     if against is not None:
         pytest.skip(against)
@@ -118,9 +113,4 @@ def _environment(hosts: Sequence[str]) -> dict[str, str]:
     """Ours, without what another launcher left in it."""
     foreign = ("SLURM", "OMPI", "PMIX", "MASTER", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**kept, "PATH": _path(), "HOSTS": " ".join(hosts)}
-
-
-def _path() -> str:
-    """Servers are in folders that a user's path may lack."""
-    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    return {**kept, "PATH": server_path(), "HOSTS": " ".join(hosts)}

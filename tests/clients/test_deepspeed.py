@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import ask, require
+from asking import ask
 from plans import small_plan
 
 from pipette_opt.export.targets import export
 from pipette_opt.plan import Plan, rank_rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.client("deepspeed")]
 
 QUESTION = '''
 import json, sys
@@ -65,7 +65,6 @@ def write(plan: Plan, folder: Path) -> None:
 
 def test_deepspeed_reads_the_files(tmp_path: Path) -> None:
     """Hosts in node order, all GPUs; batch, ZeRO stage and formats; coordinates of every rank."""
-    require("deepspeed")
     plan = small_plan()
     write(plan, tmp_path)
     answer = ask(QUESTION, tmp_path, "2", "2", "4")
@@ -88,7 +87,6 @@ def test_deepspeed_reads_the_files(tmp_path: Path) -> None:
 
 def test_deepspeed_takes_some_gpus_of_a_host(tmp_path: Path) -> None:
     """GPUs 1 and 3 of each host go through the launcher's inclusion list."""
-    require("deepspeed")
     plan = small_plan()
     some = replace(
         plan,

@@ -25,6 +25,7 @@ def processes(mark: str) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.client(programs=hosts.TOOLS)
 @pytest.mark.parametrize("how", ["ends", "killed"])
 def test_nothing_is_left(how: str, tmp_path: Path) -> None:
     """Servers on hosts, their network and their names are gone with the script, also if it is killed."""
@@ -52,6 +53,7 @@ def test_nothing_is_left(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.client(programs=hosts.TOOLS)
 def test_hosts_have_names_and_see_each_other(tmp_path: Path) -> None:
     """By name, over their own interfaces."""
     hosts.require()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from asking import BARE, ask, require
+from asking import BARE, ask
 from plans import small_plan
 
 from pipette_opt.export.targets import export
@@ -86,10 +86,10 @@ def question(tmp_path: Path, code: str, content: object) -> Any:
     return ask(code, tmp_path)
 
 
+@pytest.mark.client("kubernetes_validate")
 @pytest.mark.parametrize("target", ["kubernetes", "pytorchjob"])
 def test_core_schemas(target: str, tmp_path: Path) -> None:
     """ConfigMap, Jobs and Pods, strictly: no field that Kubernetes does not know."""
-    require("kubernetes_validate")
     config_map, job = manifests(target)
     parts = [config_map]
     for number, template in enumerate(pods(job)):
@@ -104,18 +104,18 @@ def test_core_schemas(target: str, tmp_path: Path) -> None:
         question(tmp_path, CORE, parts)
 
 
+@pytest.mark.client("kubeflow_trainer_api")
 def test_jobset_schema(tmp_path: Path) -> None:
     """The published model reads it and writes the same back: nothing unknown, nothing of another type."""
-    require("kubeflow_trainer_api")
     _, job = manifests("kubernetes")
     assert question(tmp_path, JOBSET, job) == job
     job["spec"]["network"]["enableDNS"] = True
     assert question(tmp_path, JOBSET, job) != job
 
 
+@pytest.mark.client("kubeflow")
 def test_pytorchjob_schema(tmp_path: Path) -> None:
     """Every field is one of the training operator's, of its type; required ones are there."""
-    require("kubeflow")
     _, job = manifests("pytorchjob")
     question(tmp_path, PYTORCHJOB, job)
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["replica"] = 3

@@ -3,23 +3,24 @@
 import warnings
 from dataclasses import replace
 from functools import cache
-from importlib import util
 
 import numpy as np
 import pytest
+from clients_here import require_at_collection
 from plans import small_plan
 
 from pipette_opt.export.megatron import layout_options
 from pipette_opt.plan import Plan
 
-if util.find_spec("megatron") is None:
-    pytest.skip("megatron-core is not installed", allow_module_level=True)
+require_at_collection("megatron.core")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from megatron.core import parallel_state
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
     from megatron.core.transformer.transformer_config import TransformerConfig
+
+pytestmark = pytest.mark.client("megatron.core")
 
 
 @cache

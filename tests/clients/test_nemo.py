@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
-from asking import ask, installed_file, require
+from asking import ask, installed_file
 from plans import llama_plan
 
 from pipette_opt.export.megatron import TRIAL_ITERATIONS
 from pipette_opt.export.nemo import RECIPE_PRECISION, hydra_words, overrides
 from pipette_opt.export.targets import export
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.client("megatron.core", "hydra", "omegaconf")]
 
 PLANS: list[dict[str, Any]] = [
     {},
@@ -56,13 +56,12 @@ def bridge(*parts: str) -> Path:
     """A source file of megatron-bridge, or skip."""
     path = installed_file("megatron", "bridge", *parts)
     if path is None:
-        pytest.skip("megatron-bridge is not installed; .ci/run installs it")
+        pytest.skip("needs megatron-bridge, which .ci/run installs")
     return path
 
 
 def known_fields() -> dict[str, set[str]]:
     """Fields of every section of ``ConfigContainer`` that we write."""
-    require("megatron")
     config = bridge("training", "config.py")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -88,7 +87,6 @@ def known_fields() -> dict[str, set[str]]:
 @pytest.mark.parametrize("options", PLANS)
 def test_hydra_applies_every_override(options: dict[str, Any], tmp_path: Path) -> None:
     """In struct mode Hydra refuses unknown fields; the YAML file says the same as the command line."""
-    require("hydra", "omegaconf")
     known = {name: dict.fromkeys(fields) for name, fields in known_fields().items()}
     plan = llama_plan(**options)
     words = [*hydra_words(overrides(plan)), f"train.train_iters={TRIAL_ITERATIONS}", "logger.log_interval=1"]
@@ -105,7 +103,6 @@ def test_hydra_applies_every_override(options: dict[str, Any], tmp_path: Path) -
 
 def test_an_unknown_field_would_be_noticed(tmp_path: Path) -> None:
     """The same question with a misspelt name fails."""
-    require("hydra", "omegaconf")
     known = {name: dict.fromkeys(fields) for name, fields in known_fields().items()}
     (tmp_path / "words.json").write_text(json.dumps([["model.tensor_model_paralel_size=2"], known]))
     with pytest.raises(AssertionError, match="tensor_model_paralel_size"):

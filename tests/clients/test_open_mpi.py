@@ -13,7 +13,7 @@ from reports import assert_as_planned, read_reports, write_job
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.plan import Plan, rank_rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.client(programs=(*hosts.TOOLS, "mpirun"))]
 
 ENVIRONMENT = {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 @pytest.mark.parametrize("make", [small_plan, scrambled_plan])
 def test_every_rank_is_on_the_host_of_the_rankfile(make: Callable[[], Plan], tmp_path: Path) -> None:
     """Hosts, GPUs and arguments of sixteen processes on four hosts; none is bound to fewer cores than there are."""
-    hosts.require("mpirun")
+    hosts.require()
     plan = make()
     write_job(plan, "mpi", tmp_path)
     used = list(dict.fromkeys(row.host for row in rank_rows(plan)))
@@ -47,7 +47,7 @@ def test_every_rank_is_on_the_host_of_the_rankfile(make: Callable[[], Plan], tmp
 
 def test_a_host_that_is_not_there_stops_the_job(tmp_path: Path) -> None:
     """The rankfile is obeyed or nothing runs: without one of its hosts no process starts."""
-    hosts.require("mpirun")
+    hosts.require()
     plan = small_plan()
     write_job(plan, "mpi", tmp_path)
     done = hosts.run_on(

@@ -5,12 +5,12 @@ import warnings
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
-from importlib import util
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from clients_here import require_at_collection
 from plans import small_plan
 from specs_for_tests import config
 
@@ -19,12 +19,13 @@ from pipette_opt.parallel import Placement
 from pipette_opt.plan import Plan
 from pipette_opt.types import RankOrder
 
-if util.find_spec("megatron") is None:
-    pytest.skip("megatron-core is not installed", allow_module_level=True)
+require_at_collection("megatron.core")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from megatron.core.parallel_state import RankGenerator
+
+pytestmark = pytest.mark.client("megatron.core")
 
 ORDERS: tuple[RankOrder, ...] = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 SIZES = [

@@ -12,7 +12,9 @@ from reports import assert_as_planned, read_reports, write_job
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.plan import rank_rows
 
-pytestmark = pytest.mark.slow
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
+
+pytestmark = [pytest.mark.slow, pytest.mark.client(programs=(*hosts.TOOLS, *PROGRAMS))]
 
 SERVERS = r"""
 state=$PWD/slurm
@@ -75,7 +77,7 @@ timeout 90 sbatch --wait --output=job.out job.sbatch --save nowhere || { cat job
 
 def test_tasks_are_placed_as_the_hostfile_says(tmp_path: Path) -> None:
     """The exported batch script, submitted: sixteen scattered ranks on four of five nodes, each where the plan says."""
-    hosts.require("munged", "slurmctld", "slurmd", "srun", "sbatch")
+    hosts.require()
     plan = scrambled_plan()
     write_job(plan, "slurm", tmp_path)
     assert len({row.host for row in rank_rows(plan)}) == 4

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
-from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from pipette_opt.plan import Plan, rank_rows
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(util.find_spec("megatron") is None, reason="megatron-core is not installed"),
+    pytest.mark.client("megatron.core"),
     pytest.mark.skipif(not TORCHRUN.exists(), reason="torchrun is not installed beside this Python"),
 ]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import BARE, ask, installed_file, require
+from asking import BARE, ask, installed_file
 from plans import llama_plan
 
 from pipette_opt.export.targets import export
 from pipette_opt.export.torchtitan import LLAMA_3_FLAVORS, Shape, module_names
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.client("torchtitan", "tyro")]
 
 QUESTION = f"""{BARE}
 import json
@@ -27,7 +27,6 @@ print(json.dumps({{name: asdict(getattr(found, name)) for name in (
 
 def require_release() -> None:
     """Skip unless the release that takes TOML is installed."""
-    require("torchtitan", "tyro")
     if not metadata.version("torchtitan").startswith("0.2."):
         pytest.skip(f"needs torchtitan 0.2, found {metadata.version('torchtitan')}")
 

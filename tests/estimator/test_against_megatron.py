@@ -2,7 +2,6 @@
 The critical path against Megatron-Core's own schedule code.
 
 Its functions run in one thread per stage, with a communicator and compute steps that only move virtual clocks.
-Skipped where megatron-core is not installed.
 """
 
 import importlib
@@ -20,13 +19,14 @@ from pipelines import random_pipeline
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator.critical_path import walk
 
+pytestmark = pytest.mark.client("megatron.core")
+
 
 @pytest.fixture(scope="module")
 def schedules() -> Any:
     """``megatron.core.pipeline_parallel.schedules``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pytest.importorskip("megatron.core", reason="megatron-core is not installed")
         return importlib.import_module("megatron.core.pipeline_parallel.schedules")
 
 

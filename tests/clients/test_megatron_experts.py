@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import metadata
 from itertools import product
 from unittest import mock
 
 import numpy as np
 import pytest
+from clients_here import require_megatron_release
 from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, experts
@@ -21,13 +21,7 @@ from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.types import RankOrder
 
-RELEASE = "0.16.1"
-try:
-    FOUND = metadata.version("megatron-core")
-except metadata.PackageNotFoundError:
-    FOUND = "none"
-if FOUND != RELEASE:
-    pytest.skip(f"needs megatron-core=={RELEASE}, found {FOUND}", allow_module_level=True)
+require_megatron_release()
 
 with warnings.catch_warnings():
     # What megatron-core says on import without Transformer Engine and Apex, and torch about its use of torch.jit.
@@ -40,6 +34,8 @@ with warnings.catch_warnings():
     from megatron.core.transformer.moe.moe_layer import BaseMoELayer
     from megatron.core.utils import divide
     from torch.testing._internal.distributed.fake_pg import FakeStore
+
+pytestmark = pytest.mark.client("megatron.core")
 
 MOE = replace(TINY, name="moe", num_experts=8, add_bias_linear=False, add_qkv_bias=False)
 SIZES = [

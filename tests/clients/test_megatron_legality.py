@@ -11,25 +11,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from importlib import metadata
 from itertools import product
 from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 import pytest
+from clients_here import require_megatron_release
 
 from pipette_opt.candidates import LEGALITY_RULES, broken_rules, layer_splits, pipeline_split_options
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
-RELEASE = "0.16.1"
-try:
-    FOUND = metadata.version("megatron-core")
-except metadata.PackageNotFoundError:
-    FOUND = "none"
-if FOUND != RELEASE:
-    pytest.skip(f"needs megatron-core=={RELEASE}, found {FOUND}", allow_module_level=True)
+require_megatron_release()
 
 with warnings.catch_warnings():
     # What megatron-core says on import without Transformer Engine and Apex, and torch about its use of torch.jit.
@@ -56,6 +50,7 @@ with warnings.catch_warnings():
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
 pytestmark = [
+    pytest.mark.client("megatron.core"),
     pytest.mark.slow,
     # Advice about fused attention with selective recomputation, and about sequence parallelism with experts; a
     # complaint about a default of its own; and torch's about a collective that megatron-core calls by its old name.
