@@ -43,8 +43,3 @@ def shown(value: object) -> str:
     except ValueError:  # Python prints no whole number of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def counted(number: int, word: str) -> str:
-    """A count with its word: ``1 flow``, ``2 flows``."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -10,9 +10,11 @@ from pipette_opt.cli import (
     benchmark,
     calibrate,
     candidates,
+    catalogue,
     estimate,
     export,
     import_,
+    init,
     profile,
     replan,
     solve,
@@ -61,6 +63,9 @@ app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
 app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
+app.command("init")(init.init)
+app.command("gpus")(catalogue.gpus)
+app.command("models")(catalogue.models)
 app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(import_.app, name="import")
 app.add_typer(profile.app, name="profile")

@@ -127,10 +127,10 @@ def runs(
     Example: [bold]pipette-opt import runs logs/ -o runs.csv --gpu h100-80gb[/]
     """
     from pipette_opt.cli.output import check_stdout, say, say_written, show_json
-    from pipette_opt.errors import counted
     from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.megatron_logs import import_runs
     from pipette_opt.read.runs import read_runs
+    from pipette_opt.units import counted
 
     check_stdout(json, out)
     text, notes = import_runs(sources, gpu=gpu, gpus_per_node=gpus_per_node)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pipette_opt.errors import InputError
 from pipette_opt.units import GB
 
-NIC_EFFICIENCY = 0.8
+NIC_EFFICIENCY = 0.9
 """
 Share of a NIC's nominal rate that GPU-to-GPU flows are taken to attain where nothing was measured.
 
-Chosen, as the catalogue's 0.8 of NVLink's nominal rate; fitted to nothing. A healthy, idle fabric attains more, a busy
-one less.
+Chosen, fitted to nothing; the public runs whose links nobody published are predicted with the same share
+(``benchmarks/backtest/bands.py``). A busy fabric attains less.
 """
 
 INTER_NODE_LATENCY_US = 12.0

@@ -10,7 +10,7 @@ from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import UsualHost, note_on_gpu, read_gpu_entry
 from pipette_opt.read.hosts import MAX_HOSTS, compress_hosts, expand_hosts
-from pipette_opt.read.nics import parse_nics
+from pipette_opt.read.nics import NIC_EFFICIENCY, parse_nics
 from pipette_opt.specs import ClusterSpec
 
 NAME_PREFIX = "node"
@@ -56,6 +56,37 @@ def nominal_document(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
     if gpus_per_node is not None:
         node["gpus_per_node"] = gpus_per_node
     return {"name": f"{len(hosts)}x{count}-{entry.gpu.name}", "nodes": [node], "inter_node": inter}
+
+
+def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> str:
+    """A cluster file with comments: every value written out, measured links still to be put in."""
+    spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
+    document, entry = cluster_document(spec), read_gpu_entry(gpu)
+    inside, inter = document["intra_node"], document["inter_node"]
+    given = parse_nics(nics, "--nics") if nics is not None else entry.usual_host.nics if entry.usual_host else None
+    lines = [
+        "# A cluster for pipette-opt: edit what is wrong. Where a line is left out the usual value is taken, and said.",
+        f"name: {spec.name}",
+        "nodes:  # several kinds of hosts are several lines; more hosts may be listed than a job uses",
+        f'  - {{hosts: "{compress_hosts(spec.hosts)}", gpu: {entry.gpu.name}, gpus_per_node: {spec.gpus_per_node}}}',
+        "intra_node:  # from one GPU to another of its host, one direction; here the catalogue's, nothing measured",
+        f"  bandwidth_gb_per_s: {inside['bandwidth_gb_per_s']:g}",
+        f"  latency_us: {inside['latency_us']:g}",
+        "inter_node:",
+        f"  latency_us: {inter['latency_us']:g}  # of a small message between hosts; assumed",
+    ]
+    if given is not None:
+        lines += [
+            f"  nics: {given}  # NICs of a host x Gbit/s of each",
+            f"  # No link was measured: each is taken to attain {NIC_EFFICIENCY:g} of that. Links differ: measure them",
+            "  # with `pipette-opt profile links`, or read nccl-tests and mpiGraph with `pipette-opt import links`;",
+            "  # both write this file. A matrix has GB/s from host (row) to host (column), of so many flows in sum:",
+            "  # matrices:",
+            "  #   - {file: links_1.csv, concurrent_flows: 1}",
+            f"  #   - {{file: links_{spec.gpus_per_node}.csv, concurrent_flows: {spec.gpus_per_node}}}",
+            "  # node_bandwidth_gb_per_s: 300  # cap on all that enters, and on all that leaves, a host",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:

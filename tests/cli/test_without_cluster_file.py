@@ -1,14 +1,10 @@
 """Hosts that no cluster file describes, on the command line."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from pipette_opt.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -18,54 +14,35 @@ PINNED = ("--tensor-parallel", "8", "--pipeline-parallel", "1", "--micro-batch-s
 NO_LINK = "No link was measured"
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run a command in an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pipette-opt", *arguments])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code
-        out, err = capsys.readouterr()
-        return code or 0, out, " ".join(err.split())
-
-    return command
-
-
-def test_a_plan_for_hosts_without_a_file_serves_every_command(run: Run) -> None:
+def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> None:
     """Solved, verified, estimated, exported and replanned: the plan itself records the hosts."""
-    code, out, err = run("solve", *HOSTS, *JOB, *PINNED, "--time-limit", "2", "--workers", "1", "-o", "plan.json")
+    code, out, err = command("solve", *HOSTS, *JOB, *PINNED, "--time-limit", "2", "--workers", "1", "-o", "plan.json")
     assert code in (0, 4), err
     assert NO_LINK in out
     plan = json.loads(Path("plan.json").read_text())
     assert any(note.startswith(NO_LINK) for note in plan["notes"])
     recorded = plan["inputs"]["cluster"]
     assert recorded["document"]["nodes"] == [{"hosts": "node[1-2]", "gpu": "h100-80gb", "gpus_per_node": 8}]
-    assert recorded["document"]["inter_node"]["bandwidth_gb_per_s"] == 40
+    assert recorded["document"]["inter_node"]["bandwidth_gb_per_s"] == 45
     assert recorded["assumed"][0].startswith(NO_LINK)
-    assert run("verify", "plan.json")[0] == 0
-    code, out, _ = run("estimate", "plan.json", "--json")
+    assert command("verify", "plan.json")[0] == 0
+    code, out, _ = command("estimate", "plan.json", "--json")
     estimated = json.loads(out)
     assert estimated["estimate"]["iteration_time_s"] == pytest.approx(plan["estimate"]["iteration_time_s"])
     assert estimated["notes"] == recorded["assumed"]
-    assert run("export", "plan.json", "--format", "rankmap-json")[0] == 0
-    code, _, err = run("replan", "plan.json", "--lost", "node2", "--time-limit", "1", "-o", "less.json")
+    assert command("export", "plan.json", "--format", "rankmap-json")[0] == 0
+    code, _, err = command("replan", "plan.json", "--lost", "node2", "--time-limit", "1", "-o", "less.json")
     assert code in (0, 4), err
     assert json.loads(Path("less.json").read_text())["inputs"]["cluster"] == recorded
-    code, _, err = run("verify", "plan.json", "--cluster", "other.yaml")
+    code, _, err = command("verify", "plan.json", "--cluster", "other.yaml")
     assert (code, "--cluster: contradicts plan.json" in err) == (2, True)
 
 
-def test_candidates_and_estimates_say_that_no_link_was_measured(run: Run) -> None:
+def test_candidates_and_estimates_say_that_no_link_was_measured(command: Run) -> None:
     """Whoever takes --cluster takes the hosts, too."""
-    code, _, err = run("candidates", *HOSTS, *JOB, *PINNED)
+    code, _, err = command("candidates", *HOSTS, *JOB, *PINNED)
     assert (code, NO_LINK in err) == (0, True)
-    code, out, err = run("estimate", *HOSTS, *JOB, "--args", "--tensor-model-parallel-size 8", "--json")
+    code, out, err = command("estimate", *HOSTS, *JOB, "--args", "--tensor-model-parallel-size 8", "--json")
     assert code == 0, err
     assert json.loads(out)["notes"][0].startswith(NO_LINK)
 
@@ -83,17 +60,17 @@ def test_candidates_and_estimates_say_that_no_link_was_measured(run: Run) -> Non
         (("--nodes", "4", "--gpu", "A100"), "--gpu: GPU 'A100' may be a100-40gb or a100-80gb"),
     ],
 )
-def test_what_is_missing_or_contradicts(run: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_what_is_missing_or_contradicts(command: Run, arguments: tuple[str, ...], message: str) -> None:
     """The option, and what would be right."""
-    code, _, err = run("candidates", *arguments, *JOB)
+    code, _, err = command("candidates", *arguments, *JOB)
     assert code == 2
     assert message in err
 
 
-@pytest.mark.parametrize("command", [("solve",), ("estimate",), ("candidates",), ("benchmark", "solve")])
-def test_every_command_with_a_cluster_has_the_options(run: Run, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [("solve",), ("estimate",), ("candidates",), ("benchmark", "solve")])
+def test_every_command_with_a_cluster_has_the_options(command: Run, words: tuple[str, ...]) -> None:
     """They are one dataclass."""
-    code, out, _ = run(*command, "--help")
+    code, out, _ = command(*words, "--help")
     assert code == 0
     for option in ("--cluster", "--nodes", "--gpu ", "--nics", "--gpus-per-node", "--precision"):
         assert option in out

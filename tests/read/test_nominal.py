@@ -14,16 +14,16 @@ H100: dict[str, Any] = {"nodes": "16", "gpu": "h100", "nics": "8x400", "gpus_per
 
 
 def test_equal_hosts_of_a_kind() -> None:
-    """16 hosts of 8 H100 with 8 NICs of 400 Gbit/s: every link is 0.8 of the nominal rate."""
+    """16 hosts of 8 H100 with 8 NICs of 400 Gbit/s: every link is 0.9 of the nominal rate."""
     cluster = nominal_cluster(**H100)
     assert cluster.hosts[0] == "node01"
     assert cluster.hosts[-1] == "node16"
     assert cluster.gpus_per_node == 8
     assert cluster.nodes[0].gpu.name == "h100-80gb"
     off_diagonal = ~np.eye(16, dtype=bool)
-    assert np.unique(cluster.pair_bytes_per_s(1)[off_diagonal]).tolist() == [40e9]
-    assert np.unique(cluster.pair_bytes_per_s(8)[off_diagonal]).tolist() == [320e9]
-    assert cluster.node_bytes_per_s == 320e9
+    assert np.unique(cluster.pair_bytes_per_s(1)[off_diagonal]).tolist() == [45e9]
+    assert np.unique(cluster.pair_bytes_per_s(8)[off_diagonal]).tolist() == [360e9]
+    assert cluster.node_bytes_per_s == 360e9
 
 
 def test_what_was_assumed_is_said() -> None:
@@ -62,7 +62,7 @@ def test_written_to_a_file_it_needs_no_matrix(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
     again = read_cluster(tmp_path / "c.yaml")
     assert not again.links_measured
-    assert again.pair_bytes_per_s(8)[0, 1] == 320e9
+    assert again.pair_bytes_per_s(8)[0, 1] == 360e9
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ def test_where_a_file_is_silent_the_catalogue_speaks(tmp_path: Path) -> None:
     assert cluster.intra_node_bytes_per_s == 360e9
     assert cluster.intra_node_latency_s == pytest.approx(8e-6)
     assert cluster.inter_node_latency_s == pytest.approx(12e-6)
-    assert cluster.pair_bytes_per_s(1)[0, 1] == pytest.approx(0.8 * 50e9)
-    assert cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(0.8 * 400e9)
+    assert cluster.pair_bytes_per_s(1)[0, 1] == pytest.approx(0.9 * 50e9)
+    assert cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(0.9 * 400e9)
     assert not cluster.links_measured
     said = " ".join(cluster.assumed)
     for words in ("No link was measured", "8x400", "GPUs of a host: 8", "360 GB/s and 8 us", "12 us", "h100-pcie"):
