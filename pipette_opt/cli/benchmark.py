@@ -11,6 +11,19 @@ from pipette_opt.errors import InputError
 
 INSTANCES = "The instances"
 
+FIXED = (
+    "virtual_pipeline",
+    "recompute",
+    "context_parallel",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "ddp_bucket_size",
+    "overlap_p2p_communication",
+)
+"""Options of the search space that ``benchmark solve`` lacks: what the baselines know is compared."""
+
 app = typer.Typer(help="The solver beside the baselines.", no_args_is_help=True)
 
 
@@ -22,11 +35,8 @@ def _benchmark() -> None:
 @app.command("solve")
 @opt.spread
 def solve(
-    given: opt.JobOptions,
-    tensor_parallel: opt.TensorParallel = None,
-    pipeline_parallel: opt.PipelineParallel = None,
-    data_parallel: opt.DataParallel = None,
-    micro_batch_size: opt.MicroBatchSize = None,
+    job_options: opt.JobOptions,
+    space_options: Annotated[opt.SpaceOptions, opt.Without(FIXED)],
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 30.0,
     workers: opt.Workers = None,
@@ -42,7 +52,7 @@ def solve(
     Example: [bold]pipette-opt benchmark solve --example lab-16x8 --time-limit 30[/]
     """
     begun = time.perf_counter()
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
@@ -52,14 +62,9 @@ def solve(
     from pipette_opt.report.lists import benchmark_table
 
     check_place(csv)
-    job = opt.read_job(given)
+    job = opt.read_job(job_options)
     space = opt.search_space(
-        job,
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
-        data_parallel=data_parallel,
-        virtual_pipeline="1",
-        micro_batch_size=micro_batch_size,
+        job, replace(space_options, virtual_pipeline="1", context_parallel="1", overlap_grad_reduce=False)
     )
     params = opt.checked(
         OptimizeParams,

@@ -9,20 +9,8 @@ from pipette_opt.cli import options as opt
 
 @opt.spread
 def candidates(
-    given: opt.JobOptions,
-    tensor_parallel: opt.TensorParallel = None,
-    pipeline_parallel: opt.PipelineParallel = None,
-    data_parallel: opt.DataParallel = None,
-    virtual_pipeline: opt.VirtualPipeline = None,
-    micro_batch_size: opt.MicroBatchSize = None,
-    recompute: opt.Recompute = None,
-    context_parallel: opt.ContextParallel = "1",
-    expert_parallel: opt.ExpertParallel = None,
-    expert_tensor_parallel: opt.ExpertTensorParallel = None,
-    overlap_grad_reduce: opt.OverlapGradReduce = False,
-    overlap_param_gather: opt.OverlapParamGather = False,
-    ddp_bucket_size: opt.DdpBucketSize = None,
-    overlap_p2p_communication: opt.OverlapP2P = True,
+    job_options: opt.JobOptions,
+    space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     top: Annotated[int, typer.Option(help="Rows shown; 0 for all.", min=0, rich_help_panel=opt.RUN)] = 30,
     json: opt.Json = False,
@@ -38,23 +26,8 @@ def candidates(
     from pipette_opt.prepare import candidate_overview
     from pipette_opt.report.lists import candidates_table
 
-    job = opt.read_job(given)
-    space = opt.search_space(
-        job,
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
-        data_parallel=data_parallel,
-        virtual_pipeline=virtual_pipeline,
-        micro_batch_size=micro_batch_size,
-        recompute=recompute,
-        context_parallel=context_parallel,
-        expert_parallel=expert_parallel,
-        expert_tensor_parallel=expert_tensor_parallel,
-        overlap_grad_reduce=overlap_grad_reduce,
-        overlap_param_gather=overlap_param_gather,
-        ddp_bucket_size=ddp_bucket_size,
-        overlap_p2p_communication=overlap_p2p_communication,
-    )
+    job = opt.read_job(job_options)
+    space = opt.search_space(job, space_options)
     enumeration, rows = candidate_overview(job.instance, space, max_oom_risk)
     shown = rows if top == 0 else rows[:top]
     if json:

@@ -14,7 +14,7 @@ OF_PLANS = ("cluster",)
 @opt.spread
 def estimate(
     context: typer.Context,
-    given: Annotated[opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher"))],
+    job_options: Annotated[opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher"))],
     plan: Annotated[Path | None, typer.Argument(help="A plan; or give your current arguments instead.")] = None,
     args: Annotated[
         str | None, typer.Option(help="Megatron arguments of today, or a file that has them.", rich_help_panel=opt.JOB)
@@ -50,17 +50,17 @@ def estimate(
     if (plan is None) == (args is None):
         raise InputError("estimate", "give either a plan file or --args with your current Megatron arguments.")
     if plan is not None:
-        options = ["hosts", *(field.name for field in fields(given) if field.name not in OF_PLANS)]
+        options = ["hosts", *(field.name for field in fields(job_options) if field.name not in OF_PLANS)]
         useless = [name for name in options if opt.is_given(context, name)]
         if useless:
             option = f"--{useless[0].replace('_', '-')}"
             raise InputError(option, "has no effect on a plan, which says it itself; give it with --args.")
         from pipette_opt.cli.plans import judged_plan
 
-        current = judged_plan(plan, given.cluster, max_oom_risk)
+        current = judged_plan(plan, job_options.cluster, max_oom_risk)
     else:
-        named = given.model is not None or given.example is not None
-        job = opt.read_job(given if named else replace(given, model=args))
+        named = job_options.model is not None or job_options.example is not None
+        job = opt.read_job(job_options if named else replace(job_options, model=args))
         current = current_of(job, args or "", hosts, max_oom_risk)
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule

@@ -7,6 +7,9 @@ import typer
 
 from pipette_opt.cli import options as opt
 
+SLURM = "Slurm"
+PODS = "Kubernetes"
+
 
 def export(
     plan: Annotated[Path, typer.Argument(help="The plan to export.")],
@@ -22,28 +25,70 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the files; standard output if not given.")
     ] = None,
-    image: Annotated[str | None, typer.Option(help="Container image; kubernetes and pytorchjob need one.")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="Container image; kubernetes and pytorchjob need one, slurm runs it with pyxis."),
+    ] = None,
+    job_name: Annotated[str, typer.Option(help="Name of the job, for slurm, kubernetes and pytorchjob.")] = "pretrain",
+    account: Annotated[str | None, typer.Option(help="Account.", rich_help_panel=SLURM)] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition.", rich_help_panel=SLURM)] = None,
+    time: Annotated[str | None, typer.Option(help="Time limit, e.g. 4:00:00.", rich_help_panel=SLURM)] = None,
+    segment: Annotated[
+        int | None, typer.Option(help="Hosts that must lie in one block (topology/block).", rich_help_panel=SLURM)
+    ] = None,
+    container_mounts: Annotated[
+        list[str] | None,
+        typer.Option(help="SOURCE:TARGET that the container of --image sees; repeatable.", rich_help_panel=SLURM),
+    ] = None,
+    rdma_resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=COUNT of each pod, e.g. rdma/hca_shared_devices_a=8, with IPC_LOCK; repeatable.",
+            rich_help_panel=PODS,
+        ),
+    ] = None,
+    host_network: Annotated[bool, typer.Option(help="Pods use their host's network.", rich_help_panel=PODS)] = False,
+    host_ipc: Annotated[
+        bool, typer.Option(help="Pods share memory segments with their host.", rich_help_panel=PODS)
+    ] = False,
+    shm_size: Annotated[
+        str | None, typer.Option(help="Limit of /dev/shm in a pod, e.g. 64Gi.", rich_help_panel=PODS)
+    ] = None,
     cluster: Annotated[Path | None, typer.Option(help="Where the plan's cluster file is now, if it has moved.")] = None,
     json: opt.Json = False,
 ) -> None:
     """
     Write the files that start a plan.
 
-    Refused if the format cannot say all of the plan, or if the plan's cluster file, link matrices or profile have
-    changed since it was made.
+    Refused if the format cannot say all of the plan, if an option has no effect on it, or if the plan's cluster file,
+    link matrices or profile have changed since it was made.
 
-    Example: [bold]pipette-opt export plan.json --format slurm -o launch/[/]
+    Example: [bold]pipette-opt export plan.json --format slurm --partition gpu -o launch/[/]
     """
     from pipette_opt.cli.inputs import check_inputs
     from pipette_opt.cli.output import console, say, show_json
+    from pipette_opt.export.launch_options import LaunchOptions, parse_resource
     from pipette_opt.export.targets import export as files_of
     from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.report.plan_file import read_plan
 
+    options = LaunchOptions(
+        image=image,
+        job_name=job_name,
+        account=account,
+        partition=partition,
+        time=time,
+        segment=segment,
+        container_mounts=tuple(container_mounts or ()),
+        rdma_resource=tuple(parse_resource(one) for one in rdma_resource or ()),
+        host_network=host_network,
+        host_ipc=host_ipc,
+        shm_size=shm_size,
+    )
     found = read_plan(plan)
     for missing in check_inputs(found, plan, cluster):
         say(f"{missing} is not there: not checked whether it is still what the plan was made from")
-    files = files_of(found, target, image)
+    files = files_of(found, target, options)
     if json:
         show_json(files)
         return

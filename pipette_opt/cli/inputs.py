@@ -66,6 +66,14 @@ def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSp
     return read_cluster(found), cluster_record(found)
 
 
+def gpu_record(cluster: "ClusterSpec") -> dict[str, int | None]:
+    """What a plan records of its kinds of GPU: compute capability times ten, ``None`` for one of the user's own."""
+    from pipette_opt.read.gpus import read_gpu_catalogue
+
+    known = {name.lower(): entry.compute_capability for name, entry in read_gpu_catalogue().items()}
+    return {gpu.name: known.get(gpu.name.lower()) for gpu in cluster.gpu_kinds}
+
+
 def is_file_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether an entry of a plan's inputs names a file by path and hash."""
     return isinstance(recorded, Mapping) and all(isinstance(recorded.get(key), str) for key in ("path", "sha256"))

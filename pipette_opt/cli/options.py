@@ -70,7 +70,9 @@ Calibration = Annotated[
     str | None,
     typer.Option(help="Stack: a file of `calibrate`, or a shipped name; megatron-core otherwise.", rich_help_panel=JOB),
 ]
-NumGpus = Annotated[int | None, typer.Option(help="How many GPUs to use; all by default.", rich_help_panel=SEARCH)]
+NumGpus = Annotated[
+    int | None, typer.Option(help="How many GPUs to use; all, or fewer hosts if faster.", rich_help_panel=SEARCH)
+]
 ExcludeHosts = Annotated[
     str | None, typer.Option(help="Hosts not to use, e.g. gpu03,gpu[07-09].", rich_help_panel=SEARCH)
 ]
@@ -95,8 +97,13 @@ VirtualPipeline = Annotated[
 MicroBatchSize = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
 Recompute = Annotated[str | None, typer.Option(help="Allowed: none,selective,full.", rich_help_panel=SEARCH)]
 ContextParallel = Annotated[
-    str,
-    typer.Option("--context-parallel", "--context-parallel-size", help="Allowed sizes.", rich_help_panel=SEARCH),
+    str | None,
+    typer.Option(
+        "--context-parallel",
+        "--context-parallel-size",
+        help="Allowed sizes; all inside a host by default.",
+        rich_help_panel=SEARCH,
+    ),
 ]
 ExpertParallel = Annotated[
     str | None,
@@ -129,10 +136,12 @@ MoeTokenDispatcher = Annotated[
     ),
 ]
 OverlapGradReduce = Annotated[
-    bool, typer.Option(help="Gradients are reduced beside the last backward.", rich_help_panel=SEARCH)
+    bool | None,
+    typer.Option(help="Gradients are reduced beside the last backward; both by default.", rich_help_panel=SEARCH),
 ]
 OverlapParamGather = Annotated[
-    bool, typer.Option(help="Parameters are gathered beside the next forward.", rich_help_panel=SEARCH)
+    bool | None,
+    typer.Option(help="Parameters are gathered beside the next forward; both by default.", rich_help_panel=SEARCH),
 ]
 DdpBucketSize = Annotated[
     int | None, typer.Option(help="Parameters of a bucket; Megatron-Core's own by default.", rich_help_panel=SEARCH)
@@ -184,6 +193,25 @@ class JobOptions:
     allreduce: AllReduce = "ring"
     expert_imbalance: ExpertImbalance = 1.0
     moe_token_dispatcher: MoeTokenDispatcher = "alltoall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """Which configurations are searched: each field is an option that narrows the default space."""
+
+    tensor_parallel: TensorParallel = None
+    pipeline_parallel: PipelineParallel = None
+    data_parallel: DataParallel = None
+    virtual_pipeline: VirtualPipeline = None
+    micro_batch_size: MicroBatchSize = None
+    recompute: Recompute = None
+    context_parallel: ContextParallel = None
+    expert_parallel: ExpertParallel = None
+    expert_tensor_parallel: ExpertTensorParallel = None
+    overlap_grad_reduce: OverlapGradReduce = None
+    overlap_param_gather: OverlapParamGather = None
+    ddp_bucket_size: DdpBucketSize = None
+    overlap_p2p_communication: OverlapP2P = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +281,7 @@ def read_job(options: JobOptions) -> Job:
     """Read what the job options name; an example fills in whatever is not given."""
     from dataclasses import asdict
 
+    from pipette_opt.cli.inputs import gpu_record
     from pipette_opt.fullness import with_edge_loss
     from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.hosts import expand_hosts
@@ -321,6 +350,7 @@ def read_job(options: JobOptions) -> Job:
     )
     inputs: dict[str, Any] = {
         "cluster": record,
+        "gpus": gpu_record(spec),
         "example": options.example,
         "exclude_hosts": options.exclude_hosts,
         "profile": _file_record(options.profile),
@@ -409,46 +439,30 @@ def _profile(path: Path | None) -> Any:
     return read_profile(path)
 
 
-def search_space(
-    job: Job,
-    *,
-    tensor_parallel: str | None = None,
-    pipeline_parallel: str | None = None,
-    data_parallel: str | None = None,
-    virtual_pipeline: str | None = None,
-    micro_batch_size: str | None = None,
-    recompute: str | None = None,
-    context_parallel: str = "1",
-    expert_parallel: str | None = None,
-    expert_tensor_parallel: str | None = None,
-    overlap_grad_reduce: bool = False,
-    overlap_param_gather: bool = False,
-    ddp_bucket_size: int | None = None,
-    overlap_p2p_communication: bool = True,
-) -> "SearchSpace":
+def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     """The search space that the options pin down."""
     from pipette_opt.candidates import SearchSpace
 
-    _check_expert_sizes(job, expert_parallel, expert_tensor_parallel)
+    _check_expert_sizes(job, options.expert_parallel, options.expert_tensor_parallel)
     space = SearchSpace(
         num_gpus=job.num_gpus,
-        tensor_parallel=sizes("--tensor-parallel", tensor_parallel),
-        pipeline_parallel=sizes("--pipeline-parallel", pipeline_parallel),
-        data_parallel=sizes("--data-parallel", data_parallel),
-        virtual_pipeline=sizes("--virtual-pipeline", virtual_pipeline),
-        micro_batch_size=sizes("--micro-batch-size", micro_batch_size),
-        context_parallel=sizes("--context-parallel", context_parallel) or (1,),
-        expert_parallel=sizes("--expert-parallel", expert_parallel),
-        expert_tensor_parallel=sizes("--expert-tensor-parallel", expert_tensor_parallel),
-        overlap_grad_reduce=overlap_grad_reduce,
-        overlap_param_gather=overlap_param_gather,
-        ddp_bucket_size=ddp_bucket_size,
-        overlap_p2p_communication=overlap_p2p_communication,
+        tensor_parallel=sizes("--tensor-parallel", options.tensor_parallel),
+        pipeline_parallel=sizes("--pipeline-parallel", options.pipeline_parallel),
+        data_parallel=sizes("--data-parallel", options.data_parallel),
+        virtual_pipeline=sizes("--virtual-pipeline", options.virtual_pipeline),
+        micro_batch_size=sizes("--micro-batch-size", options.micro_batch_size),
+        context_parallel=sizes("--context-parallel", options.context_parallel),
+        expert_parallel=sizes("--expert-parallel", options.expert_parallel),
+        expert_tensor_parallel=sizes("--expert-tensor-parallel", options.expert_tensor_parallel),
+        overlap_grad_reduce=options.overlap_grad_reduce,
+        overlap_param_gather=options.overlap_param_gather,
+        ddp_bucket_size=options.ddp_bucket_size,
+        overlap_p2p_communication=options.overlap_p2p_communication,
     )
-    if recompute is None:
+    if options.recompute is None:
         return space
     choices: dict[str, RecomputeGranularity | None] = {"none": None, "selective": "selective", "full": "full"}
-    names = [name.strip() for name in recompute.split(",")]
+    names = [name.strip() for name in options.recompute.split(",")]
     for name in names:
         one_of("--recompute", name, tuple(choices))
     return replace(space, recompute=tuple(choices[name] for name in names))

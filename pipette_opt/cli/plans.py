@@ -45,7 +45,7 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
-    from pipette_opt.cli.inputs import cluster_of, cluster_record
+    from pipette_opt.cli.inputs import cluster_of, cluster_record, gpu_record
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
     from pipette_opt.replan import check_hosts
@@ -69,6 +69,7 @@ def plan_on_changed_hosts(
     inputs = {
         **old.inputs,
         "cluster": record,
+        "gpus": gpu_record(spec),
         "exclude_hosts": compress_hosts(excluded) if excluded else None,
     }
     return replace(old, inputs=inputs), instance, inputs

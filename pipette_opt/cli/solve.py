@@ -13,20 +13,8 @@ from pipette_opt.errors import InputError
 
 @opt.spread
 def solve(
-    given: opt.JobOptions,
-    tensor_parallel: opt.TensorParallel = None,
-    pipeline_parallel: opt.PipelineParallel = None,
-    data_parallel: opt.DataParallel = None,
-    virtual_pipeline: opt.VirtualPipeline = None,
-    micro_batch_size: opt.MicroBatchSize = None,
-    recompute: opt.Recompute = None,
-    context_parallel: opt.ContextParallel = "1",
-    expert_parallel: opt.ExpertParallel = None,
-    expert_tensor_parallel: opt.ExpertTensorParallel = None,
-    overlap_grad_reduce: opt.OverlapGradReduce = False,
-    overlap_param_gather: opt.OverlapParamGather = False,
-    ddp_bucket_size: opt.DdpBucketSize = None,
-    overlap_p2p_communication: opt.OverlapP2P = True,
+    job_options: opt.JobOptions,
+    space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = 0.0,
@@ -56,8 +44,8 @@ def solve(
 
     Example: [bold]pipette-opt solve --example lab-16x8 -o plan.json[/]
 
-    Ctrl-C stops the search; the best plan so far is written. Exit code 0: done, 2: wrong input, 3: no feasible
-    plan, 4: stopped early.
+    Ctrl-C stops the search; the best plan so far is written. Exit code 0: proven to --gap-limit, 2: wrong input,
+    3: no feasible plan, 4: stopped by Ctrl-C or --time-limit before that; the best plan so far is written.
     """
     begun = time.perf_counter()
     from pipette_opt.backends import BackendName, backend_of
@@ -69,23 +57,8 @@ def solve(
 
     check_place(out, trace)
     check_stdout(False, out, trace)
-    job = opt.read_job(given)
-    space = opt.search_space(
-        job,
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
-        data_parallel=data_parallel,
-        virtual_pipeline=virtual_pipeline,
-        micro_batch_size=micro_batch_size,
-        recompute=recompute,
-        context_parallel=context_parallel,
-        expert_parallel=expert_parallel,
-        expert_tensor_parallel=expert_tensor_parallel,
-        overlap_grad_reduce=overlap_grad_reduce,
-        overlap_param_gather=overlap_param_gather,
-        ddp_bucket_size=ddp_bucket_size,
-        overlap_p2p_communication=overlap_p2p_communication,
-    )
+    job = opt.read_job(job_options)
+    space = opt.search_space(job, space_options)
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
@@ -126,6 +99,8 @@ def solve(
         if current is not None:
             show(*current.tables(plan), beside=out)
         say_written(out, "plan")
-    if watcher.stop.is_set():
-        say("stopped early: this is the best plan so far, its certificate holds")
+    proof = plan.certificate
+    if proof.status != "OPTIMAL" and proof.gap > gap_limit:
+        cause = "stopped early" if watcher.stop.is_set() else "time limit reached"
+        say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, --gap-limit is {gap_limit:.2%}")
         raise typer.Exit(STOPPED_EARLY)

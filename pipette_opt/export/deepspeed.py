@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipette_opt.errors import InputError
+from pipette_opt.export.environment import CUDA_ORDER, Setting, nccl_settings
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.recorded import recorded_training, refuse_async_sends, refuse_second_order, refuse_unsaid
 from pipette_opt.export.shell import array_lines, comment, master_lines, quoted
@@ -24,10 +25,10 @@ SAID_OF_CONFIG = (
     "recompute_num_layers",
     "use_distributed_optimizer",
     "zero_stage",
+    "overlap_grad_reduce",
 )
 
-ENVIRONMENT = "CUDA_DEVICE_MAX_CONNECTIONS=1\nCUDA_DEVICE_ORDER=PCI_BUS_ID\n"
-"""What the launcher sets on every host; it reads the file that ``DS_ENV_FILE`` names."""
+ONE_CONNECTION = Setting("CUDA_DEVICE_MAX_CONNECTIONS", "1", "Megatron-DeepSpeed's arguments.py stops without it.")
 
 
 def export_deepspeed(plan: Plan) -> dict[str, str]:
@@ -45,9 +46,15 @@ def export_deepspeed(plan: Plan) -> dict[str, str]:
     return {
         "hostfile.txt": "".join(f"{share.host} slots={plan.gpus_per_node}\n" for share in shares),
         "ds_config.json": json.dumps(configuration(plan, training), indent=2) + "\n",
-        "deepspeed_env": ENVIRONMENT,
+        "deepspeed_env": _environment(plan),
         "launch.sh": _launch(plan, shares),
     }
+
+
+def _environment(plan: Plan) -> str:
+    """What the launcher sets on every host; it reads the file that ``DS_ENV_FILE`` names, and knows no comments."""
+    settings = [ONE_CONNECTION, CUDA_ORDER, *nccl_settings(plan)]
+    return "".join(f"{one.name}={one.value}\n" for one in settings)
 
 
 def configuration(plan: Plan, training: TrainingSpec) -> dict[str, Any]:
@@ -57,7 +64,10 @@ def configuration(plan: Plan, training: TrainingSpec) -> dict[str, Any]:
         "train_batch_size": plan.global_batch_size,
         "train_micro_batch_size_per_gpu": config.micro_batch_size,
         "gradient_accumulation_steps": config.num_microbatches(plan.global_batch_size),
-        "zero_optimization": {"stage": config.sharding_stage},
+        "zero_optimization": {
+            "stage": config.sharding_stage,
+            **({"overlap_comm": True} if config.overlap_grad_reduce else {}),
+        },
     }
     if training.precision != "fp32":
         content[training.precision] = {"enabled": True}
@@ -80,6 +90,10 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
         )
     if config.sharding_stage > 1 and config.pipeline_model_parallel_size > 1:
         raise InputError("zero_stage", f"is {config.sharding_stage}; DeepSpeed's pipeline goes with stages 0 and 1.")
+    if config.overlap_grad_reduce and (config.pipeline_model_parallel_size > 1 or config.sharding_stage == 0):
+        raise InputError(
+            "overlap_grad_reduce", "is True; DeepSpeed sends gradients beside compute only with ZeRO and one stage."
+        )
     if config.recompute_granularity == "selective":
         raise InputError(
             "recompute_granularity", "is selective; DeepSpeed's pipeline recomputes whole layers or nothing."
@@ -110,8 +124,7 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
         "  bash launch.sh SCRIPT [its other arguments]\n"
         "SCRIPT takes Megatron-DeepSpeed's arguments (its pretrain_gpt.py); architecture, data and schedule are yours\n"
         f"to give. Stages hold {config.layers_per_stage[0]} layers each: with a PipelineModule of your own, split by\n"
-        f'"type:<your layer>" and num_stages={config.pipeline_model_parallel_size}.\n'
-        f"The plan's times assume NCCL's {plan.nccl_algorithm} algorithm."
+        f'"type:<your layer>" and num_stages={config.pipeline_model_parallel_size}.'
     )
     return "\n".join(
         [

@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from pipette_opt.errors import InputError
+from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.shell import MASTER_PORT, comment, quoted
 from pipette_opt.export.torchrun import megatron_launch
 from pipette_opt.plan import Plan
 
-NAME = "pretrain"
 HOST_LABEL = "kubernetes.io/hostname"
 MAX_LABEL = 63
 """Characters of a label's value (Kubernetes documentation, "Labels and Selectors")."""
@@ -26,11 +26,11 @@ MAX_LABEL = 63
 Manifest = dict[str, Any]
 
 
-def export_jobset(plan: Plan, image: str) -> dict[str, str]:
+def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     """``jobset.yaml``: the ConfigMap, and the JobSet with a pod for each host."""
     shares = _shares(plan)
     # JobSet's DNS names: <jobset>-<replicated job>-<job index>-<pod index>.<subdomain>, the jobset's name by default.
-    master = f"{NAME}-{_job_name(0)}-0-0.{NAME}"
+    master = f"{options.job_name}-{_job_name(0)}-0-0.{options.job_name}"
     jobs = [
         {
             "name": _job_name(rank),
@@ -41,7 +41,7 @@ def export_jobset(plan: Plan, image: str) -> dict[str, str]:
                     "completions": 1,
                     "completionMode": "Indexed",
                     "backoffLimit": 0,
-                    "template": {"spec": _pod(plan, image, f"NODE_RANK={rank}", master, [share.host])},
+                    "template": {"spec": _pod(plan, options, f"NODE_RANK={rank}", master, [share.host])},
                 }
             },
         }
@@ -50,50 +50,50 @@ def export_jobset(plan: Plan, image: str) -> dict[str, str]:
     job: Manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": NAME},
+        "metadata": {"name": options.job_name},
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": jobs,
         },
     }
-    return {"jobset.yaml": _text(plan, "jobset.yaml", [_config_map(plan, shares), job])}
+    return {"jobset.yaml": _text(plan, "jobset.yaml", [_config_map(plan, options, shares), job])}
 
 
-def export_pytorchjob(plan: Plan, image: str) -> dict[str, str]:
+def export_pytorchjob(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     """``pytorchjob.yaml``: the ConfigMap, and the PyTorchJob with a master on the first host and the other hosts."""
     shares = _shares(plan)
     hosts = [share.host for share in shares]
-    replicas = {"Master": _replica(plan, image, hosts, hosts[:1])}
+    replicas = {"Master": _replica(plan, options, hosts, hosts[:1])}
     if len(hosts) > 1:
-        replicas["Worker"] = _replica(plan, image, hosts, hosts[1:])
+        replicas["Worker"] = _replica(plan, options, hosts, hosts[1:])
     job: Manifest = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": {"name": NAME},
+        "metadata": {"name": options.job_name},
         "spec": {
             "runPolicy": {"backoffLimit": 0, "cleanPodPolicy": "None"},
             "pytorchReplicaSpecs": replicas,
         },
     }
-    return {"pytorchjob.yaml": _text(plan, "pytorchjob.yaml", [_config_map(plan, shares), job])}
+    return {"pytorchjob.yaml": _text(plan, "pytorchjob.yaml", [_config_map(plan, options, shares), job])}
 
 
-def _replica(plan: Plan, image: str, hosts: Sequence[str], among: Sequence[str]) -> Manifest:
+def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], among: Sequence[str]) -> Manifest:
     """Pods that spread over some of the hosts, one on each."""
     ranks = " ".join(f"[{host}]={rank}" for rank, host in enumerate(hosts))
     find = f'declare -A RANKS=({ranks}); NODE_RANK="${{RANKS[$NODE_NAME]}}"'
-    pod = _pod(plan, image, find, f"{NAME}-master-0", among)
+    pod = _pod(plan, options, find, f"{options.job_name}-master-0", among)
     pod["affinity"]["podAntiAffinity"] = {
         "requiredDuringSchedulingIgnoredDuringExecution": [
-            {"labelSelector": {"matchLabels": {"app": NAME}}, "topologyKey": HOST_LABEL}
+            {"labelSelector": {"matchLabels": {"app": options.job_name}}, "topologyKey": HOST_LABEL}
         ]
     }
-    template = {"metadata": {"labels": {"app": NAME}}, "spec": pod}
+    template = {"metadata": {"labels": {"app": options.job_name}}, "spec": pod}
     return {"replicas": len(among), "restartPolicy": "Never", "template": template}
 
 
-def _pod(plan: Plan, image: str, node_rank: str, master: str, hosts: Sequence[str]) -> Manifest:
+def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts: Sequence[str]) -> Manifest:
     """
     A pod on one of the hosts.
 
@@ -101,37 +101,58 @@ def _pod(plan: Plan, image: str, node_rank: str, master: str, hosts: Sequence[st
     environment, in which the last entry of a name counts.
     """
     script = f'{node_rank}; MASTER_ADDR={quoted([master])} MASTER_PORT={MASTER_PORT} bash /plan/launch.sh "$NODE_RANK"'
-    gpus = {"nvidia.com/gpu": str(plan.gpus_per_node)}
+    devices = {"nvidia.com/gpu": str(plan.gpus_per_node)}
+    devices |= {name: str(count) for name, count in options.rdma_resource}
+    shared: Manifest = {"medium": "Memory"}
+    if options.shm_size is not None:
+        shared["sizeLimit"] = options.shm_size
     return {
+        **_host_access(options),
         "restartPolicy": "Never",
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(hosts)}},
         "containers": [
             {
                 "name": "pytorch",
-                "image": image,
+                "image": options.image,
                 "command": ["bash", "-c", script],
                 "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
                 "ports": [{"name": "rendezvous", "containerPort": MASTER_PORT, "protocol": "TCP"}],
-                "resources": {"limits": gpus},
+                "resources": {"limits": devices},
+                **_rdma_rights(options),
                 "volumeMounts": [{"name": "plan", "mountPath": "/plan"}, {"name": "shm", "mountPath": "/dev/shm"}],
             }
         ],
         "volumes": [
-            {"name": "plan", "configMap": {"name": f"{NAME}-plan"}},
-            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            {"name": "plan", "configMap": {"name": f"{options.job_name}-plan"}},
+            {"name": "shm", "emptyDir": shared},
         ],
     }
+
+
+def _host_access(options: LaunchOptions) -> Manifest:
+    """What a pod shares with its host; names of the cluster are only found with a DNS policy of its own."""
+    shared: Manifest = {}
+    if options.host_network:
+        shared |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    if options.host_ipc:
+        shared["hostIPC"] = True
+    return shared
+
+
+def _rdma_rights(options: LaunchOptions) -> Manifest:
+    """RDMA registers buffers with the device, for which they must be locked in memory."""
+    return {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}} if options.rdma_resource else {}
 
 
 def _on(hosts: Sequence[str]) -> Manifest:
     return {"nodeSelectorTerms": [{"matchExpressions": [{"key": HOST_LABEL, "operator": "In", "values": list(hosts)}]}]}
 
 
-def _config_map(plan: Plan, shares: Sequence[NodeShare]) -> Manifest:
+def _config_map(plan: Plan, options: LaunchOptions, shares: Sequence[NodeShare]) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": f"{NAME}-plan"},
+        "metadata": {"name": f"{options.job_name}-plan"},
         "data": {"launch.sh": megatron_launch(plan, shares)},
     }
 

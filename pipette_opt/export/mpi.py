@@ -5,8 +5,9 @@ A rankfile also binds each rank to processors (mpirun's manual, "Rankfiles"). ``
 socket: the plan says nothing about cores, and a single slot would put a rank and its data loaders on one core.
 """
 
+from pipette_opt.export.environment import megatron_settings, setting_lines
 from pipette_opt.export.megatron import arguments_file
-from pipette_opt.export.shell import CUDA_SETTINGS, JOB_ARGUMENTS, comment, launchable, master_lines
+from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, launchable, master_lines
 from pipette_opt.export.task import ProcessVariables, task_script
 from pipette_opt.plan import Plan, RankRow, rank_rows
 
@@ -33,21 +34,23 @@ def _launch(plan: Plan, rows: list[RankRow]) -> str:
         "Without arguments a trial run on made-up tokens. PRETRAIN, MASTER_ADDR and MASTER_PORT may be set;\n"
         "ARGUMENTS names another file of arguments, e.g. that of `pipette-opt export --format nemo`.\n"
         "Open MPI 4; its settings go through OMPI_MCA_... variables. Open MPI 5 says\n"
-        "--map-by rankfile:file=rankfile.txt for --rankfile.\n"
-        f"The plan's times assume NCCL's {plan.nccl_algorithm} algorithm."
+        "--map-by rankfile:file=rankfile.txt for --rankfile."
     )
+    settings = megatron_settings(plan)
+    handed_on = " ".join(f"-x {name}" for name in ("MASTER_ADDR", "MASTER_PORT", *(one.name for one in settings)))
     return "\n".join(
         [
             "#!/bin/bash",
             usage,
             "set -euo pipefail",
             'cd "$(dirname "${BASH_SOURCE[0]}")"',
+            FOREIGN_SOURCE,
             'source "${ARGUMENTS:-./megatron_args.sh}"',
             JOB_ARGUMENTS,
             *master_lines(rows[0].host),
-            CUDA_SETTINGS,
+            *setting_lines(settings),
             f'mpirun -np {len(rows)} --hostfile hostfile.txt --rankfile rankfile.txt --wdir "$PWD" \\',
-            "  -x MASTER_ADDR -x MASTER_PORT -x CUDA_DEVICE_MAX_CONNECTIONS -x CUDA_DEVICE_ORDER \\",
+            f"  {handed_on} \\",
             '  bash ./task.sh python -u "${PRETRAIN:-pretrain_gpt.py}" "${MEGATRON_ARGS[@]}" "${JOB_ARGS[@]}"',
             "",
         ]

@@ -9,12 +9,11 @@ from pipette_opt.errors import InputError
 MASTER_PORT = 29500
 """Port of the rendezvous, torchrun's own default."""
 
-CUDA_SETTINGS = "export CUDA_DEVICE_MAX_CONNECTIONS=1 CUDA_DEVICE_ORDER=PCI_BUS_ID"
-"""
-Megatron-LM refuses tensor and context parallelism without the first before the Blackwell GPUs.
+FOREIGN_SOURCE = "# shellcheck source=/dev/null"
+"""For ShellCheck: the next line reads a file that is only known when the script runs."""
 
-The second numbers GPUs as ``nvidia-smi`` does; CUDA's own default puts the fastest first.
-"""
+SOURCED = "# shellcheck disable=SC2034  # The arrays are for the script that reads this file."
+"""For ShellCheck, below the first line of a file of arrays."""
 
 JOB_ARGUMENTS = 'JOB_ARGS=("$@")\nif (( $# == 0 )); then JOB_ARGS=("${TRIAL_ARGS[@]}"); fi'
 """A job's own arguments, or else the trial run's."""

@@ -5,55 +5,111 @@ Slurm: one process per rank, dealt to hosts by an explicit list.
 the rank on any map.
 """
 
+from collections.abc import Sequence
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.environment import Setting, megatron_settings, setting_lines
+from pipette_opt.export.launch_options import LaunchOptions, option_of
 from pipette_opt.export.megatron import arguments_file
-from pipette_opt.export.shell import CUDA_SETTINGS, JOB_ARGUMENTS, comment, launchable, master_lines
+from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, launchable, master_lines, quoted
 from pipette_opt.export.task import ProcessVariables, task_script
 from pipette_opt.plan import Plan, RankRow, rank_rows
 
 SLURM = ProcessVariables("srun", rank="SLURM_PROCID", size="SLURM_NTASKS", host="SLURMD_NODENAME")
 
 
-def export_slurm(plan: Plan) -> dict[str, str]:
+ASKED_OF_EVERY_SITE = ("account", "partition", "time")
+"""Directives that most clusters want; without a value they are comments that show where it goes."""
+
+
+def export_slurm(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     """Batch script, host of each task, and what each task runs."""
     rows = rank_rows(plan)
     return {
-        "job.sbatch": _job(plan, rows),
+        "job.sbatch": _job(plan, rows, options),
         "hostfile.txt": "".join(f"{row.host}\n" for row in rows),
         "task.sh": task_script(rows, SLURM, foreign_hosts=False),
         **arguments_file(plan),
     }
 
 
-def _job(plan: Plan, rows: list[RankRow]) -> str:
+def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
     hosts = launchable(row.host for row in rows)
     usage = comment(
         "Submit from the folder that holds these files:  sbatch job.sbatch [arguments of the training script]\n"
         "Without arguments a trial run on made-up tokens. PRETRAIN, MASTER_ADDR and MASTER_PORT may be set;\n"
-        "ARGUMENTS names another file of arguments, e.g. that of `pipette-opt export --format nemo`.\n"
-        f"The plan's times assume NCCL's {plan.nccl_algorithm} algorithm."
+        "ARGUMENTS names another file of arguments, e.g. that of `pipette-opt export --format nemo`."
     )
+    settings = megatron_settings(plan)
+    container = _container_lines(options, settings)
+    in_container = '"${CONTAINER[@]}" ' if container else ""
     return "\n".join(
         [
             "#!/bin/bash",
-            "#SBATCH --job-name=pretrain",
+            f"#SBATCH --job-name={options.job_name}",
+            *_site_lines(options),
             f"#SBATCH --nodes={len(hosts)}",
             f"#SBATCH --ntasks={len(rows)}",
             f"#SBATCH --nodelist={','.join(hosts)}",
             f"#SBATCH --gpus-per-node={plan.gpus_per_node}",
             "#SBATCH --exclusive",
+            "#SBATCH --mem=0",
+            *_segment_lines(options, len(hosts)),
             usage,
             "set -euo pipefail",
             'cd "${SLURM_SUBMIT_DIR:-.}"',
+            FOREIGN_SOURCE,
             'source "${ARGUMENTS:-./megatron_args.sh}"',
             JOB_ARGUMENTS,
             'export SLURM_HOSTFILE="$PWD/hostfile.txt"',
             f"export WORLD_SIZE={len(rows)}",
             *master_lines(rows[0].host),
-            CUDA_SETTINGS,
+            *setting_lines(settings),
+            *container,
             comment("Every task sees all GPUs of its host and takes the one of its LOCAL_RANK."),
             'srun --distribution=arbitrary --ntasks="$WORLD_SIZE" --gpu-bind=none --cpu-bind=none \\',
-            "  --kill-on-bad-exit=1 \\",
+            f"  --kill-on-bad-exit=1 {in_container}\\",
             '  bash ./task.sh python -u "${PRETRAIN:-pretrain_gpt.py}" "${MEGATRON_ARGS[@]}" "${JOB_ARGS[@]}"',
             "",
         ]
     )
+
+
+def _site_lines(options: LaunchOptions) -> list[str]:
+    """Account, partition and time limit; a second ``#`` makes a directive a comment."""
+    given = {name: getattr(options, name) for name in ASKED_OF_EVERY_SITE}
+    return [
+        f"##SBATCH {option_of(name)}=..." if value is None else f"#SBATCH {option_of(name)}={value}"
+        for name, value in given.items()
+    ]
+
+
+def _segment_lines(options: LaunchOptions, num_hosts: int) -> list[str]:
+    """How many hosts must lie in one block (sbatch's manual, ``--segment``: it divides their number)."""
+    if options.segment is None:
+        return []
+    if num_hosts % options.segment:
+        raise InputError("--segment", f"is {options.segment}; it must divide the {num_hosts} hosts of the plan.")
+    return [f"#SBATCH --segment={options.segment}"]
+
+
+def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> list[str]:
+    """
+    Options of srun for pyxis, as a bash array; empty without an image.
+
+    An image's own value of a variable counts more than the job's unless ``--container-env`` names it (pyxis' README).
+    """
+    if options.image is None:
+        if options.container_mounts:
+            raise InputError("--container-mounts", "has no effect without --image.")
+        return []
+    mounts = "".join(f",{mount}" for mount in options.container_mounts)
+    return [
+        comment("The container sees the folder of this script; --container-mounts of the export adds others."),
+        "CONTAINER=(",
+        f"  {quoted([f'--container-image={options.image}'])}",
+        f'  --container-mounts="$PWD:$PWD{mounts}"',
+        '  --container-workdir="$PWD"',
+        f'  --container-env="{",".join(one.name for one in settings)}"',
+        ")",
+    ]

@@ -8,6 +8,7 @@ from pipette_opt.errors import InputError
 from pipette_opt.export.checks import check_map
 from pipette_opt.export.deepspeed import export_deepspeed
 from pipette_opt.export.kubernetes import export_jobset, export_pytorchjob
+from pipette_opt.export.launch_options import LaunchOptions, refuse_unused
 from pipette_opt.export.megatron import export_megatron
 from pipette_opt.export.mpi import export_mpi
 from pipette_opt.export.nemo import export_nemo
@@ -25,21 +26,27 @@ class Target(NamedTuple):
     Parameters
     ----------
     write
-        From a plan, and an image where one is needed, to the texts of the files by name; ``InputError`` for what the
-        target cannot express.
+        From a plan, and the options where it takes some, to the texts of the files by name; ``InputError`` for what
+        the target cannot express.
     maps
         Which placements it can start.
+    takes
+        Fields of ``LaunchOptions`` that have an effect.
     """
 
     write: Callable[..., dict[str, str]]
     files: str
     maps: str
+    takes: tuple[str, ...] = ()
     needs_image: bool = False
 
 
 ANY = "any"
 PER_HOST = "consecutive ranks on each host, GPUs in any order"
 ELSEWHERE = "any; started by slurm, mpi or torchrun"
+
+OF_SLURM = ("job_name", "account", "partition", "time", "segment", "image", "container_mounts")
+OF_PODS = ("job_name", "image", "rdma_resource", "host_network", "host_ipc", "shm_size")
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
@@ -48,7 +55,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "megatron": Target(export_megatron, "megatron_args.sh", ELSEWHERE),
         "nemo": Target(export_nemo, "nemo_args.sh, overrides.yaml", ELSEWHERE),
         "torchrun": Target(export_torchrun, "launch.sh, nodes.txt", PER_HOST),
-        "slurm": Target(export_slurm, "job.sbatch, hostfile.txt, task.sh, megatron_args.sh", ANY),
+        "slurm": Target(export_slurm, "job.sbatch, hostfile.txt, task.sh, megatron_args.sh", ANY, OF_SLURM),
         "mpi": Target(export_mpi, "launch.sh, hostfile.txt, rankfile.txt, task.sh, megatron_args.sh", ANY),
         "deepspeed": Target(
             export_deepspeed,
@@ -56,32 +63,28 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             "consecutive ranks on each host, GPUs ascending",
         ),
         "torchtitan": Target(export_torchtitan, "torchtitan.toml, launch.sh, nodes.txt", PER_HOST),
-        "kubernetes": Target(export_jobset, "jobset.yaml", PER_HOST, needs_image=True),
-        "pytorchjob": Target(export_pytorchjob, "pytorchjob.yaml", PER_HOST, needs_image=True),
+        "kubernetes": Target(export_jobset, "jobset.yaml", PER_HOST, OF_PODS, needs_image=True),
+        "pytorchjob": Target(export_pytorchjob, "pytorchjob.yaml", PER_HOST, OF_PODS, needs_image=True),
     }
 )
 
 
-def export(plan: Plan, target: str, image: str | None = None) -> dict[str, str]:
+NO_OPTIONS = LaunchOptions()
+"""Nothing but the plan."""
+
+
+def export(plan: Plan, target: str, options: LaunchOptions = NO_OPTIONS) -> dict[str, str]:
     """
     Files that start a plan, by name; all of them belong into one folder.
 
-    Parameters
-    ----------
-    image
-        Container image, for the targets that run containers.
-
-    Raises ``InputError`` if there is no such target, if the map gives two ranks one GPU, or if the target cannot
-    express the plan.
+    Raises ``InputError`` if there is no such target, if an option has no effect on it, if the map gives two ranks one
+    GPU, or if the target cannot express the plan.
     """
     if target not in TARGETS:
         raise InputError("--format", f"must be one of {', '.join(TARGETS)}, got {target!r}.")
     chosen = TARGETS[target]
+    refuse_unused(target, options, {name: one.takes for name, one in TARGETS.items()})
+    if chosen.needs_image and options.image is None:
+        raise InputError("--image", f"{target} needs the name of a container image.")
     check_map(plan)
-    if not chosen.needs_image:
-        if image is not None:
-            raise InputError("--image", f"{target} runs no containers; leave it out.")
-        return chosen.write(plan)
-    if not image or not image.isprintable() or " " in image:
-        raise InputError("--image", f"{target} needs the name of a container image, got {image!r}.")
-    return chosen.write(plan, image)
+    return chosen.write(plan, options) if chosen.takes else chosen.write(plan)

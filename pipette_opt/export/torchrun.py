@@ -7,9 +7,10 @@ local rank i the i-th visible GPU, so another order of GPUs goes through ``CUDA_
 
 from collections.abc import Sequence
 
+from pipette_opt.export.environment import Setting, megatron_settings, setting_lines
 from pipette_opt.export.megatron import argument_arrays
 from pipette_opt.export.nodes import NodeShare, node_shares
-from pipette_opt.export.shell import CUDA_SETTINGS, JOB_ARGUMENTS, comment, master_lines, quoted
+from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, master_lines, quoted
 from pipette_opt.plan import Plan
 
 
@@ -36,14 +37,24 @@ def megatron_launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
     )
     setup = [
         argument_arrays(plan).rstrip(),
-        'if [[ -n "${ARGUMENTS:-}" ]]; then source "$ARGUMENTS"; fi',
+        'if [[ -n "${ARGUMENTS:-}" ]]; then',
+        f"  {FOREIGN_SOURCE}",
+        '  source "$ARGUMENTS"',
+        "fi",
     ]
     program = '"${PRETRAIN:-pretrain_gpt.py}" "${MEGATRON_ARGS[@]}" "${JOB_ARGS[@]}"'
-    return launch_script(plan, shares, usage=usage, setup=setup, job=JOB_ARGUMENTS, program=program)
+    settings = megatron_settings(plan)
+    return launch_script(shares, usage=usage, settings=settings, program=program, setup=setup, job=[JOB_ARGUMENTS])
 
 
 def launch_script(
-    plan: Plan, shares: Sequence[NodeShare], *, usage: str, setup: Sequence[str], job: str, program: str
+    shares: Sequence[NodeShare],
+    *,
+    usage: str,
+    settings: list[Setting],
+    program: str,
+    setup: Sequence[str] = (),
+    job: Sequence[str] = (),
 ) -> str:
     """
     A bash script that starts the agent of the node whose rank it is given.
@@ -52,18 +63,19 @@ def launch_script(
     ----------
     usage
         Text of the head comment, after how to call the script.
+    settings
+        Environment of the job.
+    program
+        What torchrun starts, as words of bash.
     setup
         Lines before the arguments are looked at.
     job
         Lines that make something of the arguments after the node rank.
-    program
-        What torchrun starts, as words of bash.
     """
     head = comment(
         "Run on every host of nodes.txt:  bash launch.sh NODE_RANK [arguments of the training script]\n"
         f"NODE_RANK is the host's line in nodes.txt, counted from 0; {shares[0].host} is 0 and the rendezvous.\n"
-        f"{usage}\n"
-        f"The plan's times assume NCCL's {plan.nccl_algorithm} algorithm."
+        f"{usage}"
     )
     return "\n".join(
         [
@@ -73,13 +85,14 @@ def launch_script(
             *setup,
             "NODE_RANK=${1:?the rank of this node is missing}",
             "shift",
-            job,
-            CUDA_SETTINGS,
+            f'if ! [[ "$NODE_RANK" =~ ^[0-9]+$ ]] || (( 10#$NODE_RANK >= {len(shares)} )); then',
+            f'  echo "node rank must be 0 to {len(shares) - 1}, got $NODE_RANK" >&2',
+            "  exit 2",
+            "fi",
+            *job,
+            *setting_lines(settings),
             *master_lines(shares[0].host),
-            'case "$NODE_RANK" in',
-            *[_branch(rank, share) for rank, share in enumerate(shares)],
-            f'  *) echo "node rank must be 0 to {len(shares) - 1}, got $NODE_RANK" >&2; exit 2 ;;',
-            "esac",
+            *_device_lines(shares),
             f'exec torchrun --nnodes {len(shares)} --nproc-per-node {len(shares[0].gpus)} --node-rank "$NODE_RANK" \\',
             '  --rdzv-backend static --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\',
             f"  {program}",
@@ -88,7 +101,11 @@ def launch_script(
     )
 
 
-def _branch(rank: int, share: NodeShare) -> str:
-    """What is particular to one node: which GPUs it shows its ranks, and in which order."""
-    devices = ":" if share.in_order else f"export CUDA_VISIBLE_DEVICES={quoted([share.visible_devices])}"
-    return f"  {rank}) {devices} ;;  # {share.host}"
+def _device_lines(shares: Sequence[NodeShare]) -> list[str]:
+    """Which GPUs a node shows its ranks, for the nodes whose ranks are not on GPUs 0, 1, 2, ... in order."""
+    branches = [
+        f"  {rank}) export CUDA_VISIBLE_DEVICES={quoted([share.visible_devices])} ;;  # {share.host}"
+        for rank, share in enumerate(shares)
+        if not share.in_order
+    ]
+    return ['case "$NODE_RANK" in', *branches, "esac"] if branches else []

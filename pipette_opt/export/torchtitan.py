@@ -8,10 +8,12 @@ From 0.3 on torchtitan takes Python configurations instead of TOML. Facts below 
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pipette_opt.errors import InputError
+from pipette_opt.export.environment import CUDA_ORDER, nccl_settings
 from pipette_opt.export.nodes import node_shares
 from pipette_opt.export.recorded import (
     recorded_model,
@@ -62,6 +64,10 @@ LLAMA_3_FLAVORS: Mapping[Shape, str] = MappingProxyType(
 """Flavors of torchtitan's ``llama3`` (``models/llama3/__init__.py``); the MLP's width follows from its multipliers."""
 
 
+FREE = ("name", "max_position_embeddings", "make_vocab_size_divisible_by")
+"""Fields of a model that a flavor does not fix: torchtitan pads no vocabulary and rotates any number of positions."""
+
+
 def export_torchtitan(plan: Plan) -> dict[str, str]:
     """Configuration, node order and launch lines; ``InputError`` for what torchtitan cannot run."""
     sections = configuration(plan)
@@ -70,11 +76,13 @@ def export_torchtitan(plan: Plan) -> dict[str, str]:
         "Arguments override torchtitan.toml, e.g. --training.dataset c4 --model.hf_assets_path assets/.\n"
         "MASTER_ADDR and MASTER_PORT may be set."
     )
+    # Sharded parameters are gathered beside compute, which one connection (Megatron-LM's wish) would put in a line.
+    settings = [CUDA_ORDER, *nccl_settings(plan)]
     program = f'-m torchtitan.train --job.config_file {CONFIG_FILE} "$@"'
     return {
         CONFIG_FILE: toml_text(plan, sections),
         "nodes.txt": nodes_file(shares),
-        "launch.sh": launch_script(plan, shares, usage=usage, setup=(), job=":", program=program),
+        "launch.sh": launch_script(shares, usage=usage, settings=settings, program=program),
     }
 
 
@@ -159,7 +167,40 @@ def _flavor(model: ModelSpec) -> str:
             "model",
             f"{model.name} is no flavor of torchtitan's llama3 ({', '.join(LLAMA_3_FLAVORS.values())}): {shape}.",
         )
+    _refuse_another(model, LLAMA_3_FLAVORS[shape])
     return LLAMA_3_FLAVORS[shape]
+
+
+def _refuse_another(model: ModelSpec, flavor: str) -> None:
+    """
+    Raise ``InputError`` for a model of a flavor's shape that is another one.
+
+    All flavors have Llama 3.1's positions (``models/llama3/model/args.py``): base 500,000, frequencies scaled by 8.
+    """
+    wanted = ModelSpec(
+        name=flavor,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.num_query_groups,
+        kv_channels=model.hidden_size // model.num_attention_heads,
+        vocab_size=model.vocab_size,
+        max_position_embeddings=model.max_position_embeddings,
+        gated_linear_unit=True,
+        untie_embeddings_and_output_weights=True,
+        add_bias_linear=False,
+        add_qkv_bias=False,
+        normalization="RMSNorm",
+        position_embedding_type="rope",
+        norm_epsilon=1e-5,
+        rotary_base=500000,
+        rope_scaling_factor=8.0,
+    )
+    for field in fields(ModelSpec):
+        found, has = getattr(model, field.name), getattr(wanted, field.name)
+        if field.name not in FREE and found != has:
+            raise InputError(field.name, f"is {found!r}; torchtitan's llama3 {flavor} has {has!r}.")
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:

@@ -14,6 +14,7 @@ import yaml
 from asking import BARE, ask
 from plans import small_plan
 
+from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import export
 from pipette_opt.plan import rank_rows
 
@@ -64,9 +65,9 @@ print("true")
 """
 
 
-def manifests(target: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def manifests(target: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ConfigMap and the job."""
-    (text,) = export(small_plan(), target, "registry.example/pretrain:1").values()
+    (text,) = export(small_plan(), target, LaunchOptions(image="registry.example/pretrain:1", **options)).values()
     first, second = yaml.safe_load_all(text)
     return first, second
 
@@ -86,11 +87,22 @@ def question(tmp_path: Path, code: str, content: object) -> Any:
     return ask(code, tmp_path)
 
 
+FULL = {
+    "job_name": "llama",
+    "rdma_resource": (("rdma/hca_shared_devices_a", 8),),
+    "host_network": True,
+    "host_ipc": True,
+    "shm_size": "64Gi",
+}
+"""Every option of a pod."""
+
+
 @pytest.mark.client("kubernetes_validate")
+@pytest.mark.parametrize("options", [{}, FULL])
 @pytest.mark.parametrize("target", ["kubernetes", "pytorchjob"])
-def test_core_schemas(target: str, tmp_path: Path) -> None:
+def test_core_schemas(target: str, options: dict[str, Any], tmp_path: Path) -> None:
     """ConfigMap, Jobs and Pods, strictly: no field that Kubernetes does not know."""
-    config_map, job = manifests(target)
+    config_map, job = manifests(target, **options)
     parts = [config_map]
     for number, template in enumerate(pods(job)):
         metadata = {**template.get("metadata", {}), "name": f"pod-{number}"}
@@ -107,8 +119,9 @@ def test_core_schemas(target: str, tmp_path: Path) -> None:
 @pytest.mark.client("kubeflow_trainer_api")
 def test_jobset_schema(tmp_path: Path) -> None:
     """The published model reads it and writes the same back: nothing unknown, nothing of another type."""
-    _, job = manifests("kubernetes")
-    assert question(tmp_path, JOBSET, job) == job
+    for options in (FULL, {}):
+        _, job = manifests("kubernetes", **options)
+        assert question(tmp_path, JOBSET, job) == job
     job["spec"]["network"]["enableDNS"] = True
     assert question(tmp_path, JOBSET, job) != job
 

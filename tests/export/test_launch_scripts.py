@@ -15,6 +15,7 @@ import pytest
 from plans import plan_of, plan_on, scrambled_plan, small_config, small_instance, small_plan
 
 from pipette_opt.errors import InputError
+from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.megatron import megatron_arguments, trial_options
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.parallel import Placement
@@ -262,11 +263,11 @@ def test_nothing_in_a_plan_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["torchrun", "slurm", "mpi", "deepspeed", "kubernetes", "pytorchjob"])
 def test_strange_host_names_are_refused(target: str) -> None:
     """A launcher would read these as ranges, options or several hosts."""
-    image = "image:1" if TARGETS[target].needs_image else None
+    options = LaunchOptions(image="image:1" if TARGETS[target].needs_image else None)
     for name in ("n[0-3]", "a b", "-x", "a,b", "a;b", ""):
         plan = replace(small_plan(), hosts=("n0", "n1", "n2", name, "n4"))
         with pytest.raises(InputError, match="no host name"):
-            export(plan, target, image)
+            export(plan, target, options)
 
 
 @pytest.mark.parametrize("stages_per_host", [1, 2])
@@ -315,15 +316,15 @@ def exchanged_plan() -> Plan:
 @pytest.mark.parametrize("target", ["torchrun", "deepspeed", "kubernetes", "pytorchjob"])
 def test_agents_start_consecutive_ranks_only(target: str) -> None:
     """Scattered ranks and hosts of unequal size; the first wrong rank is named."""
-    image = "image:1" if TARGETS[target].needs_image else None
+    options = LaunchOptions(image="image:1" if TARGETS[target].needs_image else None)
     with pytest.raises(InputError, match="rank 1 is on n1"):
-        export(scrambled_plan(), target, image)
+        export(scrambled_plan(), target, options)
     plan = small_plan()
     node = plan.placement.node.copy()
     node[-1] = 2
     unequal = replace(plan, placement=replace(plan.placement, node=node))
     with pytest.raises(InputError, match="rank 15 is on n2"):
-        export(unequal, target, image)
+        export(unequal, target, options)
 
 
 def test_two_ranks_on_one_gpu_are_never_exported() -> None:
@@ -335,11 +336,11 @@ def test_two_ranks_on_one_gpu_are_never_exported() -> None:
     local_rank[7] = 4
     outside = replace(plan, placement=replace(plan.placement, local_rank=local_rank))
     for target, entry in TARGETS.items():
-        image = "image:1" if entry.needs_image else None
+        options = LaunchOptions(image="image:1" if entry.needs_image else None)
         with pytest.raises(InputError, match=r"placement\[7\].*GPU 0 of n0, which rank 4 has"):
-            export(shared, target, image)
+            export(shared, target, options)
         with pytest.raises(InputError, match=r"placement\[7\].local_rank: is 4; host n0 has GPUs 0 to 3"):
-            export(outside, target, image)
+            export(outside, target, options)
 
 
 WORKER = """

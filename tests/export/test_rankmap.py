@@ -11,6 +11,7 @@ from plans import llama_plan, scrambled_plan, small_plan
 
 from pipette_opt.cli.export import export as command
 from pipette_opt.errors import InputError
+from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.plan import Plan
 
@@ -51,18 +52,20 @@ def test_every_target_has_files_that_end_in_a_newline() -> None:
     """Whole lines only, so that files can be joined and shown."""
     for target, entry in TARGETS.items():
         plan = llama_plan() if target == "torchtitan" else small_plan("torchrun")
-        files = export(plan, target, "image:1" if entry.needs_image else None)
+        files = export(plan, target, LaunchOptions(image="image:1" if entry.needs_image else None))
         assert sorted(files) == sorted(entry.files.split(", "))
         assert all(text.endswith("\n") for text in files.values())
 
 
 def test_images_belong_to_containers() -> None:
     """Needed by the targets that run containers, refused by the others."""
-    with pytest.raises(InputError, match="image: slurm runs no containers"):
-        export(small_plan(), "slurm", "image:1")
-    for image in (None, "", "two words", "line\nbreak"):
-        with pytest.raises(InputError, match="image: kubernetes needs the name"):
-            export(small_plan(), "kubernetes", image)
+    with pytest.raises(InputError, match="image: has no effect with --format torchrun; it is for slurm, kubernetes"):
+        export(small_plan(), "torchrun", LaunchOptions(image="image:1"))
+    with pytest.raises(InputError, match="image: kubernetes needs the name"):
+        export(small_plan(), "kubernetes")
+    for image in ("", "two words", "line\nbreak"):
+        with pytest.raises(InputError, match=r"image: .* launcher would misread"):
+            LaunchOptions(image=image)
 
 
 def test_help_names_every_target() -> None:

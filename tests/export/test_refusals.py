@@ -13,6 +13,7 @@ from plans import llama_plan, small_plan
 
 from pipette_opt.errors import InputError
 from pipette_opt.export.checks import expert_tensor_size
+from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.megatron import megatron_options
 from pipette_opt.export.nemo import hydra_words, overrides
 from pipette_opt.export.recorded import refuse_unsaid
@@ -89,6 +90,12 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("torchtitan", trained(accumulate_allreduce_grads_in_fp32=False), "accumulate_allreduce_grads_in_fp32: is off"),
     ("torchtitan", trained(attention_kernel="unfused"), "attention_kernel: is unfused"),
     ("torchtitan", modelled(num_layers=30), "no flavor of torchtitan's llama3"),
+    ("torchtitan", modelled(rope_scaling_factor=None), "rope_scaling_factor: is None; torchtitan's llama3 8B has 8.0"),
+    ("torchtitan", modelled(rotary_base=10000), "rotary_base: is 10000; torchtitan's llama3 8B has 500000"),
+    ("torchtitan", modelled(norm_epsilon=1e-6), "norm_epsilon: is 1e-06; torchtitan's llama3 8B has 1e-05"),
+    ("megatron", modelled(parallel_residual=True), "parallel_residual: is True; an export for Megatron-LM"),
+    ("nemo", modelled(parallel_residual=True), "parallel_residual: is True; an export for Megatron-Bridge"),
+    ("nemo", modelled(activation_func="quick_gelu"), "activation_func: is 'quick_gelu'; an export for Megatron-Bridge"),
     ("nemo", asynchronous, "p2p"),
     ("nemo", configured(zero_stage=3), "zero_stage: is 3"),
     ("nemo", configured(expert_model_parallel_size=2), "has no experts"),
@@ -106,11 +113,11 @@ REFUSED: list[tuple[str, Change, str]] = [
 @pytest.mark.parametrize(("target", "change", "said"), REFUSED)
 def test_refused(target: str, change: Change, said: str) -> None:
     """The plan goes through, the changed one does not, and the message names the field."""
-    image = "image:1" if target == "kubernetes" else None
+    options = LaunchOptions(image="image:1" if target == "kubernetes" else None)
     plan = llama_plan()
-    assert export(plan, target, image)
+    assert export(plan, target, options)
     with pytest.raises(InputError, match=said):
-        export(change(plan), target, image)
+        export(change(plan), target, options)
 
 
 def test_unknown_fields_are_refused() -> None:
@@ -199,12 +206,27 @@ def test_nemo_says_what_is_sent_beside_compute() -> None:
     """Gradients, parameters, and the sends of an interleaved schedule, which then are not batched."""
     plan = configured(overlap_grad_reduce=True, overlap_param_gather=True, ddp_bucket_size=7)(llama_plan())
     found = overrides(plan)
+    assert found["optimizer"]["overlap_param_gather"]
     assert found["ddp"]["overlap_grad_reduce"]
     assert found["ddp"]["overlap_param_gather"]
     assert found["ddp"]["bucket_size"] == 7
     assert (found["model"]["overlap_p2p_comm"], found["model"]["batch_p2p_comm"]) == (False, True)
     model = overrides(configured(virtual_pipeline_model_parallel_size=2)(plan))["model"]
     assert (model["overlap_p2p_comm"], model["batch_p2p_comm"]) == (True, False)
+
+
+def test_nemo_leaves_a_recipes_overlap_on() -> None:
+    """A plan without overlap says what its times assume, and writes nothing over the recipe's own."""
+    written = overrides(llama_plan())
+    assert written["ddp"] == written["optimizer"] == {"use_distributed_optimizer": True}
+    assert "comm_overlap" not in written
+    for text in export(llama_plan(), "nemo").values():
+        assert "have neither gradients nor parameters sent beside compute" in text
+    for text in export(configured(overlap_grad_reduce=True)(llama_plan()), "nemo").values():
+        assert "have gradients sent beside compute" in text
+    # Without the distributed optimizer there is nothing to gather; a recipe's own setting would stop the run.
+    plain = overrides(configured(use_distributed_optimizer=False)(llama_plan()))
+    assert plain["ddp"] == {"use_distributed_optimizer": False, "overlap_param_gather": False}
 
 
 def test_nemo_files_agree() -> None:
@@ -223,6 +245,12 @@ def test_deepspeed_configuration() -> None:
     found = json.loads(export(plan, "deepspeed")["ds_config.json"])
     assert found["train_micro_batch_size_per_gpu"] * found["gradient_accumulation_steps"] * 4 == 64
     assert found["zero_optimization"] == {"stage": 1}
+    flat = configured(pipeline_model_parallel_size=1, data_parallel_size=8, layers_per_stage=(8,))(plan)
+    beside = configured(overlap_grad_reduce=True)(flat)
+    found_flat = json.loads(export(beside, "deepspeed")["ds_config.json"])
+    assert found_flat["zero_optimization"] == {"stage": 1, "overlap_comm": True}
+    with pytest.raises(InputError, match="overlap_grad_reduce: is True"):
+        export(configured(overlap_grad_reduce=True)(plan), "deepspeed")
     assert found["bf16"] == {"enabled": True}
     assert found["data_types"] == {"grad_accum_dtype": "fp32"}
     narrow = trained(precision="fp16", accumulate_allreduce_grads_in_fp32=False)(plan)

@@ -1,0 +1,114 @@
+"""Environment variables that a launch sets, each with the reason, which is written above it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from pipette_opt.export.shell import comment
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plan import Plan, rank_rows
+
+BLACKWELL = 100
+"""Compute capability, times ten, from which on Megatron-LM no longer asks for one connection (0.13 to 0.19)."""
+
+ALGORITHMS: Mapping[tuple[str, bool], str] = MappingProxyType(
+    {
+        ("ring", True): "allgather:ring,nvls;reducescatter:ring,nvls",
+        ("ring", False): "allreduce:ring,nvls",
+        ("tree", False): "allreduce:tree,nvlstree",
+    }
+)
+"""
+Values of ``NCCL_ALGO`` by assumed algorithm and whether the optimizer is distributed.
+
+The syntax by collective is NCCL's since 2.24 (its user guide, "NCCL_ALGO"). Between hosts ``nvls`` needs a switch that
+reduces; without one it works inside a host only, so that tensor parallelism keeps it. Nothing is named for whatever
+the times do not assume.
+"""
+
+
+class Setting(NamedTuple):
+    """
+    One variable.
+
+    Parameters
+    ----------
+    yields
+        Whether a value that the environment already has counts.
+    """
+
+    name: str
+    value: str
+    why: str
+    yields: bool = False
+
+
+CUDA_ORDER = Setting(
+    "CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPUs are numbered as nvidia-smi does; CUDA alone puts the fastest first."
+)
+
+
+def megatron_settings(plan: Plan) -> list[Setting]:
+    """What Megatron-LM and Megatron-Bridge want."""
+    return [*connections(plan), CUDA_ORDER, *nccl_settings(plan)]
+
+
+def connections(plan: Plan) -> list[Setting]:
+    """
+    How many queues a process has on its GPU; empty for CUDA's own default of 8.
+
+    Megatron-LM stops unless there is one where tensor or context parallelism runs on a GPU before Blackwell
+    (``validate_args`` in its ``training/arguments.py``). On Blackwell one would put all communication in a line;
+    Megatron-Bridge takes 32 there (``recipes/run_plugins.py`` of 0.3.1).
+    """
+    config = plan.config
+    if config.tensor_model_parallel_size == 1 and config.context_parallel_size == 1:
+        return []
+    if not _all_blackwell(plan):
+        why = "Megatron-LM wants 1 where tensor or context parallelism runs on GPUs before Blackwell."
+        return [Setting("CUDA_DEVICE_MAX_CONNECTIONS", "1", why)]
+    if config.data_parallel_size == 1 and config.pipeline_model_parallel_size == 1:
+        return []
+    why = "From Blackwell on: more queues than the default of 8, so that kinds of communication do not wait in one."
+    return [Setting("CUDA_DEVICE_MAX_CONNECTIONS", "32", why)]
+
+
+def nccl_settings(plan: Plan) -> list[Setting]:
+    """The algorithm that the plan's times assume of the gradients' reduction, if it goes between hosts."""
+    value = ALGORITHMS.get((plan.nccl_algorithm, _distributed(plan.config)))
+    if value is None or not reduces_between_hosts(plan):
+        return []
+    why = (
+        f"The plan's times assume {plan.nccl_algorithm}s between hosts. Needs NCCL 2.24 or later; "
+        "delete the line to let NCCL choose."
+    )
+    return [Setting("NCCL_ALGO", value, why, yields=True)]
+
+
+def reduces_between_hosts(plan: Plan) -> bool:
+    """Whether some data-parallel group has ranks on several hosts."""
+    hosts: dict[tuple[int, int], set[str]] = {}
+    for row in rank_rows(plan):
+        hosts.setdefault((row.tp, row.pp), set()).add(row.host)
+    return any(len(found) > 1 for found in hosts.values())
+
+
+def setting_lines(settings: list[Setting]) -> list[str]:
+    """Lines of bash that set them."""
+    lines = []
+    for one in settings:
+        value = f'"${{{one.name}:-{one.value}}}"' if one.yields else one.value
+        lines += [comment(one.why), f"export {one.name}={value}"]
+    return lines
+
+
+def _distributed(config: ParallelConfig) -> bool:
+    return config.sharding_stage > 0
+
+
+def _all_blackwell(plan: Plan) -> bool:
+    """Whether every kind of GPU is known to be that new; plans of before 2026-11-24 and own GPUs do not say."""
+    recorded = plan.inputs.get("gpus")
+    if not isinstance(recorded, Mapping) or not recorded:
+        return False
+    return all(isinstance(found, int) and found >= BLACKWELL for found in recorded.values())

@@ -1,0 +1,121 @@
+"""What a launch needs beyond the plan: containers, queues and devices of the user's own cluster."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from pipette_opt.errors import InputError
+
+DEFAULT_JOB_NAME = "pretrain"
+
+JOB_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+"""
+Job names that Slurm and Kubernetes both take.
+
+Kubernetes wants a DNS label of at most 63 characters (its documentation, "Object Names and IDs"); the names of pods add
+up to 23 to the name of the job.
+"""
+
+WORD = re.compile(r"[A-Za-z0-9_./:@#%+,=-]+")
+"""Values that Slurm's directives and YAML take as they are: no blanks, quotes or shell characters."""
+
+RESOURCE = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+")
+"""Name of an extended resource with its domain (Kubernetes documentation, "Extended resources")."""
+
+QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti)")
+"""Sizes that Kubernetes reads, in powers of two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """
+    Options of ``export``; a field is named like its option.
+
+    Parameters
+    ----------
+    image
+        Container image. Kubernetes needs one; Slurm runs it with pyxis.
+    job_name
+        Name of the job, and of what belongs to it.
+    account, partition, time
+        Of Slurm. Without one the script has a commented line in its place.
+    segment
+        Hosts of a Slurm segment (topology/block): so many lie in one block.
+    container_mounts
+        Folders that the container of a Slurm job sees, ``SOURCE:TARGET`` each.
+    rdma_resource
+        Devices that a pod asks for, by the name of their extended resource, e.g. ``rdma/hca_shared_devices_a``.
+    host_network, host_ipc
+        Whether pods use the network and the shared memory segments of their host.
+    shm_size
+        Limit of ``/dev/shm`` in a pod, e.g. ``64Gi``; ``None`` for the half of the host's memory.
+    """
+
+    image: str | None = None
+    job_name: str = DEFAULT_JOB_NAME
+    account: str | None = None
+    partition: str | None = None
+    time: str | None = None
+    segment: int | None = None
+    container_mounts: tuple[str, ...] = ()
+    rdma_resource: tuple[tuple[str, int], ...] = ()
+    host_network: bool = False
+    host_ipc: bool = False
+    shm_size: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ``InputError`` for a value that a launcher would misread."""
+        if not JOB_NAME.fullmatch(self.job_name):
+            raise InputError(
+                "--job-name",
+                f"{self.job_name!r} must be lower-case letters, digits and hyphens, at most 40, the first a letter.",
+            )
+        for name in ("image", "account", "partition", "time"):
+            _check_word(name, getattr(self, name))
+        for mount in self.container_mounts:
+            _check_word("container_mounts", mount)
+            if ":" not in mount or "," in mount:
+                raise InputError("--container-mounts", f"{mount!r} must be SOURCE:TARGET.")
+        if self.segment is not None and self.segment < 1:
+            raise InputError("--segment", f"must be at least 1, got {self.segment}.")
+        if self.shm_size is not None and not QUANTITY.fullmatch(self.shm_size):
+            raise InputError("--shm-size", f"must be a number with Mi, Gi or Ti, e.g. 64Gi, got {self.shm_size!r}.")
+        for resource, count in self.rdma_resource:
+            if not RESOURCE.fullmatch(resource) or count < 1:
+                raise InputError(
+                    "--rdma-resource",
+                    f"must be DOMAIN/NAME=COUNT, got {resource}={count}; `kubectl describe node` lists names.",
+                )
+
+
+def option_of(field: str) -> str:
+    """Name on the command line of a field."""
+    return "--" + field.replace("_", "-")
+
+
+def parse_resource(text: str) -> tuple[str, int]:
+    """A resource and how many of it, from ``NAME=COUNT``."""
+    name, _, count = text.partition("=")
+    if not count.isdecimal():
+        raise InputError("--rdma-resource", f"must be DOMAIN/NAME=COUNT, got {text!r}.")
+    return name, int(count)
+
+
+def refuse_unused(target: str, options: LaunchOptions, takes: Mapping[str, tuple[str, ...]]) -> None:
+    """
+    Raise ``InputError`` for an option that was given and has no effect.
+
+    Parameters
+    ----------
+    takes
+        Fields that have an effect, by format.
+    """
+    for field in fields(options):
+        if getattr(options, field.name) != field.default and field.name not in takes[target]:
+            others = ", ".join(name for name, taken in takes.items() if field.name in taken)
+            raise InputError(option_of(field.name), f"has no effect with --format {target}; it is for {others}.")
+
+
+def _check_word(field: str, value: str | None) -> None:
+    if value is not None and not WORD.fullmatch(value):
+        raise InputError(option_of(field), f"{value!r} has blanks or characters that a launcher would misread.")

@@ -1,0 +1,121 @@
+"""Options of ``export``: each one changes the files, or is refused."""
+
+from typing import Any
+
+import pytest
+import yaml
+from plans import small_plan
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.launch_options import LaunchOptions, parse_resource
+from pipette_opt.export.targets import TARGETS, export
+
+GIVEN: dict[str, Any] = {
+    "image": "image:1",
+    "job_name": "llama",
+    "account": "ours",
+    "partition": "gpu",
+    "time": "1-00:00:00",
+    "segment": 2,
+    "container_mounts": ("/data:/data",),
+    "rdma_resource": (("rdma/hca_shared_devices_a", 8),),
+    "host_network": True,
+    "host_ipc": True,
+    "shm_size": "64Gi",
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_option_is_dropped(target: str, name: str) -> None:
+    """With every target an option changes what is written, or its name is in the error."""
+    plan = small_plan("torchrun")
+    needs_image = TARGETS[target].needs_image or name == "container_mounts"
+    base = {"image": "image:0"} if needs_image else {}
+    options = LaunchOptions(**{**base, name: GIVEN[name]})
+    if name in TARGETS[target].takes:
+        assert export(plan, target, options) != export(plan, target, LaunchOptions(**base))
+    else:
+        with pytest.raises(InputError, match="has no effect with --format"):
+            export(plan, target, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("image", "two words"),
+        ("account", "a;b"),
+        ("partition", "$(touch pwned)"),
+        ("time", "1\n#SBATCH --x"),
+        ("job_name", "Llama"),
+        ("job_name", "a" * 41),
+        ("segment", 0),
+        ("container_mounts", ("/data",)),
+        ("container_mounts", ("/a:/b,/c:/d",)),
+        ("rdma_resource", (("hca", 8),)),
+        ("rdma_resource", (("rdma/hca", 0),)),
+        ("shm_size", "64"),
+    ],
+)
+def test_values_that_a_launcher_would_misread(name: str, value: object) -> None:
+    """Refused by the name of the option."""
+    with pytest.raises(InputError, match=f"--{name.replace('_', '-')}: "):
+        LaunchOptions(**{name: value})
+
+
+@pytest.mark.parametrize("text", ["rdma/hca", "rdma/hca=", "rdma/hca=x", "rdma/hca=-1"])
+def test_a_resource_has_a_number(text: str) -> None:
+    """Name and number, as Kubernetes counts devices."""
+    assert parse_resource("rdma/hca=8") == ("rdma/hca", 8)
+    with pytest.raises(InputError, match="--rdma-resource: must be DOMAIN/NAME=COUNT"):
+        parse_resource(text)
+
+
+def test_slurm_directives() -> None:
+    """Given ones are there; what every site asks for is a comment until it is given; memory of an exclusive host."""
+    bare = export(small_plan(), "slurm")["job.sbatch"].splitlines()
+    assert {"##SBATCH --account=...", "##SBATCH --partition=...", "##SBATCH --time=..."} <= set(bare)
+    assert "#SBATCH --mem=0" in bare
+    options = LaunchOptions(job_name="llama", account="ours", partition="gpu", time="4:00:00", segment=2)
+    lines = export(small_plan(), "slurm", options)["job.sbatch"].splitlines()
+    given = ("job-name=llama", "account=ours", "partition=gpu", "time=4:00:00", "segment=2")
+    assert {f"#SBATCH --{one}" for one in given} <= set(lines)
+    assert not [line for line in lines if line.startswith("##SBATCH")]
+    with pytest.raises(InputError, match="--segment: is 3; it must divide the 4 hosts"):
+        export(small_plan(), "slurm", LaunchOptions(segment=3))
+
+
+def test_slurm_container() -> None:
+    """The options of pyxis: image, mounts, folder, and the job's variables before the image's own."""
+    options = LaunchOptions(image="nvcr.io#nvidia/nemo:25.09", container_mounts=("/data:/data", "/home:/home:ro"))
+    text = export(small_plan(), "slurm", options)["job.sbatch"]
+    assert "'--container-image=nvcr.io#nvidia/nemo:25.09'" in text
+    assert '--container-mounts="$PWD:$PWD,/data:/data,/home:/home:ro"' in text
+    assert '--container-env="CUDA_DEVICE_MAX_CONNECTIONS,CUDA_DEVICE_ORDER,NCCL_ALGO"' in text
+    assert "CONTAINER" not in export(small_plan(), "slurm")["job.sbatch"]
+    with pytest.raises(InputError, match="--container-mounts: has no effect without --image"):
+        export(small_plan(), "slurm", LaunchOptions(container_mounts=("/data:/data",)))
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "pytorchjob"])
+def test_pods(target: str) -> None:
+    """Devices, rights, network, shared memory; none of them without its option."""
+    plain, full = (
+        yaml.dump(list(yaml.safe_load_all("".join(export(small_plan(), target, options).values()))))
+        for options in (
+            LaunchOptions(image="image:1"),
+            LaunchOptions(**{name: GIVEN[name] for name in TARGETS[target].takes}),
+        )
+    )
+    for text in ("rdma/hca_shared_devices_a", "IPC_LOCK", "hostNetwork: true", "hostIPC: true", "sizeLimit: 64Gi"):
+        assert text in full
+        assert text not in plain
+    assert "dnsPolicy: ClusterFirstWithHostNet" in full
+    assert "name: llama-plan" in full
+
+
+@pytest.mark.parametrize("target", ["torchrun", "slurm", "mpi", "deepspeed", "megatron", "nemo"])
+def test_no_empty_branches(target: str) -> None:
+    """A script has no line that does nothing."""
+    for text in export(small_plan("torchrun"), target).values():
+        assert not [line for line in text.splitlines() if line.strip() in (":", "") or ") : ;;" in line]
