@@ -9,7 +9,8 @@ from pipette_opt.errors import InputError
 from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_cluster
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import UsualHost, note_on_gpu, read_gpu_entry
-from pipette_opt.read.hosts import MAX_HOSTS, compress_hosts, expand_hosts
+from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.inter_node import MOST_HOSTS
 from pipette_opt.read.nics import NIC_EFFICIENCY, parse_nics
 from pipette_opt.specs import ClusterSpec
 
@@ -104,8 +105,8 @@ def host_names(nodes: str) -> tuple[str, ...]:
     if not text.lstrip("-").isdecimal():
         return expand_hosts(text, "--nodes")
     count = int(text)
-    if not 1 <= count <= MAX_HOSTS:
-        raise InputError("--nodes", f"must be from 1 to {MAX_HOSTS:,} hosts, or names such as gpu[01-16], got {text}.")
+    if not 1 <= count <= MOST_HOSTS:
+        raise InputError("--nodes", f"must be from 1 to {MOST_HOSTS:,} hosts, or names such as gpu[01-16], got {text}.")
     return tuple(f"{NAME_PREFIX}{index:0{len(str(count))}}" for index in range(1, count + 1))
 
 

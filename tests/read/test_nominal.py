@@ -68,7 +68,8 @@ def test_written_to_a_file_it_needs_no_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"nodes": "0"}, "--nodes: must be from 1 to 100,000 hosts, or names such as gpu"),
+        ({"nodes": "0"}, "--nodes: must be from 1 to 4,096 hosts, or names such as gpu"),
+        ({"nodes": "n[1-5000]"}, "a cluster may have 4,096 hosts, got 5,000"),
         ({"nodes": "-2"}, "--nodes: must be from 1"),
         ({"nodes": "gpu[1-"}, "--nodes: hosts 'gpu.1-' have an unmatched bracket"),
         ({"gpu": "a100"}, "--gpu: GPU 'a100' may be a100-40gb or a100-80gb"),
