@@ -159,14 +159,21 @@ def framework_of_stack(stack: StackSpec) -> Framework:
 
 
 def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
-    """Columns of a back-test: for the stage and the kind of peak that the source measured; none if nobody can say."""
+    """
+    Columns of a back-test; none if nobody can say.
+
+    The peaks are those of the stage and of the kind that the source measured, mostly memory that the allocator holds:
+    it keeps what it once had until the card is full, then gives blocks back and goes on. So no run shows more than its
+    card has, and the bound ends there, unless the prediction itself lies above: such a run does not fit. The
+    probability is of the memory that the job needs at once, on its fullest stage.
+    """
     run = row_memory(case)
     if run is None:
         return {}
     memory = predict_memory(framework, run)
     return {
         "predicted_peak_mem_gib": memory.taken_gib,
-        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk),
+        "upper_peak_mem_gib": min(upper_gib(framework, memory, max_oom_risk), max(run.capacity_gib, memory.taken_gib)),
         "oom_probability": oom_probability(memory),
     }
 

@@ -28,6 +28,9 @@ def backtest(
     than the best measured configuration the one predicted fastest was; and pick, the same for the fastest of those
     predicted to fit, which may have died. Then all runs by ours and by four other closed forms.
 
+    Of memory the file says what a log will show (predicted_peak_mem_gib; at most upper_peak_mem_gib, exceeded with
+    --max-oom-risk), which may be all that the card has, and how likely the job needs more than that (oom_probability).
+
     Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
     """
     from functools import partial
@@ -51,6 +54,7 @@ def backtest(
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_runs
     from pipette_opt.read.stack import read_stack
+    from pipette_opt.units import counted
 
     if not 0 < max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
@@ -86,7 +90,7 @@ def backtest(
         if one.reason:
             reasons[one.reason] = reasons.get(one.reason, 0) + 1
     for reason, count in reasons.items():
-        say(f"{count} of {len(predictions)} rows without a prediction: {reason}")
+        say(f"{count} of {counted(len(predictions), 'row')} without a prediction: {reason}")
     if note:
         say(note)
     for path in (out, plot):

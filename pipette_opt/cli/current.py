@@ -27,6 +27,8 @@ class Current:
     ----------
     instance
         The job as the launch trains it.
+    max_oom_risk
+        Accepted risk of running out of memory.
     """
 
     instance: "Instance"
@@ -36,32 +38,56 @@ class Current:
     estimate: "IterationTime"
     memory: "tuple[StageMemory, ...]"
     schedule: "Schedule | None" = None
+    max_oom_risk: float | None = None
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
         """The estimate, beside a plan if there is one."""
         from pipette_opt.report.tables import estimate_tables, notes
 
         parts = estimate_tables(
-            self.config, self.estimate, self.memory, hosts=self.hosts, plan=plan, title="your current launch"
+            self.config,
+            self.estimate,
+            self.memory,
+            hosts=self.hosts,
+            plan=plan,
+            title="your current launch",
+            max_oom_risk=self.max_oom_risk,
+            links_measured=self.instance.cluster.links_measured,
         )
         if self.schedule is not None:
             from pipette_opt.parallel.schedule import max_in_flight
 
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
-            parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
+            parts.insert(-2, f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
         if plan is None and self.instance.cluster.assumed:
-            parts.append(notes(self.instance.cluster.assumed))
+            parts.insert(-2, notes(self.instance.cluster.assumed))
         return parts
+
+    @property
+    def host_order(self) -> tuple[int, ...]:
+        """Hosts by index: those that run today in their order, then the others as listed."""
+        known = self.instance.cluster.hosts
+        used = [known.index(host) for host in dict.fromkeys(self.hosts) if host in known]
+        return (*used, *(index for index in range(len(known)) if index not in used))
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         from dataclasses import asdict
 
+        from pipette_opt.report.plan_file import estimate_to_dict
+        from pipette_opt.report.verdict import verdict
+
         return {
+            "verdict": verdict(
+                self.memory,
+                self.estimate,
+                max_oom_risk=self.max_oom_risk,
+                links_measured=self.instance.cluster.links_measured,
+            ),
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
-            "estimate": {**asdict(self.estimate), "breakdown": dict(self.estimate.breakdown)},
+            "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
             "notes": list(self.instance.cluster.assumed),
             **self._schedule_dict(),
@@ -97,6 +123,7 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
     from pipette_opt.judge import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
+    from pipette_opt.read.bands import with_band
     from pipette_opt.read.files import read_text
     from pipette_opt.read.megatron_args import parse_megatron_args
 
@@ -165,13 +192,15 @@ def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float 
         config=config,
         placement=placement,
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
-        estimate=estimate(instance, config, placement),
+        estimate=with_band(estimate(instance, config, placement), instance, config),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
+        max_oom_risk=max_oom_risk,
     )
 
 
 def _nodes(job: Job, hosts: str | None) -> "IntArray":
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.specs.host_names import compress_hosts
 
     known = job.instance.cluster.hosts
     if hosts is None:
@@ -179,8 +208,8 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     names = expand_hosts(hosts, "host order")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError("host order", f"{', '.join(unknown)} not in cluster {job.instance.cluster.name}.")
+        raise InputError("host order", f"{compress_hosts(tuple(unknown))} not in cluster {job.instance.cluster.name}.")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InputError("host order", f"{', '.join(repeated)} more than once.")
+        raise InputError("host order", f"{compress_hosts(tuple(repeated))} more than once.")
     return np.array([known.index(name) for name in names], dtype=np.int64)

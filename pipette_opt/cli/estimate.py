@@ -38,6 +38,12 @@ def estimate(
     """
     How long an iteration takes, and whether it fits: of a plan, or of what you run today.
 
+    Where the time goes is shown twice: the mean of all ranks, whose bubble is the time that they idle, and the critical
+    path, the chain of work and messages that ends with the iteration. MFU is the model's FLOPs over the peak of the
+    GPUs used: a token counts 6 FLOPs for each weight that multiplies it, and 6 x layers x query width x sequence length
+    for causal attention; recomputation does not count. In the JSON hfu has it, and attention without the mask (12 for
+    6).
+
     Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
     --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]
     """

@@ -53,6 +53,7 @@ def links(
     from pipette_opt.cli.output import check_file, say, show_json
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
+    from pipette_opt.units import counted
 
     check_file(out, "link matrices are written beside it")
     opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
@@ -76,7 +77,7 @@ def links(
         return
     for note in found.notes:
         say(f"- {note}")
-    say(f"{found.cluster.num_nodes} hosts written to {out}")
+    say(f"{counted(found.cluster.num_nodes, 'host')} written to {out}")
 
 
 @app.command("model")

@@ -148,7 +148,10 @@ DdpBucketSize = Annotated[
 ]
 OverlapP2P = Annotated[bool, typer.Option(help="Interleaved schedules go on while they send.", rich_help_panel=SEARCH)]
 MaxOomRisk = Annotated[
-    float, typer.Option(help="Accepted probability of running out of memory.", rich_help_panel=SEARCH)
+    float,
+    typer.Option(
+        help="Accepted probability of running out of memory; 1: memory does not count.", rich_help_panel=SEARCH
+    ),
 ]
 TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
 GapLimit = Annotated[float, typer.Option(help="Stop at this proven gap, e.g. 0.01.", rich_help_panel=RUN)]

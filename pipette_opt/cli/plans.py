@@ -75,12 +75,22 @@ def plan_on_changed_hosts(
     return replace(old, inputs=inputs), instance, inputs
 
 
+def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
+    """A finished plan with the band of its time."""
+    from dataclasses import replace
+
+    from pipette_opt.read.bands import with_band
+
+    return replace(plan, estimate=with_band(plan.estimate, instance, plan.config))
+
+
 def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":
     """A plan, judged afresh."""
     from pipette_opt.cli.current import Current
     from pipette_opt.estimator.estimate import estimate
     from pipette_opt.judge import stage_memory
     from pipette_opt.prepare import load_predictor
+    from pipette_opt.read.bands import with_band
 
     plan, instance = plan_and_instance(path, cluster)
     return Current(
@@ -88,10 +98,11 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
         config=plan.config,
         placement=plan.placement,
         hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
-        estimate=estimate(instance, plan.config, plan.placement),
+        estimate=with_band(estimate(instance, plan.config, plan.placement), instance, plan.config),
         memory=stage_memory(
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
+        max_oom_risk=max_oom_risk,
     )
 
 

@@ -21,6 +21,7 @@ def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> N
     assert NO_LINK in out
     plan = json.loads(Path("plan.json").read_text())
     assert any(note.startswith(NO_LINK) for note in plan["notes"])
+    assert plan["verdict"].endswith("; no link was measured.")
     recorded = plan["inputs"]["cluster"]
     assert recorded["document"]["nodes"] == [{"hosts": "node[1-2]", "gpu": "h100-80gb", "gpus_per_node": 8}]
     assert recorded["document"]["inter_node"]["bandwidth_gb_per_s"] == 45
@@ -30,6 +31,7 @@ def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> N
     estimated = json.loads(out)
     assert estimated["estimate"]["iteration_time_s"] == pytest.approx(plan["estimate"]["iteration_time_s"])
     assert estimated["notes"] == recorded["assumed"]
+    assert estimated["verdict"].endswith("; no link was measured.")
     assert command("export", "plan.json", "--format", "rankmap-json")[0] == 0
     code, _, err = command("replan", "plan.json", "--lost", "node2", "--time-limit", "1", "-o", "less.json")
     assert code in (0, 4), err
