@@ -19,9 +19,12 @@ def gpus(
     from dataclasses import asdict
 
     from pipette_opt.cli.output import show, show_json
+    from pipette_opt.read.bands import runs_by_gpu
     from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, read_gpu_entry
     from pipette_opt.report.catalogue import GpuRow, gpus_table
     from pipette_opt.units import GB, GIB, TFLOP, US
+
+    compared = runs_by_gpu()
 
     def row(entry: CatalogueEntry) -> GpuRow:
         gpu, host = entry.gpu, entry.usual_host
@@ -36,6 +39,7 @@ def gpus(
             },
             usual_host=None if host is None else {**asdict(host), "nics": str(host.nics)},
             aliases=entry.aliases,
+            public_runs=compared.get(gpu.name, 0),
             source=gpu.source,
         )
 

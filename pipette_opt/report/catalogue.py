@@ -24,6 +24,8 @@ class GpuRow:
         GPUs and NICs of the usual host with their source; ``None`` if there is none.
     aliases
         Further names.
+    public_runs
+        Public runs that were compared with their predictions.
     """
 
     name: str
@@ -33,6 +35,7 @@ class GpuRow:
     intra_node: dict[str, float]
     usual_host: dict[str, Any] | None
     aliases: tuple[str, ...]
+    public_runs: int
     source: str
 
 
@@ -55,7 +58,7 @@ class ModelRow:
 
 def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
     """Memory, peaks and links of each kind; links inside a host are assumed where nothing was measured."""
-    table = columns_table("GPU", "GiB >", "GB/s >", "bf16 >", "fp8 >", "in a host >", "usual host", "source")
+    table = columns_table("GPU", "GiB >", "GB/s >", "bf16 >", "fp8 >", "in a host >", "usual host", "runs >", "source")
     for row in rows:
         host = row.usual_host
         table.add_row(
@@ -66,11 +69,13 @@ def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
             Text(_peak(row, "fp8")),
             Text(f"{row.intra_node['bandwidth_gb_per_s']:g} GB/s"),
             Text("-" if host is None else f"{host['gpus_per_node']} GPUs, {host['nics']}"),
+            Text(f"{row.public_runs:,}" if row.public_runs else "none"),
             Text(short_source(row.source), style=QUIET),
         )
     legend = (
         "GiB, GB/s: device memory. bf16, fp8: dense peak, TFLOP/s. In a host: from GPU to GPU, one way, assumed where "
-        "nothing was measured. Usual host: GPUs, and NICs x Gbit/s, taken where you say nothing. --json has all "
+        "nothing was measured. Usual host: GPUs, and NICs x Gbit/s, taken where you say nothing. Runs: public "
+        "runs whose times were compared with what is predicted; trust the times of other kinds less. --json has all "
         "figures, further names and whole sources."
     )
     return Group(spaced(table), Text(), Text(legend, style=QUIET))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 
+from pipette_opt.read.bands import runs_by_gpu
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.read.model import list_models, read_model
 
@@ -18,6 +19,7 @@ def test_gpus_lists_every_kind_with_its_source(command: Run) -> None:
     row = next(line for line in out.splitlines() if line.startswith("h100-80gb"))
     for words in ("3,350", "989", "1,979", "360 GB/s", "8 GPUs, 8x400", "NVIDIA H100 datasheet"):
         assert words in row
+    assert " none " in next(line for line in out.splitlines() if line.startswith("rtx-4090"))
     assert max(map(len, out.splitlines())) <= 100
 
 
@@ -30,6 +32,7 @@ def test_gpus_for_machines(command: Run) -> None:
     (row,) = json.loads(out)
     assert (row["name"], row["usual_host"]["nics"], row["peak_tflops"]["fp8"]) == ("h100-80gb", "8x400", 1978.9)
     assert "whitepaper" in row["source"]
+    assert row["public_runs"] == runs_by_gpu()["h100-80gb"] > 0
     assert "DGX H100" in row["usual_host"]["source"]
     assert command("gpus", "h1000")[0] == 2
 
