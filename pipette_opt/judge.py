@@ -297,6 +297,7 @@ def make_plan(
         unused_hosts=unused_hosts(instance, data, best),
         alternatives=alternatives,
         notes=notes,
+        not_modelled=instance.not_modelled,
         seed=seed,
         inputs=dict(inputs or {}),
         created=datetime.now(UTC).isoformat(timespec="seconds"),

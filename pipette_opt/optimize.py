@@ -205,7 +205,7 @@ def optimize(
 
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:
     """Anneal the candidates that have a closed form, on every thread with a seed of its own."""
-    watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
+    watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
     most = HINT_BESIDE_INTERLEAVED_S if prepared.interleaved.candidates else MOST_ANNEALING_S
     limit = min(most, ANNEALING_SHARE * params.time_limit_s)
     settings = AnnealingParams(time_limit_s=limit, seed=params.seed)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.specs import NotModelled
 from pipette_opt.types import Launcher, P2PMode
 
 SCHEMA_VERSION = 1
@@ -234,6 +235,8 @@ class Plan:
         What was solved, by name: ``{"path": ..., "sha256": ...}`` for files, plain values for options.
     notes
         What the reader should know: assumptions, extrapolation, missing links.
+    not_modelled
+        Options of the job's own arguments that its times and sizes leave out.
     """
 
     config: ParallelConfig
@@ -251,6 +254,7 @@ class Plan:
     baselines: tuple[Baseline, ...] = ()
     inputs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    not_modelled: tuple[NotModelled, ...] = ()
     nccl_algorithm: str = "ring"
     seed: int = 0
     created: str = ""

@@ -187,6 +187,7 @@ def placement(
     from pipette_opt.placement_bench.run import key_of, run_all, warm_up
     from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows
     from pipette_opt.types import P2PMode
+    from pipette_opt.units import counted
 
     check_place(csv, out)
     check_stdout(json, csv, out)
@@ -214,7 +215,8 @@ def placement(
     threads = opt.threads(workers)
     known = read_rows(csv) if resume and csv is not None and csv.exists() else []
     warm_up_s = warm_up(threads)
-    say(f"{len(chosen)} instances, at most {2 * sum(one.limit_s for one in chosen) / 60:.0f} minutes")
+    minutes = round(2 * sum(one.limit_s for one in chosen) / 60)
+    say(f"{counted(len(chosen), 'instance')}, at most {counted(minutes, 'minute')}")
     now = {key_of(one) for one in chosen}
     rows = [row for row in known if row.key() not in now]
     waiting = {row.key(): row for row in known if row.key() in now}  # not lost if the run ends before their turn
@@ -228,7 +230,7 @@ def placement(
                 write_atomically(csv, csv_text([*rows, *waiting.values()]))
     if stop.is_set():
         more = "" if csv is None else "; --resume goes on"
-        say(f"stopped early: {done} of {len(chosen)} instances are done{more}")
+        say(f"stopped early: {done} of {counted(len(chosen), 'instance')} done{more}")
         if not rows:
             raise KeyboardInterrupt
     if not rows:

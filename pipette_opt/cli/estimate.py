@@ -65,9 +65,12 @@ def estimate(
 
         current = judged_plan(plan, job_options.cluster, max_oom_risk)
     else:
+        from pipette_opt.read.megatron_args import read_megatron_args
+
+        today = read_megatron_args(args or "", "the current arguments")
         named = job_options.model is not None or job_options.example is not None
         job = opt.read_job(job_options if named else replace(job_options, model=args))
-        current = current_of(job, args or "", hosts, max_oom_risk)
+        current = current_of(job, today, hosts, max_oom_risk)
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule
 

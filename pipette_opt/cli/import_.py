@@ -95,20 +95,26 @@ def model(
 
     import yaml
 
-    from pipette_opt.cli.output import check_stdout, console, say, say_written, show_json
+    from pipette_opt.cli.output import check_stdout, console, say, say_written, show, show_json
     from pipette_opt.files import is_stdout, write_atomically
+    from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
+    from pipette_opt.report.left_out import left_out_table
+    from pipette_opt.specs.model_gaps import not_modelled_of
 
     check_stdout(json, out)
-    spec = read_model(source)
+    spec, arguments = read_model(source), arguments_behind(source)
+    left_out = (*(() if arguments is None else arguments.not_modelled), *not_modelled_of(spec, None))
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
     if spec.num_experts is None:
         fields = {name: value for name, value in fields.items() if "moe" not in name and name != "num_dense_layers"}
     if json:
-        show_json({**asdict(spec), "num_parameters": spec.num_parameters})
+        not_modelled = [asdict(one) for one in left_out]
+        show_json({**asdict(spec), "num_parameters": spec.num_parameters, "not_modelled": not_modelled})
     else:
         console().out(yaml.safe_dump(fields, sort_keys=False), end="")
         say(f"{spec.name}: {spec.num_parameters / 1e9:.2f} billion parameters")
+        show(*left_out_table(left_out), beside=out)
     if out is not None and not is_stdout(out):
         write_atomically(out, yaml.safe_dump(fields, sort_keys=False))
         say_written(out)

@@ -45,6 +45,7 @@ def collect(
     from pipette_opt.cli.output import check_file, check_place
     from pipette_opt.memory.collect import collect as collect_points
     from pipette_opt.memory.collect import collect_measured
+    from pipette_opt.units import counted
 
     one_of("--device", device, ("none", "cuda"))
     check_file(out, "an unfinished one is continued")
@@ -55,13 +56,13 @@ def collect(
         gpu = CudaDevice()
         with _progress("running") as report:
             done = collect_measured(out, gpu, num_points=num_points, seed=seed, progress=report)
-        typer.echo(f"{done} stages run on {gpu.name}, {out} holds {num_points}.")
+        typer.echo(f"{counted(done, 'stage')} run on {gpu.name}, {out} holds {num_points}.")
         return
     with _progress("tracing") as report:
         done = collect_points(
             out, num_points=num_points, seed=seed, workers=workers or os.cpu_count() or 1, progress=report
         )
-    typer.echo(f"{done} points traced, {out} holds all {num_points}.")
+    typer.echo(f"{counted(done, 'point')} traced, {out} holds all {num_points}.")
 
 
 @app.command()

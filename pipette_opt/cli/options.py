@@ -13,6 +13,7 @@ from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.candidates import SearchSpace
+    from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
     from pipette_opt.types import RecomputeGranularity
 
@@ -281,18 +282,23 @@ class Job:
 
 
 def read_job(options: JobOptions) -> Job:
-    """Read what the job options name; an example fills in whatever is not given."""
+    """Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given."""
     from dataclasses import asdict
 
     from pipette_opt.cli.inputs import gpu_record
     from pipette_opt.fullness import with_edge_loss
     from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance, TrainingSpec
+    from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.training import LARGEST
 
+    arguments = arguments_behind(options.model) if options.model is not None else None
+    if arguments is not None and options.example is None:
+        options = _filled_in(options, arguments)
     if options.precision is not None:
         one_of("--precision", options.precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", options.attention_kernel, ("flash", "unfused"))
@@ -340,6 +346,8 @@ def read_job(options: JobOptions) -> Job:
         moe_token_dispatcher_type=options.moe_token_dispatcher,  # type: ignore[arg-type]
         expert_imbalance=options.expert_imbalance,
     )
+    if arguments is not None:
+        training = arguments.training(training)
     _check_precision(spec, training)
     instance = Instance(
         model=model_spec,
@@ -350,6 +358,7 @@ def read_job(options: JobOptions) -> Job:
         launcher=options.launcher,  # type: ignore[arg-type]
         profile=_profile(options.profile),
         stack=read_stack(options.calibration) if options.calibration else read_stack(),
+        not_modelled=(*(arguments.not_modelled if arguments else ()), *not_modelled_of(model_spec, training)),
     )
     inputs: dict[str, Any] = {
         "cluster": record,
@@ -363,6 +372,21 @@ def read_job(options: JobOptions) -> Job:
     }
     num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
+
+
+def _first(given: T | None, otherwise: T | None) -> T | None:
+    return otherwise if given is None else given
+
+
+def _filled_in(options: JobOptions, arguments: "MegatronArgs") -> JobOptions:
+    """The options with what the model's own Megatron arguments say, where they are silent."""
+    return replace(
+        options,
+        global_batch_size=_first(options.global_batch_size, arguments.global_batch_size),
+        seq_length=_first(options.seq_length, arguments.seq_length),
+        precision=_first(options.precision, arguments.precision),
+        fp8=options.fp8 or arguments.fp8,
+    )
 
 
 def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any]]]":
@@ -421,6 +445,17 @@ def _file_record(path: Path | None) -> dict[str, str] | None:
     from pipette_opt.read.files import sha256_of
 
     return None if path is None else {"path": str(path), "sha256": sha256_of(path)}
+
+
+def trained_as(job: Job, given: "MegatronArgs") -> Job:
+    """The job with the formats of gradients and optimizer states, and the kernels, that Megatron arguments say."""
+    from dataclasses import asdict
+
+    from pipette_opt.fullness import with_edge_loss
+
+    training = given.training(job.instance.training)
+    instance = with_edge_loss(replace(job.instance, training=training))
+    return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
 
 
 def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:

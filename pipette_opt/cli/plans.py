@@ -103,6 +103,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
         max_oom_risk=max_oom_risk,
+        not_modelled=plan.not_modelled,
     )
 
 
@@ -123,6 +124,7 @@ def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance"
             launcher=plan.launcher,
             profile=_profile(plan, path),
             stack=recorded_spec(StackSpec, plan.inputs.get("stack", {}), f"{where}.stack"),
+            not_modelled=plan.not_modelled,
         )
         return with_edge_loss(instance)
     except ValueError as error:

@@ -58,6 +58,7 @@ def solve(
     from pipette_opt.cli.plans import plan_with_band
     from pipette_opt.files import is_stdout
     from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+    from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
 
@@ -80,12 +81,10 @@ def solve(
     current = None
     if compare_current is not None:
         from pipette_opt.cli.current import current_of
-        from pipette_opt.errors import MissingLinkError
 
-        try:
-            current = current_of(job, compare_current, current_hosts, max_oom_risk)
-        except MissingLinkError as error:
-            say(f"your current launch cannot be compared: {error}")
+        today = read_megatron_args(compare_current, "the current arguments")
+        job = opt.trained_as(job, today)
+        current = current_of(job, today, current_hosts, max_oom_risk)
     watcher = Watcher(begun=begun)
     if not is_stdout(out):
         watcher.on_plan = lambda plan: write_plan(plan_with_band(plan, job.instance), out)

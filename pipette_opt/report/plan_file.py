@@ -32,6 +32,8 @@ from pipette_opt.plan import (
 )
 from pipette_opt.report.entries import Entries, damaged
 from pipette_opt.report.verdict import verdict
+from pipette_opt.specs import NotModelled
+from pipette_opt.specs.not_modelled import Direction, Effect
 from pipette_opt.types import Launcher, P2PMode, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.units import GIB
 
@@ -61,6 +63,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "memory": [_memory_to_dict(stage) for stage in plan.memory],
         "alternatives": [_alternative_to_dict(one, plan.global_batch_size) for one in plan.alternatives],
         "baselines": [_baseline_to_dict(one, plan.global_batch_size) for one in plan.baselines],
+        "not_modelled": [asdict(one) for one in plan.not_modelled],
         "notes": list(plan.notes),
     }
 
@@ -137,6 +140,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         alternatives=tuple(_read_alternative(one) for one in top.mappings("alternatives")),
         baselines=tuple(_read_baseline(one) for one in top.mappings("baselines")),
         inputs=dict(top.mapping("inputs").data),
+        not_modelled=_read_not_modelled(top),
         notes=tuple(top.texts("notes")),
         nccl_algorithm=top.text("nccl_algorithm"),
         seed=top.whole("seed"),
@@ -416,6 +420,22 @@ def _read_baseline(one: Entries) -> Baseline:
         iteration_time_s=one.number("iteration_time_s"),
         objective_s=one.number("objective_s"),
         wall_time_s=one.number("wall_time_s"),
+    )
+
+
+def _read_not_modelled(top: Entries) -> tuple[NotModelled, ...]:
+    """What the numbers leave out; files of before there was a list of it have none."""
+    if "not_modelled" not in top.data:
+        return ()
+    return tuple(
+        NotModelled(
+            option=one.text("option"),
+            value=one.text("value"),
+            effect=one.choice("effect", get_args(Effect)),
+            direction=one.choice("direction", get_args(Direction)),
+            why=one.text("why"),
+        )
+        for one in top.mappings("not_modelled")
     )
 
 

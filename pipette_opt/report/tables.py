@@ -28,6 +28,7 @@ from pipette_opt.report.cells import (
     words,
     yes_no,
 )
+from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.plan_file import plan_verdict
 from pipette_opt.report.verdict import verdict
 from pipette_opt.specs.host_names import compress_hosts
@@ -37,9 +38,6 @@ NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is called tight."""
 
 SMALL_GAP = 0.01
-
-EQUAL = 5e-5
-"""Relative difference that two digits of a percentage do not show."""
 
 MOST_STAGES = 32
 """Stages shown one by one; of more, the fullest ones."""
@@ -61,6 +59,7 @@ def plan_tables(plan: Plan) -> list[RenderableType]:
         parts.append(alternatives_table(plan))
     if plan.baselines:
         parts.append(baselines_table(plan))
+    parts += left_out_table(plan.not_modelled)
     if plan.notes:
         parts.append(notes(plan.notes))
     parts += [Text(), said]
@@ -221,13 +220,12 @@ def estimate_tables(
     memory: Sequence[StageMemory],
     *,
     hosts: Sequence[str],
-    plan: Plan | None = None,
     title: str = "this launch",
     max_oom_risk: float | None = None,
     links_measured: bool = True,
 ) -> list[RenderableType]:
     """
-    A configuration on given hosts, judged; beside a plan if there is one.
+    A configuration on given hosts, judged.
 
     Parameters
     ----------
@@ -246,9 +244,6 @@ def estimate_tables(
     first.append(f"  {config.label()} on {where}", style="not bold")
     parts: list[RenderableType] = [said, Group(Text(), first, _speed(estimate)), breakdown_table(estimate)]
     parts.append(memory_table(memory))
-    if plan is not None:
-        parts.append(_comparison(config, estimate, plan, title))
-    parts += [Text(), said]
     return parts
 
 
@@ -258,30 +253,6 @@ def notes(lines: Iterable[str]) -> RenderableType:
     for line in lines:
         table.add_row(Text("-", style=QUIET), Text(line))
     return titled("Notes", table)
-
-
-def _comparison(config: ParallelConfig, estimate: IterationTime, plan: Plan, title: str) -> RenderableType:
-    """Two rows of times, and what each cause saves."""
-    table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
-    for name, label, time in (
-        (title, config.label(), estimate),
-        ("the plan", plan.config.label(), plan.estimate),
-    ):
-        table.add_row(
-            Text(name),
-            Text(label),
-            Text(seconds_text(time.iteration_time_s)),
-            Text(f"{time.tokens_per_s:,.0f}"),
-            Text(percent(time.mfu)),
-        )
-    saved = estimate.iteration_time_s - plan.estimate.iteration_time_s
-    share = abs(saved) / estimate.iteration_time_s
-    verdict = Text("The plan is equally fast.", style="bold")
-    if share >= EQUAL:
-        word, style = ("faster", GOOD) if saved > 0 else ("slower", BAD)
-        verdict = Text(f"The plan is {percent(share)} {word}: {seconds_text(abs(saved))} per iteration.")
-        verdict.stylize(f"bold {style}")
-    return Group(spaced(table), Text(), verdict)
 
 
 def _speed(estimate: IterationTime) -> Text:

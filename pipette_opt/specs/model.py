@@ -96,6 +96,9 @@ class ModelSpec:
         Attention and MLP of a layer read the same input, as in GPT-NeoX. Megatron-Core has no such layer.
     init_method_std
         Standard deviation of a new model's weights.
+    other_arguments
+        Megatron-LM's further arguments of the model, each with its values, as they were given: the router's formula and
+        the like, which no estimate depends on.
     """
 
     name: str
@@ -140,6 +143,7 @@ class ModelSpec:
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
     parallel_residual: bool = False
     init_method_std: float = 0.02
+    other_arguments: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for field in (
@@ -173,6 +177,9 @@ class ModelSpec:
         self._check_window()
         for field in ("norm_epsilon", "init_method_std"):
             _check_positive(field, getattr(self, field))
+        for words in self.other_arguments:
+            if not words or not words[0].startswith("--"):
+                raise ValueError(f"other_arguments must be lists that begin with an option, got {list(words)}.")
 
     def _check_activation(self) -> None:
         """Megatron has one activation with a gate and one without beside the usual ones."""

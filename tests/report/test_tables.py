@@ -11,6 +11,7 @@ from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.plan import Plan
 from pipette_opt.report.bars import Bar, columns
+from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.tables import (
     breakdown_table,
     certificate_table,
@@ -19,6 +20,7 @@ from pipette_opt.report.tables import (
     memory_table,
     plan_tables,
 )
+from pipette_opt.specs import NotModelled
 from pipette_opt.units import GIB
 
 PLANS: dict[str, Callable[[], Plan]] = {
@@ -186,17 +188,25 @@ def test_nothing_in_a_plan_is_markup() -> None:
         assert part in text
 
 
-def test_estimate_beside_a_plan() -> None:
-    """A launch that takes a quarter longer: the plan saves a fifth of it."""
+def test_estimate_of_a_launch() -> None:
+    """Its title, and nothing of a plan."""
     plan = small_plan()
-    slow = replace(plan.estimate, iteration_time_s=plan.estimate.iteration_time_s * 1.25)
-    for time, said in ((slow, "20.00% faster"), (plan.estimate, "equally fast")):
-        text = shown(*estimate_tables(plan.config, time, plan.memory, hosts=("n0",), plan=plan, title="today"))
-        assert f"The plan is {said}" in text
-    quick = replace(plan.estimate, iteration_time_s=plan.estimate.iteration_time_s * 0.8)
-    text = shown(*estimate_tables(plan.config, quick, plan.memory, hosts=("n0",), plan=plan))
-    assert "The plan is 25.00% slower" in text
-    assert "The plan" not in shown(*estimate_tables(plan.config, slow, plan.memory, hosts=("n0",)))
+    text = shown(*estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",), title="today"))
+    assert "today" in text
+    assert "The plan" not in text
+
+
+def test_what_is_not_modelled() -> None:
+    """One row for each option, with both of its directions."""
+    entries = [
+        NotModelled(option="--x", value="3", effect="time", direction="less", why="It hides."),
+        NotModelled(option="--x", value="3", effect="memory", direction="either", why="It hides."),
+        NotModelled(option="--y", effect="both", direction="more", why="It copies."),
+    ]
+    text = " ".join(shown(*left_out_table(entries)).split())
+    assert "--x 3 less time, more or It hides. less memory" in text
+    assert "--y more time, memory It copies." in text
+    assert left_out_table([]) == []
 
 
 @pytest.mark.parametrize(
