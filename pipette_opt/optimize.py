@@ -406,7 +406,7 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
     if memory.rejected:
         of_all = counted(len(enumeration.candidates), "candidate")
         fit = "does not fit" if len(memory.rejected) == 1 else "do not fit"
-        notes.append(f"{len(memory.rejected)} of {of_all} {fit} in memory.")
+        notes.append(f"{len(memory.rejected):,} of {of_all} {fit} in memory.")
     edge_loss_s = prepared.instance.edge_loss_s
     lost = 0.0 if edge_loss_s is None else edge_loss_s(ranked[0].candidate.config)
     if lost > WORTH_SAYING * ranked[0].estimate.iteration_time_s:

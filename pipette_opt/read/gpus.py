@@ -98,6 +98,14 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     raise InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(catalogue)}.{written}")
 
 
+def catalogue_name(name: str) -> str:
+    """The catalogue's name of a GPU as people write it; any other name is kept."""
+    try:
+        return read_gpu_entry(name).gpu.name
+    except InputError:
+        return name.strip().lower()
+
+
 def gpus_called(name: str) -> tuple[str, ...]:
     """
     Names of all kinds of GPU whose name has every word of ``name``, e.g. each A100 of ``a100``.

@@ -5,7 +5,14 @@ import pickle
 import pytest
 
 from pipette_opt.errors import InputError
-from pipette_opt.read.gpus import note_on_gpu, read_gpu, read_gpu_catalogue, read_gpu_entry, recognise_gpu
+from pipette_opt.read.gpus import (
+    catalogue_name,
+    note_on_gpu,
+    read_gpu,
+    read_gpu_catalogue,
+    read_gpu_entry,
+    recognise_gpu,
+)
 from pipette_opt.units import GIB
 
 REQUIRED = (
@@ -94,6 +101,13 @@ def test_names_that_leave_it_open_are_refused_with_the_choices(name: str, messag
     """What decides whether a job fits is not guessed; an unknown name gives the nearest."""
     with pytest.raises(InputError, match=message):
         read_gpu(name)
+
+
+def test_names_in_profiles_are_the_catalogues() -> None:
+    """A measured layer time is found again under the name that a cluster has; a GPU of one's own keeps its name."""
+    assert catalogue_name("H100 SXM5") == "h100-80gb"
+    assert catalogue_name(" Mine ") == "mine"
+    assert catalogue_name("a100") == "a100"  # 40 or 80 GB: left as it is
 
 
 def test_the_commonest_of_a_name_is_said() -> None:
