@@ -68,6 +68,8 @@ def estimate(
         from pipette_opt.read.megatron_args import read_megatron_args
 
         today = read_megatron_args(args or "", "the current arguments")
+        if job_options.example is None:
+            job_options = job_options.filled_in(today)
         named = job_options.model is not None or job_options.example is not None
         job = opt.read_job(job_options if named else replace(job_options, model=args))
         current = current_of(job, today, hosts, max_oom_risk)

@@ -198,6 +198,15 @@ class JobOptions:
     expert_imbalance: ExpertImbalance = 1.0
     moe_token_dispatcher: MoeTokenDispatcher = "alltoall"
 
+    def filled_in(self, arguments: "MegatronArgs") -> "JobOptions":
+        """The options with what Megatron arguments say where they are silent."""
+        said = {
+            name: getattr(arguments, name)
+            for name in ("global_batch_size", "seq_length", "precision")
+            if getattr(self, name) is None
+        }
+        return replace(self, fp8=self.fp8 or arguments.fp8, **said)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
@@ -298,7 +307,7 @@ def read_job(options: JobOptions) -> Job:
 
     arguments = arguments_behind(options.model) if options.model is not None else None
     if arguments is not None and options.example is None:
-        options = _filled_in(options, arguments)
+        options = options.filled_in(arguments)
     if options.precision is not None:
         one_of("--precision", options.precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", options.attention_kernel, ("flash", "unfused"))
@@ -372,21 +381,6 @@ def read_job(options: JobOptions) -> Job:
     }
     num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
-
-
-def _first(given: T | None, otherwise: T | None) -> T | None:
-    return otherwise if given is None else given
-
-
-def _filled_in(options: JobOptions, arguments: "MegatronArgs") -> JobOptions:
-    """The options with what the model's own Megatron arguments say, where they are silent."""
-    return replace(
-        options,
-        global_batch_size=_first(options.global_batch_size, arguments.global_batch_size),
-        seq_length=_first(options.seq_length, arguments.seq_length),
-        precision=_first(options.precision, arguments.precision),
-        fp8=options.fp8 or arguments.fp8,
-    )
 
 
 def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any]]]":

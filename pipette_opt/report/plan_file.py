@@ -78,6 +78,7 @@ def plan_verdict(plan: Plan) -> str:
         max_oom_risk=risk,
         certificate=plan.certificate,
         links_measured=_links_measured(plan),
+        not_modelled=plan.not_modelled,
     )
 
 
