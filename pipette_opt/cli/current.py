@@ -51,7 +51,7 @@ class Current:
 
         from pipette_opt.report.cells import titled
         from pipette_opt.report.comparison import comparison
-        from pipette_opt.report.tables import estimate_tables
+        from pipette_opt.report.tables import estimate_tables, notes
 
         title = "your current launch"
         parts = estimate_tables(
@@ -61,6 +61,7 @@ class Current:
             hosts=self.hosts,
             title=title,
             max_oom_risk=self.max_oom_risk,
+            links_measured=self.instance.cluster.links_measured,
             not_modelled=self.not_modelled,
         )
         if plan is None:
@@ -73,6 +74,8 @@ class Current:
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
         if plan is None:
+            if self.instance.cluster.assumed:
+                parts.append(notes(self.instance.cluster.assumed))
             return [*parts, Text(), parts[0]]
         return [titled("Your current launch", parts[0]), *parts[1:]]
 
@@ -109,6 +112,7 @@ class Current:
                 self.memory,
                 self.estimate,
                 max_oom_risk=self.max_oom_risk,
+                links_measured=self.instance.cluster.links_measured,
                 not_modelled=self.not_modelled,
             ),
             "parallel": asdict(self.config),
@@ -116,6 +120,7 @@ class Current:
             "rank_order": self.placement.order,
             "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
+            "notes": list(self.instance.cluster.assumed),
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
             **self._schedule_dict(),

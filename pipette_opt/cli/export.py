@@ -69,7 +69,7 @@ def export(
     from pipette_opt.cli.output import console, say, show_json
     from pipette_opt.export.launch_options import LaunchOptions, parse_resource
     from pipette_opt.export.targets import export as files_of
-    from pipette_opt.files import write_atomically
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.report.plan_file import read_plan
 
     options = LaunchOptions(
@@ -92,7 +92,7 @@ def export(
     if json:
         show_json(files)
         return
-    if out is None:
+    if out is None or is_stdout(out):
         for name, text in files.items():
             if len(files) > 1:
                 say(f"# {name}")

@@ -230,6 +230,7 @@ def estimate_tables(
     hosts: Sequence[str],
     title: str = "this launch",
     max_oom_risk: float | None = None,
+    links_measured: bool = True,
     not_modelled: Sequence[NotModelled] = (),
 ) -> list[RenderableType]:
     """
@@ -243,10 +244,20 @@ def estimate_tables(
         What the configuration is called.
     max_oom_risk
         Accepted risk of running out of memory.
+    links_measured
+        Whether links between hosts were measured.
     not_modelled
         What times and sizes leave out.
     """
-    said = verdict_line(verdict(memory, estimate, max_oom_risk=max_oom_risk, not_modelled=not_modelled))
+    said = verdict_line(
+        verdict(
+            memory,
+            estimate,
+            max_oom_risk=max_oom_risk,
+            links_measured=links_measured,
+            not_modelled=not_modelled,
+        )
+    )
     first = Text(title, style="bold")
     where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
     first.append(f"  {config.label()} on {where}", style="not bold")

@@ -17,6 +17,7 @@ def verdict(
     *,
     max_oom_risk: float | None = None,
     certificate: Certificate | None = None,
+    links_measured: bool = True,
     not_modelled: Sequence[NotModelled] = (),
 ) -> str:
     """
@@ -28,6 +29,8 @@ def verdict(
         Accepted risk of running out of memory; ``None`` where nobody says.
     certificate
         What is proven of a plan; ``None`` if nothing was searched.
+    links_measured
+        Whether links between hosts, if there are any, were measured.
     not_modelled
         What times and sizes leave out.
     """
@@ -35,6 +38,8 @@ def verdict(
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
     parts.append(_time(estimate.band, estimate.iteration_time_s))
+    if not links_measured:
+        parts.append("no link was measured")
     options = list(dict.fromkeys(one.option for one in not_modelled))
     if options:
         more = f" and {len(options) - 1} more" if len(options) > 1 else ""
