@@ -126,6 +126,7 @@ def build_problem_data(
     capacity_bytes: IntArray,
     *,
     lower_form: bool = False,
+    reductions: bool = True,
 ) -> ProblemData:
     """
     Turn seconds into ticks and bytes into MiB.
@@ -140,6 +141,8 @@ def build_problem_data(
     lower_form
         Give every candidate the lower form, as interleaved ones have anyway: the paths that every schedule has, which
         no send mode undercuts; :func:`with_paths` adds more.
+    reductions
+        False leaves the reductions of gradients and tied embeddings out: a lower form of every choice of what overlaps.
 
     Returns
     -------
@@ -164,6 +167,7 @@ def build_problem_data(
             block,
             links,
             closed=not lower_form and has_closed_form(instance, candidate.config, block),
+            reductions=reductions,
         )
         for candidate, times in zip(fitting, compute, strict=True)
         for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
@@ -195,6 +199,7 @@ def _candidate(
     links: "SharedLinks",
     *,
     closed: bool,
+    reductions: bool,
 ) -> CandidateData:
     config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
     rounding: Rounding = np.ceil if closed else np.floor
@@ -207,7 +212,7 @@ def _candidate(
         one_way = inter_node_message_s(cluster, message, gpus // block.stages)
         return np.maximum(one_way, one_way.T) if both_ways else one_way
 
-    rings = stage_rings(instance, config, compute, closed=closed)
+    rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
     forward, backward = _chunk_seconds(instance, config, compute, block)
@@ -217,6 +222,7 @@ def _candidate(
     if not closed:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
         paths = _paths(instance, config, compute, block, counts, tick_s)
+    none = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
     return CandidateData(
         config=config,
         block=block,
@@ -228,7 +234,7 @@ def _candidate(
         p2p_ticks=links.shared(
             ("p2p", message, gpus // block.stages, both_ways, closed), lambda: link_ticks(link_s(), tick_s, rounding)
         ),
-        ring_class=np.array([distinct.index(ring) for ring in rings]),
+        ring_class=np.array([distinct.index(ring) for ring in rings]) if reductions else none,
         ring_ticks=links.shared(
             ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, block)),
             lambda: np.array(
@@ -238,18 +244,22 @@ def _candidate(
                 ]
             ),
         )
-        if several_hosts
-        else np.zeros((len(distinct), 0, 0), dtype=np.int64),
+        if several_hosts and reductions
+        else np.zeros((max(len(distinct), 1), 0, 0), dtype=np.int64),
         ring_floor_ticks=np.array(
             [ring_floor(instance, config, block, ring, members, tick_s, rounding) for ring in rings]
-        ),
+        )
+        if reductions
+        else none,
         tensor_forward_ticks=tensor_forward,
         tensor_backward_ticks=tensor_backward,
         embedding_ticks=links.shared(
             ("embedding", *embedding_key(instance, config, block, gpus), closed),
             lambda: embedding_ticks(instance, config, block, gpus, tick_s, rounding),
-        ),
-        embedding_floor_ticks=embedding_floor(instance, config, block, tick_s, rounding),
+        )
+        if reductions
+        else np.zeros((0, 0), dtype=np.int64),
+        embedding_floor_ticks=embedding_floor(instance, config, block, tick_s, rounding) if reductions else 0,
         optimizer_ticks=int(ticks_of(compute.optimizer_s, tick_s, rounding)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
         rounding_ticks=_rounding_ticks(config, block, num_microbatches) if closed else 0,

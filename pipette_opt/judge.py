@@ -1,8 +1,8 @@
 """
 From solutions to a plan: the judge times them, the best one is taken, the others say why they lost.
 
-Solutions are in ticks and closed forms; the plan is in seconds by the critical path. The certificate keeps the two
-apart: its objective and bound are the closed form, its judge's bound holds for the judge.
+Solutions are in ticks and closed forms; the plan is in seconds by the critical path, and so are the certificate's
+objective, bound and gap. The closed form stands beside them as a detail.
 """
 
 import platform
@@ -23,22 +23,21 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
 from pipette_opt.placed import objective_ticks
-from pipette_opt.plan import Alternative, Certificate, IterationTime, Plan, StageMemory
+from pipette_opt.plan import Alternative, Certificate, ClosedForm, IterationTime, Plan, StageMemory
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.types import IntArray
 
-EXACT_SCOPE = (
-    "closed form of 1F1B, over every candidate without interleaving and every packing of whole hosts by equal "
-    "rectangles of the (stage, replica) grid"
-)
-JUDGED_SCOPE = (
-    "the judge's time of an interleaved schedule, over every candidate, interleaved or not, and every packing of whole "
+SCOPE = (
+    "the judge's time (critical path of the real schedule) of every configuration searched and every packing of whole "
     "hosts by equal rectangles of the (stage, replica) grid"
 )
-EXACT_EXPERTS = "; expert-parallel groups inside hosts (the judge's bound holds for all)"
-JUDGED_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best links and timed by the judge"
+"""What every certificate covers."""
+
+SCOPE_OF_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best links and timed by the judge"
+"""What it covers of models with experts."""
+
 PROVEN_WITHIN = 2e-6
 """Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
 
@@ -150,21 +149,10 @@ def best_links_times(instance: Instance, candidate: CandidateData) -> PlacedTime
     return placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
 
 
-def placement_dependent_s(instance: Instance, data: ProblemData, best: JudgedSolution) -> float:
-    """What transfers between hosts cost: of a solution's closed form, or of the judge's time if it has none."""
-    candidate, nodes = best.candidate, best.nodes
-    if best.objective_s is None:
-        apart = estimate(_links_free(instance), candidate.config, best.placement).iteration_time_s
-        return max(0.0, best.estimate.iteration_time_s - apart)
-    free = replace(
-        candidate,
-        p2p_ticks=np.zeros_like(candidate.p2p_ticks),
-        ring_ticks=np.zeros_like(candidate.ring_ticks),
-        tensor_forward_ticks=np.zeros_like(candidate.tensor_forward_ticks),
-        tensor_backward_ticks=np.zeros_like(candidate.tensor_backward_ticks),
-        embedding_ticks=np.zeros_like(candidate.embedding_ticks),
-    )
-    return (objective_ticks(data, candidate, nodes) - objective_ticks(data, free, nodes)) * data.tick_s
+def placement_dependent_s(instance: Instance, best: JudgedSolution) -> float:
+    """What transfers between hosts cost of the judge's time."""
+    apart = estimate(_links_free(instance), best.candidate.config, best.placement).iteration_time_s
+    return max(0.0, best.estimate.iteration_time_s - apart)
 
 
 def _links_free(instance: Instance) -> Instance:
@@ -182,49 +170,53 @@ def make_certificate(
     instance: Instance,
     data: ProblemData,
     best: JudgedSolution,
-    exact: Result,
     judge_bound_s: float,
     wall_time_s: float,
+    exact: Result | None = None,
 ) -> Certificate:
     """
-    What is proven about the best solution.
+    What is proven about the best solution: one gap, between its judged time and the bound on the judge's time.
 
     Parameters
     ----------
+    data
+        What was searched.
     exact
-        The solver's result over the candidates with a closed form.
+        The solver's result over the candidates with a closed form, if it was asked.
     """
     fastest = best.estimate.iteration_time_s
-    judge_bound_s = min(judge_bound_s, fastest)
-    if best.objective_s is not None:
-        objective_s, bound_s, scope = best.objective_s, lower_bound_s(data, exact), EXACT_SCOPE
-        proven = exact.solution is not None and exact.lower_bound_ticks >= _ticks(data, best)
-    else:
-        objective_s, bound_s, scope = fastest, judge_bound_s, JUDGED_SCOPE
-        proven = bound_s >= (1 - PROVEN_WITHIN) * fastest
-        if best.candidate.config.num_chunks == 1:
-            scope = scope.replace("an interleaved schedule", "1F1B")
-    if instance.model.num_experts is not None:
-        scope += EXACT_EXPERTS if best.objective_s is not None else JUDGED_EXPERTS
-    bound_s = min(bound_s, objective_s)
-    dependent_s = placement_dependent_s(instance, data, best)
+    bound_s = min(judge_bound_s, fastest)
+    dependent_s = placement_dependent_s(instance, best)
+    scope = SCOPE if instance.model.num_experts is None else SCOPE + SCOPE_OF_EXPERTS
     return Certificate(
-        status="OPTIMAL" if proven else "FEASIBLE",
-        objective_s=objective_s,
+        status="OPTIMAL" if is_proven(bound_s, fastest) else "FEASIBLE",
+        objective_s=fastest,
         lower_bound_s=bound_s,
-        gap=(objective_s - bound_s) / objective_s,
+        gap=(fastest - bound_s) / fastest,
         placement_dependent_s=dependent_s,
-        placement_gap=(objective_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
-        judge_lower_bound_s=judge_bound_s,
+        placement_gap=(fastest - bound_s) / dependent_s if dependent_s > 0 else 0.0,
+        judge_lower_bound_s=bound_s,
         scope=scope,
         wall_time_s=wall_time_s,
         num_candidates=len({candidate.config for candidate in data.candidates}),
-        num_pruned=exact.num_pruned,
+        num_pruned=0,
+        closed_form=_closed_form(data, best, exact),
     )
 
 
-def _ticks(data: ProblemData, best: JudgedSolution) -> int:
-    return objective_ticks(data, best.candidate, best.nodes)
+def is_proven(bound_s: float, seconds: float) -> bool:
+    """Whether a bound closes the gap, up to rounding."""
+    return bound_s >= (1 - PROVEN_WITHIN) * seconds
+
+
+def _closed_form(data: ProblemData, best: JudgedSolution, exact: Result | None) -> ClosedForm | None:
+    """The closed form of the best solution against what the solver proved of it."""
+    if best.objective_s is None or exact is None:
+        return None
+    bound_s = min(lower_bound_s(data, exact), best.objective_s)
+    return ClosedForm(
+        objective_s=best.objective_s, lower_bound_s=bound_s, gap=(best.objective_s - bound_s) / best.objective_s
+    )
 
 
 def make_plan(

@@ -1,8 +1,9 @@
 """
 The story: enumerate, keep what fits, anneal for a hint, certify by the judge, solve the closed form, re-rank, verify.
 
-The judge walks the real schedule and decides. Its certificate covers every candidate, interleaved or not. Where the
-best plan is not interleaved the solver optimises its closed form, too, with a certificate of its own.
+The judge walks the real schedule and decides. Its certificate covers every candidate, interleaved or not. Where it
+leaves a gap and the best plan is not interleaved, the solver optimises the closed form of these, which may find a
+faster plan; then the judge's certificate goes on from there.
 """
 
 import logging
@@ -12,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from pipette_opt.backends import Backend
 from pipette_opt.candidates import SearchSpace
@@ -31,7 +30,6 @@ from pipette_opt.judge import (
     make_plan,
     stage_memory,
 )
-from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
@@ -162,26 +160,24 @@ def optimize(
     from pipette_opt.verify import verify
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report)
+    prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher), known)
-    judged = judge_pool(prepared.instance, prepared.exact, hint)
+    judged = [*judge_first(prepared), *judge_pool(prepared.instance, prepared.exact, hint)]
     if judged:
-        watcher.on_plan(finish(prepared, judged, hint, params, watcher, inputs))
-    result, certified = hint, None
-    if prepared.interleaved.candidates:
-        certified = certify_judge(prepared, judged, params, watcher, CLOSED_FORM_SHARE)
-        judged += certified.judged
-    if not judged or best_first(judged)[0].objective_s is not None:
+        watcher.on_plan(finish(prepared, judged, params, watcher, inputs))
+    certified = certify_judge(prepared, judged, params, watcher, CLOSED_FORM_SHARE)
+    judged += certified.judged
+    result = None
+    if not certified.is_closed and (not judged or best_first(judged)[0].objective_s is not None):
         result = solve_exact(prepared, params, watcher, hint, backend)
         judged += judge_pool(prepared.instance, prepared.exact, result)
+        certified = certify_judge(prepared, judged, params, watcher, earlier=certified)
+        judged += certified.judged
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
-    if certified is None:
-        certified = certify_judge(prepared, judged, params, watcher)
-        judged += certified.judged
-    plan = finish(prepared, judged, result, params, watcher, inputs, certified)
+    plan = finish(prepared, judged, params, watcher, inputs, certified, result)
     verify(prepared.instance, plan)
     return plan
 
@@ -230,13 +226,32 @@ def solve_exact(
     )
 
 
+def judge_first(prepared: Prepared) -> list[JudgedSolution]:
+    """The plan on the listed hosts that others were left out for."""
+    first = None if prepared.pruned is None else prepared.pruned.first
+    if first is None:
+        return []
+    return [
+        judge_solution(
+            prepared.instance, prepared.problem, Solution(candidate=index, nodes=first.nodes, objective_ticks=0)
+        )
+        for index, candidate in enumerate(prepared.problem.candidates)
+        if (candidate.config, candidate.block) == (first.config, first.block)
+    ]
+
+
 def judge_pool(instance: Instance, data: ProblemData, result: Result) -> list[JudgedSolution]:
     """Judge the best solutions of a result."""
     return [judge_solution(instance, data, one) for one in result.solutions[:MOST_JUDGED]]
 
 
 def certify_judge(
-    prepared: Prepared, judged: list[JudgedSolution], params: OptimizeParams, watcher: Watcher, kept_share: float = 0.0
+    prepared: Prepared,
+    judged: list[JudgedSolution],
+    params: OptimizeParams,
+    watcher: Watcher,
+    kept_share: float = 0.0,
+    earlier: Certified | None = None,
 ) -> Certified:
     """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
     left = max(0.5, params.time_limit_s - watcher.elapsed_s)
@@ -253,17 +268,18 @@ def certify_judge(
         ),
         report=watcher.report,
         stop=watcher.stop,
+        earlier=earlier,
     )
 
 
 def finish(
     prepared: Prepared,
     judged: list[JudgedSolution],
-    result: Result,
     params: OptimizeParams,
     watcher: Watcher,
     inputs: Mapping[str, Any] | None,
     certified: Certified | None = None,
+    exact: Result | None = None,
 ) -> Plan:
     """
     The plan of the fastest judged solution, with its certificate and what came next.
@@ -272,28 +288,28 @@ def finish(
     ----------
     certified
         What is proven about the judge's time; by default the bound that needs no search.
+    exact
+        What the solver said about the closed form, if it was asked.
     """
     ranked = best_first(judged)
     best = ranked[0]
     certificate = make_certificate(
         prepared.instance,
-        _certified_by(prepared, best),
+        prepared.problem,
         best,
-        result,
-        judge_lower_bound_s(prepared.lower) if certified is None else certified.bound_s,
+        _bound_without_search_s(prepared) if certified is None else certified.bound_s,
         watcher.elapsed_s,
+        exact,
     )
-    num_configs = len({candidate.config for candidate in prepared.problem.candidates})
-    open_configs = _open_configs(prepared.exact, result)
-    if best.objective_s is None:
-        open_configs = set() if certified is None else {*certified.open_configs, best.candidate.config}
-    num_pruned = len({one.config for one in _certified_by(prepared, best).candidates} - open_configs)
+    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
+    num_candidates = len(prepared.memory.fitting)
+    num_pruned = 0 if certified is None else num_candidates - len(open_configs)
     memory = _memory(prepared, best, params)
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
-        replace(certificate, num_candidates=num_configs, num_pruned=num_pruned),
+        replace(certificate, num_candidates=num_candidates, num_pruned=num_pruned),
         memory,
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
@@ -304,18 +320,10 @@ def finish(
     )
 
 
-def _certified_by(prepared: Prepared, best: JudgedSolution) -> ProblemData:
-    """The problem that the best plan's certificate is about."""
-    return prepared.problem if best.objective_s is None else prepared.exact
-
-
-def _open_configs(data: ProblemData, result: Result) -> set[ParallelConfig]:
-    """The solution's configuration, and each with a packing whose bound does not rule it out."""
-    if result.solution is None:
-        return {one.config for one in data.candidates}
-    best, bounds = result.solution, result.candidate_bounds
-    open_ones = np.flatnonzero(bounds < best.objective_ticks).tolist()
-    return {data.candidates[index].config for index in (best.candidate, *open_ones)}
+def _bound_without_search_s(prepared: Prepared) -> float:
+    """No plan is faster, by the cheap bounds alone."""
+    bound_s = judge_lower_bound_s(prepared.lower)
+    return bound_s if prepared.pruned is None else min(bound_s, prepared.pruned.bound_s)
 
 
 def _why_nothing(prepared: Prepared) -> str:
@@ -378,7 +386,7 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
             f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
             "is predicted for equal loads."
         )
-    used = enumeration.num_gpus // cluster.gpus_per_node
+    used = ranked[0].candidate.config.world_size // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:
         notes.append(f"{used} of {cluster.num_nodes} hosts are used; the placement chooses which.")
     return tuple(notes)

@@ -56,6 +56,46 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """
+    The closed form of 1F1B: a detail beside the judge's time, which decides.
+
+    Parameters
+    ----------
+    objective_s
+        Of the plan.
+    lower_bound_s
+        No plan with a closed form has a smaller one.
+    gap
+        ``(objective_s - lower_bound_s) / objective_s``.
+    """
+
+    objective_s: float
+    lower_bound_s: float
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """
+    One reason why configurations cannot win.
+
+    Parameters
+    ----------
+    by
+        The reason: a step of the search.
+    configurations
+        How many it rules out.
+    bound_s
+        No plan of these is faster; ``None`` where no plan of these can run.
+    """
+
+    by: str
+    configurations: int
+    bound_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """
     What is proven about the plan.
@@ -63,12 +103,12 @@ class Certificate:
     Parameters
     ----------
     status
-        ``OPTIMAL``: no plan of the searched space has a smaller objective, up to rounding to ticks. ``FEASIBLE``: the
+        ``OPTIMAL``: no plan of the searched space is faster by the judge, up to rounding to ticks. ``FEASIBLE``: the
         gap stays open.
     objective_s
-        Closed form of the plan, or the judge's time where the schedule has none (``scope`` says which).
+        The judge's iteration time of the plan.
     lower_bound_s
-        No plan of the searched space has a smaller objective.
+        No plan of the searched space is faster by the judge.
     gap
         ``(objective_s - lower_bound_s) / objective_s``.
     placement_dependent_s
@@ -76,7 +116,17 @@ class Certificate:
     placement_gap
         ``(objective_s - lower_bound_s) / placement_dependent_s``; zero if nothing depends on the placement.
     judge_lower_bound_s
-        No plan of the searched space can be faster than this by the judge.
+        The same as ``lower_bound_s``, under its older name.
+    scope
+        One sentence: what the bound covers, and what it does not.
+    searched
+        Values of each dimension that were searched.
+    not_searched
+        What the bound says nothing about, each a short text.
+    proof
+        What ruled out how many configurations.
+    closed_form
+        The closed form of the plan and its own bound; ``None`` where the schedule has none, or nobody asked.
     """
 
     status: str
@@ -90,6 +140,10 @@ class Certificate:
     wall_time_s: float
     num_candidates: int
     num_pruned: int
+    searched: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    not_searched: tuple[str, ...] = ()
+    proof: tuple[Proof, ...] = ()
+    closed_form: ClosedForm | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.pruning import Pruned, prune, without_overlap
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
 
@@ -35,6 +36,8 @@ class Prepared:
         Each candidate with the form that the solver minimises.
     lower
         Each candidate with the lower form.
+    pruned
+        Configurations that were left out of both; ``None`` if none was.
     """
 
     instance: Instance
@@ -43,6 +46,7 @@ class Prepared:
     memory: MemoryCheck
     problem: ProblemData
     lower: ProblemData
+    pruned: Pruned | None = None
 
     @cached_property
     def exact(self) -> ProblemData:
@@ -56,7 +60,11 @@ class Prepared:
 
 
 def prepare(
-    instance: Instance, space: SearchSpace, max_oom_risk: float, report: Callable[[str], None] = lambda step: None
+    instance: Instance,
+    space: SearchSpace,
+    max_oom_risk: float,
+    report: Callable[[str], None] = lambda step: None,
+    keep: Callable[[ParallelConfig], bool] = lambda config: True,
 ) -> Prepared:
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
@@ -67,6 +75,8 @@ def prepare(
     ----------
     report
         Told each step.
+    keep
+        Says which configurations are kept even if a cheap bound shows that they cannot win: all by default.
     """
     report("enumerating candidates")
     enumeration = enumerate_with_reasons(instance, space)
@@ -74,10 +84,14 @@ def prepare(
         raise InfeasibleError(enumeration.explain())
     report(f"predicting the memory of {len(enumeration.candidates)} candidates")
     predictor = load_predictor(max_oom_risk, instance)
-    memory = keep_fitting(instance, enumeration.candidates, predictor, max_oom_risk)
+    memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
-    instance, fitting = with_edge_loss(instance, memory), _fitting(memory.fitting)
+    instance, fitting, pruned = with_edge_loss(instance, memory), _fitting(memory.fitting), None
+    if not all(keep(one.config) for one in fitting):
+        report(f"bounding {len(fitting)} configurations")
+        pruned = prune(instance, fitting, memory.capacity_bytes, keep)
+        fitting = list(pruned.kept)
     _check_size(instance, fitting)
     return Prepared(
         instance=instance,
@@ -86,6 +100,22 @@ def prepare(
         memory=memory,
         problem=build_problem_data(instance, fitting, memory.capacity_bytes),
         lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
+        pruned=pruned,
+    )
+
+
+def check_memory(
+    instance: Instance, candidates: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
+) -> MemoryCheck:
+    """Which candidates fit; those that differ only in what overlaps take the same memory and are predicted once."""
+    bases = list(dict.fromkeys(map(without_overlap, candidates)))
+    found = keep_fitting(instance, bases, predictor, max_oom_risk)
+    of_base = {one.config: one for one in (*found.fitting, *found.rejected)}
+    checked = [replace(of_base[without_overlap(config)], config=config) for config in candidates]
+    return replace(
+        found,
+        fitting=tuple(one for one in checked if not one.short_bytes),
+        rejected=tuple(one for one in checked if one.short_bytes),
     )
 
 
@@ -151,7 +181,7 @@ def candidate_overview(
 ) -> tuple[Enumeration, list[CandidateRow]]:
     """Every legal configuration, those that fit first, by what they can reach at best."""
     enumeration = enumerate_with_reasons(instance, space)
-    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     instance = with_edge_loss(instance, memory)
     problem = build_problem_data(instance, _fitting(memory.fitting), memory.capacity_bytes)
     fastest: dict[ParallelConfig, float] = {}

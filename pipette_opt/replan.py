@@ -19,8 +19,8 @@ from pipette_opt.heuristics.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.judge import (
     JudgedSolution,
     judge_solution,
+    make_certificate,
     make_plan,
-    placement_dependent_s,
     stage_memory,
 )
 from pipette_opt.moves import Layout, Move, hosts_that_load, moves
@@ -134,9 +134,16 @@ def _options(
 ) -> list[Option]:
     """The optimum for a world size, and the plans that keep what hosts hold; the time limit counts from the start."""
     before = _layout(old)
+    space = SearchSpace(
+        num_gpus=num_gpus,
+        context_parallel=(old.config.context_parallel_size,),
+        overlap_grad_reduce=old.config.overlap_grad_reduce,
+        overlap_param_gather=old.config.overlap_param_gather,
+        ddp_bucket_size=old.config.ddp_bucket_size,
+    )
     prepared = prepare(
         instance,
-        SearchSpace(num_gpus=num_gpus),
+        space,
         params.max_oom_risk,
         lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
     )
@@ -149,7 +156,7 @@ def _options(
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
     fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop)
     known = best_known(prepared, kept)
-    free = optimize(instance, SearchSpace(num_gpus=num_gpus), search, fresh, inputs, prepared=prepared, known=known)
+    free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
     for one, loads in _front(judged, lambda pair: (len(hosts_that_load(pair[1])), pair[0].estimate.iteration_time_s)):
         if (
@@ -319,20 +326,19 @@ def _plan(
     prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams, inputs: Mapping[str, Any] | None
 ) -> Plan:
     """A plan of a kept placement; what is proven of all plans holds for it too."""
-    objective = judged.objective_s if judged.objective_s is not None else judged.estimate.iteration_time_s
-    same_scope = (free.config.virtual_pipeline_model_parallel_size is None) == (judged.objective_s is not None)
-    bound = free.certificate.lower_bound_s if same_scope else free.certificate.judge_lower_bound_s
-    bound = min(bound, objective)
-    dependent = placement_dependent_s(prepared.instance, prepared.problem, judged)
+    proven = make_certificate(
+        prepared.instance, prepared.problem, judged, free.certificate.lower_bound_s, free.certificate.wall_time_s
+    )
     certificate = replace(
         free.certificate,
-        status="OPTIMAL" if free.certificate.status == "OPTIMAL" and bound >= objective else "FEASIBLE",
-        objective_s=objective,
-        lower_bound_s=bound,
-        gap=(objective - bound) / objective,
-        placement_dependent_s=dependent,
-        placement_gap=(objective - bound) / dependent if dependent > 0 else 0.0,
-        judge_lower_bound_s=min(free.certificate.judge_lower_bound_s, judged.estimate.iteration_time_s),
+        status=proven.status,
+        objective_s=proven.objective_s,
+        lower_bound_s=proven.lower_bound_s,
+        gap=proven.gap,
+        placement_dependent_s=proven.placement_dependent_s,
+        placement_gap=proven.placement_gap,
+        judge_lower_bound_s=proven.judge_lower_bound_s,
+        closed_form=None,
     )
     memory = stage_memory(
         prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk

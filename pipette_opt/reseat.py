@@ -1,8 +1,9 @@
 """
 Placements that only the judge can rank: every one of them, or exchanges of two hosts while that makes a plan faster.
 
-Where expert-parallel groups span hosts, what their all-to-alls take hangs on all links of a group together, which no
-integer form here says. So these candidates are placed by the judge, many placements at a time.
+Where expert-parallel groups span hosts, what their all-to-alls take hangs on all links of a group together, and where
+collectives run beside compute, waits for parameters hang on the schedule: no integer form here says either. So these
+candidates are placed by the judge, many placements at a time.
 """
 
 import threading

@@ -9,7 +9,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
-from pipette_opt.plan import Alternative, Baseline, Certificate, Plan, StageMemory
+from pipette_opt.plan import Alternative, Baseline, Certificate, ClosedForm, Plan, Proof, StageMemory
 from pipette_opt.specs import Instance
 from pipette_opt.types import Launcher
 from pipette_opt.units import GIB
@@ -42,10 +42,11 @@ def plan_of(
 def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Plan:
     """The same for any placement."""
     judged = estimate(given, chosen, placement)
-    objective_s = judged.iteration_time_s
+    objective_s, closed = judged.iteration_time_s, None
     if chosen.num_chunks == 1:
         times = placed_times(given, chosen, placement)
-        objective_s = closed_s(times, chosen.num_microbatches(given.training.global_batch_size), given.p2p)
+        closed_form_s = closed_s(times, chosen.num_microbatches(given.training.global_batch_size), given.p2p)
+        closed = ClosedForm(objective_s=closed_form_s, lower_bound_s=closed_form_s * 0.875, gap=0.125)
     dependent_s = objective_s / 4
     unused = sorted(set(range(given.cluster.num_nodes)) - set(placement.node.tolist()))
     return Plan(
@@ -63,11 +64,18 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             gap=0.03125,
             placement_dependent_s=dependent_s,
             placement_gap=0.125,
-            judge_lower_bound_s=judged.iteration_time_s / 2,
-            scope="closed form of 1F1B, over every candidate without interleaving",
+            judge_lower_bound_s=objective_s * 0.96875,
+            scope="the judge's time of every configuration searched",
             wall_time_s=12.5,
             num_candidates=120,
             num_pruned=100,
+            searched={"tensor_parallel": (1, 2)},
+            not_searched=("ZeRO 2 and 3",),
+            proof=(
+                Proof(by="memory", configurations=20, bound_s=None),
+                Proof(by="best links", configurations=100, bound_s=objective_s * 0.96875),
+            ),
+            closed_form=closed,
         ),
         estimate=judged,
         memory=tuple(

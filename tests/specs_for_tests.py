@@ -47,6 +47,8 @@ LLAMA_8B = ModelSpec(
     add_qkv_bias=False,
     normalization="RMSNorm",
     position_embedding_type="rope",
+    rotary_base=500000,
+    rope_scaling_factor=8.0,
 )
 
 

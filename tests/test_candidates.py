@@ -18,6 +18,7 @@ from pipette_opt.candidates import (
     choose_num_gpus,
     enumerate_candidates,
     enumerate_with_reasons,
+    world_sizes,
 )
 from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.parallel import ParallelConfig, RankGrid
@@ -232,12 +233,13 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
 @given(instances(), spaces())
 def test_even_candidates_are_exactly_the_legal_ones(given: Instance, space: SearchSpace) -> None:
     """With even stages the enumeration is what loops over all numbers find, without duplicates."""
-    space = replace(space, uneven_layers=False, num_gpus=given.cluster.gpus_per_node * given.cluster.num_nodes)
+    num_gpus = given.cluster.gpus_per_node * given.cluster.num_nodes
+    space = replace(space, uneven_layers=False, num_gpus=num_gpus, context_parallel=(1,), overlap_grad_reduce=False)
     found = enumerate_with_reasons(given, space)
-    assert found.num_gpus == space.num_gpus
+    assert found.world_sizes == (num_gpus,)
     assert len(set(found.candidates)) == len(found.candidates)
     keys = [key(candidate) for candidate in found.candidates]
-    assert sorted(keys, key=str) == sorted(everything_legal(given, space, found.num_gpus), key=str)
+    assert sorted(keys, key=str) == sorted(everything_legal(given, space, num_gpus), key=str)
 
 
 @settings(max_examples=100, deadline=None)
@@ -277,34 +279,46 @@ def llama(num_nodes: int, global_batch_size: int = 512, **options: object) -> In
     return instance(cluster(num_nodes), model, global_batch_size, 4096, **options)
 
 
+HALF = {"tensor_parallel": (2,), "pipeline_parallel": (1,), "data_parallel": (2,)}
+"""Half of a host, unless context parallelism takes the rest."""
+
+
 @pytest.mark.parametrize(
-    ("num_nodes", "pins", "num_gpus"),
+    ("num_nodes", "pins", "num_gpus", "more"),
     [
-        (16, {}, 128),
+        (16, {}, 128, set()),
         # 136 = 8 * 17: no factor 17 in heads or batch, and 17 stages of 80 layers are up to 5 deep: 136 * 80 / 85
         # = 128 busy GPUs less the bubble, no more than 16 hosts keep busy without one
-        (17, {}, 128),
-        (17, {"pipeline_parallel": (17,)}, 136),
+        (17, {}, 128, {136}),
+        (17, {"pipeline_parallel": (17,)}, 136, set()),
         # 120 = 8 * 15 by 15 stages of up to 6 layers: 107 busy; 112 by 7 stages of up to 12: 107 and less bubble
-        (15, {}, 112),
-        (17, {"tensor_parallel": (8,), "pipeline_parallel": (4,), "data_parallel": (2,)}, 64),
-        (17, {"num_gpus": 64}, 64),
-        (1, {"tensor_parallel": (2,), "pipeline_parallel": (1,), "data_parallel": (2,)}, 4),
+        (15, {}, 112, {120}),
+        (17, {"tensor_parallel": (8,), "pipeline_parallel": (4,), "data_parallel": (2,)}, 64, set()),
+        (17, {"num_gpus": 64}, 64, set()),
+        (1, {**HALF, "context_parallel": (1,)}, 4, set()),
+        (1, HALF, 8, set()),
     ],
 )
-def test_number_of_gpus(num_nodes: int, pins: dict, num_gpus: int) -> None:
-    """All hosts where they can be kept busy, fewer where a factor does not fit, and what the pins ask for."""
-    space = SearchSpace(**pins)
+def test_number_of_gpus(num_nodes: int, pins: dict, num_gpus: int, more: set[int]) -> None:
+    """Where hosts can be kept busy, what comes near beside it, and what the pins ask for."""
+    space = SearchSpace(**{"recompute": (None,), **pins})
     assert choose_num_gpus(llama(num_nodes), space) == num_gpus
-    assert {candidate.world_size for candidate in enumerate_candidates(llama(num_nodes), space)} == {num_gpus}
+    sizes = world_sizes(llama(num_nodes), space)
+    assert {num_gpus, *more} == set(sizes)
+    assert sizes == tuple(sorted(sizes, reverse=True))
+    assert {candidate.world_size for candidate in enumerate_candidates(llama(num_nodes), space)} == set(sizes)
+
+
+PLAIN = SearchSpace(context_parallel=(1,), overlap_grad_reduce=False)
+"""Without the dimensions that multiply the rest."""
 
 
 def test_size_and_order_of_the_default_search() -> None:
     """A few thousand candidates on 128 to 1024 GPUs, the same list every time, all forms of packing among them."""
     for num_nodes in (16, 64, 128):
-        candidates = enumerate_candidates(llama(num_nodes, 1024), SearchSpace())
+        candidates = enumerate_candidates(llama(num_nodes, 1024), PLAIN)
         assert 500 < len(candidates) < 5000
-        assert candidates == enumerate_candidates(llama(num_nodes, 1024), SearchSpace())
+        assert candidates == enumerate_candidates(llama(num_nodes, 1024), PLAIN)
     assert any(candidate.tensor_model_parallel_size == 16 for candidate in candidates)
     assert {candidate.sequence_parallel for candidate in candidates if candidate.tensor_model_parallel_size > 1} == {
         True
@@ -324,8 +338,9 @@ def test_choices_on_request() -> None:
     given = instance(cluster(1), TINY)
     for candidate in enumerate_candidates(given, SearchSpace()):
         assert candidate.sequence_parallel == (candidate.tensor_model_parallel_size > 1)
-        assert candidate.use_distributed_optimizer == (candidate.data_parallel_size > 1)
-    pinned = SearchSpace(tensor_parallel=(2,), pipeline_parallel=(2,), micro_batch_size=(1,), recompute=(None,))
+        replicas = candidate.data_parallel_size * candidate.context_parallel_size
+        assert candidate.use_distributed_optimizer == (replicas > 1)
+    pinned = replace(PLAIN, tensor_parallel=(2,), pipeline_parallel=(2,), micro_batch_size=(1,), recompute=(None,))
     both = replace(pinned, sequence_parallel=(True, False), use_distributed_optimizer=(False, True))
     choices = {
         (candidate.sequence_parallel, candidate.use_distributed_optimizer)
@@ -339,10 +354,34 @@ def test_choices_on_request() -> None:
     assert all(candidate.use_distributed_optimizer for candidate in context)
 
 
+def test_context_sizes_and_overlap_are_searched() -> None:
+    """By default every context size inside a host and every legal choice of overlap; pins narrow both."""
+    given = instance(cluster(2), TINY)
+    pinned = SearchSpace(
+        num_gpus=16, tensor_parallel=(2,), pipeline_parallel=(2,), micro_batch_size=(1,), recompute=(None,)
+    )
+    found = enumerate_candidates(given, pinned)
+    assert {one.context_parallel_size for one in found} == {1, 2, 4}
+    overlaps = {(one.overlap_grad_reduce, one.overlap_param_gather) for one in found}
+    assert overlaps == {(False, False), (True, False), (True, True)}
+    assert len(set(found)) == len(found)
+    for pins, expected in (
+        ({"overlap_grad_reduce": False}, {(False, False)}),
+        ({"overlap_grad_reduce": True}, {(True, False), (True, True)}),
+        ({"overlap_param_gather": True}, {(True, True)}),
+        ({"overlap_param_gather": False}, {(False, False), (True, False)}),
+        ({"use_distributed_optimizer": (False,)}, {(False, False), (True, False)}),
+    ):
+        narrowed = enumerate_candidates(given, replace(pinned, **pins))
+        assert {(one.overlap_grad_reduce, one.overlap_param_gather) for one in narrowed} == expected
+    alone = enumerate_candidates(given, replace(pinned, num_gpus=4))
+    assert not any(one.overlap_grad_reduce for one in alone if one.data_parallel_size * one.context_parallel_size == 1)
+
+
 def test_sequence_that_the_tensor_ranks_do_not_split() -> None:
     """Sequence parallelism is left off where it would be illegal, and refused where it is asked for."""
     given = instance(cluster(1), TINY, seq_length=1026)
-    space = SearchSpace(tensor_parallel=(2, 4), pipeline_parallel=(1,), micro_batch_size=(1,), recompute=(None,))
+    space = replace(PLAIN, tensor_parallel=(2, 4), pipeline_parallel=(1,), micro_batch_size=(1,), recompute=(None,))
     found = {c.tensor_model_parallel_size: c.sequence_parallel for c in enumerate_candidates(given, space)}
     assert found == {2: True, 4: False}
     forced = enumerate_with_reasons(given, replace(space, sequence_parallel=(True,)))

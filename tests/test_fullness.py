@@ -21,7 +21,13 @@ from pipette_opt.specs import DEFAULT_STACK, Instance, StackSpec, TrainingSpec
 CALIBRATED = replace(DEFAULT_STACK, memory=numbers_of(Framework(spread=0.01)))
 LOSSY = replace(CALIBRATED, flush_s=0.5, refill_s=3.0)
 FREEING = replace(CALIBRATED, flush_s=0.5, refill_s_per_billion=0.5, refill_half_gpus=20.0)
-SPACE = SearchSpace(virtual_pipeline=(1,), tensor_parallel=(2, 8), uneven_layers=False)
+SPACE = SearchSpace(
+    virtual_pipeline=(1,),
+    tensor_parallel=(2, 8),
+    uneven_layers=False,
+    context_parallel=(1,),
+    overlap_grad_reduce=False,
+)
 
 
 def job(stack: StackSpec) -> Instance:
@@ -145,6 +151,7 @@ def test_a_plan_that_fills_less_memory_wins() -> None:
     assert not any("nearly full" in note for note in full.notes)
     pinned = replace(
         SPACE,
+        num_gpus=full.config.world_size,
         tensor_parallel=(full.config.tensor_model_parallel_size,),
         pipeline_parallel=(full.config.pipeline_model_parallel_size,),
         micro_batch_size=(full.config.micro_batch_size,),

@@ -99,10 +99,10 @@ def remembered(plan: Plan, stage: int, **changes: object) -> Plan:
 
 
 def slower(plan: Plan, factor: float) -> Plan:
-    """An estimate that adds up, but is ``factor`` of the judge's."""
+    """An estimate that adds up and a certificate of it, but ``factor`` of the judge's."""
     time = plan.estimate
     return estimated(
-        plan,
+        another_objective(plan, factor),
         iteration_time_s=time.iteration_time_s * factor,
         tokens_per_s=time.tokens_per_s / factor,
         tokens_per_s_per_gpu=time.tokens_per_s_per_gpu / factor,
@@ -118,7 +118,23 @@ def another_objective(plan: Plan, factor: float) -> Plan:
         plan,
         objective_s=proof.objective_s * factor,
         lower_bound_s=proof.lower_bound_s * factor,
+        judge_lower_bound_s=proof.judge_lower_bound_s * factor,
         placement_dependent_s=proof.placement_dependent_s * factor,
+    )
+
+
+def another_closed_form(plan: Plan, **changes: float) -> Plan:
+    """The plan with another closed form."""
+    assert plan.certificate.closed_form is not None
+    return certified(plan, closed_form=replace(plan.certificate.closed_form, **changes))
+
+
+def closed_form_times(plan: Plan, factor: float) -> Plan:
+    """A consistent closed form of ``factor`` of its own."""
+    closed = plan.certificate.closed_form
+    assert closed is not None
+    return another_closed_form(
+        plan, objective_s=closed.objective_s * factor, lower_bound_s=closed.lower_bound_s * factor
     )
 
 
@@ -158,7 +174,13 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("certificate_is_consistent", lambda plan: certified(plan, status="UNKNOWN")),
     (
         "certificate_is_consistent",
-        lambda plan: certified(plan, lower_bound_s=plan.certificate.objective_s * 1.5, gap=-0.5, placement_gap=-2.0),
+        lambda plan: certified(
+            plan,
+            lower_bound_s=plan.certificate.objective_s * 1.5,
+            judge_lower_bound_s=plan.certificate.objective_s * 1.5,
+            gap=-0.5,
+            placement_gap=-2.0,
+        ),
     ),
     (
         "certificate_is_consistent",
@@ -176,8 +198,11 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("estimate_is_reproduced", lambda plan: slower(plan, 1 + 1e-5)),
     ("estimate_is_reproduced", lambda plan: slower(plan, 1 - 1e-5)),
     ("estimate_is_reproduced", lambda plan: estimated(plan, mfu=plan.estimate.mfu / 2)),
-    ("objective_is_reproduced", lambda plan: another_objective(plan, 1 + 2e-3)),
+    ("objective_is_reproduced", lambda plan: another_objective(plan, 1 + 1e-6)),
     ("objective_is_reproduced", lambda plan: another_objective(plan, 1 - 1e-6)),
+    ("objective_is_reproduced", lambda plan: closed_form_times(plan, 1 + 2e-3)),
+    ("objective_is_reproduced", lambda plan: closed_form_times(plan, 1 - 1e-6)),
+    ("objective_is_reproduced", lambda plan: another_closed_form(plan, gap=0.2)),
 ]
 
 
@@ -193,13 +218,14 @@ def test_all_broken_rules_are_named() -> None:
     assert broken(small_instance(), plan) == {"memory_fits", "certificate_is_consistent"}
 
 
-def test_objective_in_ticks_and_of_interleaved_plans() -> None:
-    """Rounding up to ticks is allowed for; an interleaved plan's objective is exactly the judged time."""
+def test_closed_form_in_ticks() -> None:
+    """Rounding up to ticks is allowed for; an interleaved plan has no closed form."""
     given = small_instance()
-    assert broken(given, another_objective(small_plan(), 1 + 1e-4)) == set()
+    assert broken(given, closed_form_times(small_plan(), 1 + 1e-4)) == set()
     plan = plan_of(given, small_config(virtual_pipeline_model_parallel_size=2))
-    assert plan.certificate.objective_s == plan.estimate.iteration_time_s
-    assert broken(given, another_objective(plan, 1 + 1e-4)) == {"objective_is_reproduced"}
+    assert plan.certificate.closed_form is None
+    other = certified(plan, closed_form=small_plan().certificate.closed_form)
+    assert broken(given, other) == {"objective_is_reproduced"}
 
 
 @pytest.mark.parametrize("chunks", [None, 2])

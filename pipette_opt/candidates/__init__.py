@@ -5,6 +5,7 @@ from pipette_opt.candidates.enumeration import (
     choose_num_gpus,
     enumerate_candidates,
     enumerate_with_reasons,
+    world_sizes,
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
 from pipette_opt.candidates.space import SearchSpace
@@ -21,4 +22,5 @@ __all__ = [
     "enumerate_with_reasons",
     "layer_splits",
     "pipeline_split_options",
+    "world_sizes",
 ]

@@ -12,6 +12,12 @@ from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks
 from pipette_opt.specs import Instance
 
+NEARLY_AS_BUSY = 0.9
+"""Of the most GPUs that any number of hosts keeps busy: numbers of hosts that keep fewer busy are not searched."""
+
+MOST_WORLD_SIZES = 6
+"""Numbers of hosts that are searched side by side, those that keep most GPUs busy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enumeration:
@@ -20,8 +26,8 @@ class Enumeration:
 
     Parameters
     ----------
-    num_gpus
-        World size of every candidate.
+    world_sizes
+        GPUs of the candidates, the most first.
     candidates
         Every legal configuration that packs onto the hosts.
     num_combinations
@@ -32,7 +38,7 @@ class Enumeration:
         For each of these rules, the reason why it ruled out the first combination, with the numbers.
     """
 
-    num_gpus: int
+    world_sizes: tuple[int, ...]
     candidates: tuple[ParallelConfig, ...]
     num_combinations: int
     rejected: Mapping[str, int]
@@ -40,7 +46,8 @@ class Enumeration:
 
     def explain(self) -> str:
         """Which rule rules out how many combinations, one line each."""
-        head = f"{len(self.candidates)} of {self.num_combinations} combinations are legal on {self.num_gpus} GPUs"
+        sizes = " or ".join(map(str, self.world_sizes))
+        head = f"{len(self.candidates)} of {self.num_combinations} combinations are legal on {sizes} GPUs"
         lines = [f"{rule} rules out {count}, e.g. {self.examples[rule]}" for rule, count in self.rejected.items()]
         return "\n  ".join([f"{head}{':' if lines else '.'}", *lines])
 
@@ -73,20 +80,21 @@ def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[Paralle
 
 def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeration:
     """Every legal configuration, and how many combinations each rule rules out."""
-    num_gpus = choose_num_gpus(instance, space)
+    sizes = world_sizes(instance, space)
     candidates: list[ParallelConfig] = []
     rejected: Counter[str] = Counter()
     examples: dict[str, str] = {}
     num_combinations = 0
-    for config, broken in _combinations(instance, space, num_gpus):
-        num_combinations += 1
-        rejected.update(broken.keys())
-        for rule, reason in broken.items():
-            examples.setdefault(rule, reason)
-        if config is not None and not broken:
-            candidates.append(config)
+    for num_gpus in sizes:
+        for configs, broken in _combinations(instance, space, num_gpus):
+            num_combinations += max(len(configs), 1)
+            for rule, reason in broken.items():
+                rejected[rule] += max(len(configs), 1)
+                examples.setdefault(rule, reason)
+            if not broken:
+                candidates += configs
     return Enumeration(
-        num_gpus=num_gpus,
+        world_sizes=sizes,
         candidates=tuple(candidates),
         num_combinations=num_combinations,
         rejected=dict(rejected.most_common()),
@@ -94,9 +102,32 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
     )
 
 
+def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
+    """
+    World sizes of the search, the most GPUs first: ``space.num_gpus``, or all hosts and fewer.
+
+    Of fewer hosts those count that keep nearly as many GPUs busy as :func:`choose_num_gpus` finds at best, at most
+    ``MOST_WORLD_SIZES``; the time of fewer busy GPUs cannot come near. What is left out is not proven to be slower, and
+    the certificate says so.
+    """
+    chosen = choose_num_gpus(instance, space)
+    per_host, num_nodes = instance.cluster.gpus_per_node, instance.cluster.num_nodes
+    if space.num_gpus is not None or chosen < per_host:
+        return (chosen,)
+    probe = _smallest(space)
+    busy = {chosen: _busy_gpus(instance, probe, chosen)}
+    for num_gpus in range(per_host * num_nodes, 0, -per_host):
+        if num_gpus < NEARLY_AS_BUSY * busy[chosen]:
+            break
+        busy.setdefault(num_gpus, _busy_gpus(instance, probe, num_gpus))
+    able = [size for size in busy if busy[size] >= NEARLY_AS_BUSY * busy[chosen]]
+    most = sorted(able, key=lambda size: (-busy[size], size))[:MOST_WORLD_SIZES]
+    return tuple(sorted(most, reverse=True))
+
+
 def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     """
-    World size of the search: ``space.num_gpus``, or else the whole hosts that keep most GPUs busy.
+    ``space.num_gpus``, or else the whole hosts that keep most GPUs busy.
 
     More hosts are not worth crooked stages or a deep pipeline. For each number of hosts the best legal candidate
     counts, by the GPUs that its layers and micro-batches keep busy: ``num_gpus * num_layers / (pp * largest stage)
@@ -131,9 +162,10 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
 def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
     """GPUs that the best legal candidate keeps busy, as :func:`choose_num_gpus` counts; 0 if nothing is legal."""
     busiest = 0.0
-    for config, broken in _combinations(instance, space, num_gpus):
-        if config is None or broken:
+    for configs, broken in _combinations(instance, space, num_gpus):
+        if not configs or broken:
             continue
+        config = configs[0]
         pp, m = config.pipeline_model_parallel_size, config.num_microbatches(instance.training.global_batch_size)
         evenness = instance.model.num_layers / (pp * max(config.layers_per_stage))
         busiest = max(busiest, num_gpus * evenness * m / (m + pp - 1))
@@ -168,29 +200,36 @@ def _smallest(space: SearchSpace) -> SearchSpace:
         use_distributed_optimizer=(False,),
         virtual_pipeline=space.virtual_pipeline or (1,),
         expert_parallel=space.expert_parallel or (1,),
+        overlap_grad_reduce=False,
+        overlap_param_gather=False,
+        ddp_bucket_size=None,
         max_micro_batch_size=1,
     )
 
 
 def _combinations(
     instance: Instance, space: SearchSpace, num_gpus: int
-) -> Iterator[tuple[ParallelConfig | None, dict[str, str]]]:
-    """Every combination with the rules that it breaks; no configuration where it cannot even be written down."""
-    for degrees in _degrees(space, num_gpus):
+) -> Iterator[tuple[list[ParallelConfig], dict[str, str]]]:
+    """
+    Every combination with the rules that it breaks, as one configuration for each choice of what overlaps.
+
+    No configuration where it cannot even be written down.
+    """
+    for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
         packings: dict[tuple[int, int | None], dict[str, str]] = {}
         for mbs, chunks, recompute in product(
             _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), space.recompute
         ):
             if degrees.refusal is not None:
-                yield None, {"world size": degrees.refusal}
+                yield [], {"world size": degrees.refusal}
                 continue
             refusal = _chunk_refusal(chunks, degrees.pp)
             if refusal is not None:
-                yield None, {"interleaving": refusal}
+                yield [], {"interleaving": refusal}
                 continue
             splits = _splits(instance, space, degrees.pp, chunks)
             if not splits:
-                yield None, {"layers": _no_split(instance, space, degrees.pp, chunks)}
+                yield [], {"layers": _no_split(instance, space, degrees.pp, chunks)}
             for split, sequence_parallel, distributed_optimizer, (ep, etp) in product(
                 splits,
                 _sequence_parallel(instance, space, degrees),
@@ -210,20 +249,40 @@ def _combinations(
                     sequence_parallel=sequence_parallel,
                     use_distributed_optimizer=distributed_optimizer,
                     recompute_granularity=recompute,
-                    overlap_grad_reduce=space.overlap_grad_reduce,
-                    overlap_param_gather=space.overlap_param_gather and distributed_optimizer,
-                    ddp_bucket_size=space.ddp_bucket_size,
                     overlap_p2p_communication=space.overlap_p2p_communication,
                 )
                 broken = broken_rules(instance.model, instance.training, config)
                 if (ep, etp) not in packings:
                     packings[ep, etp] = _packing(instance, config)
-                yield config, broken | packings[ep, etp]
+                yield _overlaps(space, config), broken | packings[ep, etp]
 
 
-def _degrees(space: SearchSpace, num_gpus: int) -> Iterator[_Degrees]:
+def _overlaps(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
+    """The configuration with each choice of what is sent beside compute."""
+    something = config.data_parallel_size * config.context_parallel_size > 1
+    reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
+    reduces = ((False, True) if something else (False,)) if reduce is None else (reduce,)
+    gathers = ((False, True) if something else (False,)) if gather is None else (gather,)
+    if gather and reduce is None:
+        reduces = (True,)
+    pairs = dict.fromkeys(
+        (one, other and one and config.use_distributed_optimizer) for one in reduces for other in gathers
+    )
+    return [
+        config
+        if not one
+        else replace(
+            config, overlap_grad_reduce=True, overlap_param_gather=other, ddp_bucket_size=space.ddp_bucket_size
+        )
+        for one, other in pairs
+    ]
+
+
+def _degrees(space: SearchSpace, num_gpus: int, per_host: int) -> Iterator[_Degrees]:
     """Splits of the GPUs, in ascending order; pinned degrees that do not fit come with the refusal."""
-    for tp, cp in product(space.tensor_parallel or _divisors(num_gpus), space.context_parallel):
+    tensor_sizes = space.tensor_parallel or _divisors(num_gpus)
+    pairs = [(tp, cp) for tp in tensor_sizes for cp in _context_sizes(space, tp, num_gpus, per_host)]
+    for tp, cp in pairs:
         if num_gpus % (tp * cp):
             reason = f"tp * cp = {tp} * {cp} does not divide {num_gpus} GPUs"
             yield _Degrees(tp=tp, cp=cp, pp=1, dp=1, refusal=reason)
@@ -238,6 +297,14 @@ def _degrees(space: SearchSpace, num_gpus: int) -> Iterator[_Degrees]:
                 allowed = ", ".join(map(str, space.data_parallel))
                 refusal = f"tp * cp * pp = {tp} * {cp} * {pp} leaves dp={dp} of {num_gpus} GPUs, not {allowed}"
             yield _Degrees(tp=tp, cp=cp, pp=pp, dp=max(dp, 1), refusal=refusal)
+
+
+def _context_sizes(space: SearchSpace, tp: int, num_gpus: int, per_host: int) -> tuple[int, ...]:
+    """Context-parallel sizes to try with a tensor size: with it inside a host, and 1 in any case."""
+    if space.context_parallel is not None:
+        return space.context_parallel
+    together = _divisors(per_host // tp) if per_host % tp == 0 else (1,)
+    return tuple(cp for cp in together if num_gpus % (tp * cp) == 0) or (1,)
 
 
 def _pipeline_sizes(space: SearchSpace, left: int) -> tuple[int, ...]:

@@ -36,11 +36,11 @@ class SearchSpace:
     Parameters
     ----------
     num_gpus
-        GPUs to use; ``None`` lets :func:`~pipette_opt.candidates.choose_num_gpus` say.
+        GPUs to use; ``None`` for all hosts and the smaller counts of :func:`~pipette_opt.candidates.world_sizes`.
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
-        Allowed degrees.
+        Allowed degrees; ``None`` for those with which tensor and context group share a host.
     expert_parallel
         Allowed degrees; ``None`` for every divisor of the experts that the ranks of a stage can hold. A model without
         experts has 1.
@@ -61,16 +61,19 @@ class SearchSpace:
         :func:`~pipette_opt.candidates.layer_splits` says.
     layers_per_stage
         Allowed splits, in place of those; each is used with pipelines of its length.
-    overlap_grad_reduce, overlap_param_gather, ddp_bucket_size, overlap_p2p_communication
-        What all candidates send beside compute, as in :class:`~pipette_opt.parallel.ParallelConfig`; parameters only
-        with the distributed optimizer.
+    overlap_grad_reduce, overlap_param_gather
+        Whether all candidates send gradients and parameters beside compute, as in
+        :class:`~pipette_opt.parallel.ParallelConfig`, parameters only with the distributed optimizer; ``None`` for both
+        choices wherever they are legal and there is something to send.
+    ddp_bucket_size, overlap_p2p_communication
+        Of all candidates; the former of those that send gradients beside compute.
     """
 
     num_gpus: int | None = None
     tensor_parallel: tuple[int, ...] | None = None
     pipeline_parallel: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
-    context_parallel: tuple[int, ...] = (1,)
+    context_parallel: tuple[int, ...] | None = None
     expert_parallel: tuple[int, ...] | None = None
     expert_tensor_parallel: tuple[int, ...] | None = None
     virtual_pipeline: tuple[int, ...] | None = None
@@ -82,8 +85,8 @@ class SearchSpace:
     recompute: tuple[RecomputeGranularity | None, ...] = (None, "selective", "full")
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
-    overlap_grad_reduce: bool = False
-    overlap_param_gather: bool = False
+    overlap_grad_reduce: bool | None = None
+    overlap_param_gather: bool | None = None
     ddp_bucket_size: int | None = None
     overlap_p2p_communication: bool = True
 
@@ -104,11 +107,11 @@ class SearchSpace:
         for granularity in self.recompute:
             if granularity not in (None, "selective", "full"):
                 raise InputError("--recompute", f"must be none, selective or full, got {granularity!r}.")
-        if self.overlap_param_gather and not self.overlap_grad_reduce:
+        if self.overlap_param_gather and self.overlap_grad_reduce is False:
             raise InputError("--overlap-param-gather", "needs --overlap-grad-reduce.")
         if self.ddp_bucket_size is not None:
             _check_count("--ddp-bucket-size", self.ddp_bucket_size)
-            if not self.overlap_grad_reduce:
+            if self.overlap_grad_reduce is False:
                 raise InputError("--ddp-bucket-size", "has no effect without --overlap-grad-reduce.")
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")

@@ -8,9 +8,10 @@ now is the judge's time; where the judge is slower than the form said, the form 
 which is quick and finds most of the paths that matter, then the solver, which proves. When the solver's optimum is a
 placement at which form and judge agree, nothing is left between bound and plan.
 
-Where expert-parallel groups span hosts the lower form counts their all-to-alls over the best links. Such candidates are
-judged on every placement if these are few, which settles them, and otherwise by exchanging hosts; the form remains
-their bound.
+Where expert-parallel groups span hosts the lower form counts their all-to-alls over the best links, and where
+collectives run beside compute it leaves waits for parameters out. Such candidates are judged on every placement if
+these are few, which settles them, and otherwise by exchanging hosts; the form, or the judge over the best links,
+remains their bound.
 
 Candidates that cannot be faster than the best plan are never placed: by their plain paths over the best links, or by
 the judge itself over links that are all as fast as the fastest, as no operation starts later when a time gets shorter.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Report
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_experts
+from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge
 from pipette_opt.certify.proving import prove
 from pipette_opt.judge import JudgedSolution
 from pipette_opt.parallel import ParallelConfig
@@ -26,11 +26,17 @@ class Certified:
         The placements that were judged on the way, as candidates of ``prepared.problem``.
     open_configs
         Configurations that no bound without a search rules out.
+    is_closed
+        Whether nothing can be faster than the fastest plan known by more than the gap limit.
+    ledger
+        Where the certificate stands, to go on from.
     """
 
     bound_s: float
     judged: tuple[JudgedSolution, ...]
     open_configs: frozenset[ParallelConfig]
+    is_closed: bool
+    ledger: Ledger
 
 
 def certify(
@@ -39,6 +45,7 @@ def certify(
     params: CertifyParams,
     report: Report = lambda step, fastest_s, bound_s: None,
     stop: threading.Event | None = None,
+    earlier: Certified | None = None,
 ) -> Certified:
     """
     Bound the judge's time over all candidates, and look for faster plans on the way.
@@ -47,13 +54,37 @@ def certify(
     ----------
     known
         Plans judged before; the bound is never above the fastest of these and of what is found.
+    earlier
+        An earlier certificate of the same candidates, to go on from.
     """
+    if earlier is not None:
+        return _go_on(earlier, known, params)
     ledger = Ledger(prepared, known, params, report, stop or threading.Event())
     report("bounding the judge", None, None)
     order = open_candidates(ledger)
     open_configs = frozenset(one.candidate.config for one in ledger.could_win())
     anneal_open(ledger)
     runners_up = place_runners_up(ledger, order)
-    reseat_experts(ledger)
+    reseat_by_judge(ledger)
     prove(ledger)
-    return Certified(bound_s=ledger.bound_s, judged=(*ledger.judged, *runners_up), open_configs=open_configs)
+    return _certified(ledger, runners_up, open_configs)
+
+
+def _go_on(earlier: Certified, known: Sequence[JudgedSolution], params: CertifyParams) -> Certified:
+    """Prove on, from plans that were found since."""
+    ledger = earlier.ledger
+    ledger.go_on(known, params)
+    prove(ledger)
+    return _certified(ledger, [], earlier.open_configs)
+
+
+def _certified(
+    ledger: Ledger, runners_up: Sequence[JudgedSolution], open_configs: frozenset[ParallelConfig]
+) -> Certified:
+    return Certified(
+        bound_s=ledger.bound_s,
+        judged=(*ledger.judged, *runners_up),
+        open_configs=open_configs,
+        is_closed=ledger.is_closed,
+        ledger=ledger,
+    )

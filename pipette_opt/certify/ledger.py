@@ -117,7 +117,7 @@ class Ledger:
         self.fastest_s, self.is_interleaved = float("inf"), False
         for one in known:
             self.take(one)
-        self.closed_s = float("inf")
+        self.closed_s = float("inf") if prepared.pruned is None else prepared.pruned.bound_s
         self.open: list[OpenCandidate] = []
         self._report = report
 
@@ -134,8 +134,11 @@ class Ledger:
     @property
     def is_over(self) -> bool:
         """Whether to stop."""
-        if self.stop.is_set() or self.seconds_left <= 0:
-            return True
+        return self.stop.is_set() or self.seconds_left <= 0 or self.is_closed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be faster than the fastest plan by more than the gap limit."""
         if not np.isfinite(self.fastest_s):
             return False
         return self.fastest_s - self.bound_s <= max(self.params.gap_limit, CLOSE_ENOUGH) * self.fastest_s
@@ -144,6 +147,16 @@ class Ledger:
         """The bound if the open candidates have this one."""
         lowest = min(self.closed_s, ticks * self.data.tick_s) * (1 - FLOAT_MARGIN)
         return max(0.0, min(lowest, self.fastest_s))
+
+    def go_on(self, known: Sequence[JudgedSolution], params: CertifyParams) -> None:
+        """Begin again from where it stands, with more time and with plans that were found since."""
+        self.params, self.ends = params, time.perf_counter() + params.time_limit_s
+        opened = {(one.candidate.config, one.candidate.block): one for one in self.open}
+        for plan in known:
+            self.take(plan)
+            one = opened.get((plan.candidate.config, plan.candidate.block))
+            if one is not None:
+                self.look(one, plan.nodes)
 
     def close(self, bound_s: float) -> None:
         """Candidates are ruled out: none of their plans is faster than this."""

@@ -61,7 +61,8 @@ def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: i
         deciding = _deciding_stages(candidate, times.backward_s[0].min(axis=1) / ledger.data.tick_s)
         counts = critical_counts(times, candidate.num_microbatches, ledger.data.p2p)
         candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, [counts.ending_at(deciding)])
-        bound_ticks = max(bound_ticks, candidate_bound(ledger.data, candidate))
+        ideal_ticks = int(ideal_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s)
+        bound_ticks = max(bound_ticks, ideal_ticks, candidate_bound(ledger.data, candidate))
     return OpenCandidate(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
 
 

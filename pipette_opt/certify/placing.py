@@ -1,4 +1,4 @@
-"""Placing candidates for the judge without a solver: annealing, runners-up, and experts that span hosts."""
+"""Placing candidates for the judge without a solver: annealing, runners-up, and those that no form times exactly."""
 
 import time
 
@@ -8,9 +8,10 @@ from pipette_opt.build import experts_stay_inside
 from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
 from pipette_opt.certify.opening import slow_links_down
 from pipette_opt.judge import JudgedSolution
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
 from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.solver.chains.search import searches_chain
+from pipette_opt.specs import Instance
 
 MOST_MOVES, MOST_MOVES_OF_CHAINS = 640_000, 80_000
 """
@@ -22,7 +23,7 @@ ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
 """Parts of the time left that annealing may take, and that the next best configurations get after that."""
 
 RESEATING_SHARE = 0.5
-"""Part of the time left after that for candidates whose experts span hosts."""
+"""Part of the time left after that for candidates whose lower form never reaches the judge's time."""
 
 RUNNER_UP_VISITS = 3
 """How often a configuration that cannot win is annealed, to be shown as an alternative."""
@@ -70,17 +71,28 @@ def place_runners_up(ledger: Ledger, order: list[int]) -> list[JudgedSolution]:
     return found
 
 
-def reseat_experts(ledger: Ledger) -> None:
-    """Place candidates whose experts span hosts by the judge alone."""
+def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
+    """
+    Whether paths through the schedule reach the judge's time at some placement.
+
+    They do not where experts send to other hosts (best links are counted), or collectives run beside compute (waits for
+    parameters and the slowdown are not counted).
+    """
+    config = candidate.config
+    return experts_stay_inside(instance, config, candidate.block) and not config.overlap_grad_reduce
+
+
+def reseat_by_judge(ledger: Ledger) -> None:
+    """Place candidates by the judge alone whose lower form is not exact."""
     ends = time.perf_counter() + RESEATING_SHARE * max(ledger.seconds_left, 0.0)
     instance = ledger.prepared.instance
     for one in ledger.could_win():
         candidate = one.candidate
-        if experts_stay_inside(instance, candidate.config, candidate.block):
+        if form_is_exact(instance, candidate):
             continue
         if time.perf_counter() >= ends or ledger.is_over:
             return
-        ledger.report("placing experts that span hosts")
+        ledger.report("placing by the judge")
         if num_orders(ledger.data, candidate) <= MOST_ORDERS:
             settled = best_of_all(instance, ledger.data, candidate, ends, ledger.stop)
             if settled is None:

@@ -77,6 +77,8 @@ def solve(
         data_parallel=data_parallel,
         virtual_pipeline="1",
         micro_batch_size=micro_batch_size,
+        context_parallel="1",
+        overlap_grad_reduce=False,
     )
     params = opt.checked(
         OptimizeParams,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 STOPPED_EARLY = 4
-"""Exit code of a run that was asked to finish."""
+"""Exit code of a run that ended before its gap was closed: it was asked to finish, or its time was over."""
 
 
 @contextmanager

@@ -50,7 +50,9 @@ Calibration = Annotated[
     str | None,
     typer.Option(help="Stack: a file of `calibrate`, or a shipped name; megatron-core otherwise.", rich_help_panel=JOB),
 ]
-NumGpus = Annotated[int | None, typer.Option(help="How many GPUs to use; all by default.", rich_help_panel=SEARCH)]
+NumGpus = Annotated[
+    int | None, typer.Option(help="How many GPUs to use; all, or fewer hosts if faster.", rich_help_panel=SEARCH)
+]
 ExcludeHosts = Annotated[
     str | None, typer.Option(help="Hosts not to use, e.g. gpu03,gpu[07-09].", rich_help_panel=SEARCH)
 ]
@@ -75,8 +77,13 @@ VirtualPipeline = Annotated[
 MicroBatchSize = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
 Recompute = Annotated[str | None, typer.Option(help="Allowed: none,selective,full.", rich_help_panel=SEARCH)]
 ContextParallel = Annotated[
-    str,
-    typer.Option("--context-parallel", "--context-parallel-size", help="Allowed sizes.", rich_help_panel=SEARCH),
+    str | None,
+    typer.Option(
+        "--context-parallel",
+        "--context-parallel-size",
+        help="Allowed sizes; all inside a host by default.",
+        rich_help_panel=SEARCH,
+    ),
 ]
 ExpertParallel = Annotated[
     str | None,
@@ -109,10 +116,12 @@ MoeTokenDispatcher = Annotated[
     ),
 ]
 OverlapGradReduce = Annotated[
-    bool, typer.Option(help="Gradients are reduced beside the last backward.", rich_help_panel=SEARCH)
+    bool | None,
+    typer.Option(help="Gradients are reduced beside the last backward; both by default.", rich_help_panel=SEARCH),
 ]
 OverlapParamGather = Annotated[
-    bool, typer.Option(help="Parameters are gathered beside the next forward.", rich_help_panel=SEARCH)
+    bool | None,
+    typer.Option(help="Parameters are gathered beside the next forward; both by default.", rich_help_panel=SEARCH),
 ]
 DdpBucketSize = Annotated[
     int | None, typer.Option(help="Parameters of a bucket; Megatron-Core's own by default.", rich_help_panel=SEARCH)
@@ -284,11 +293,11 @@ def search_space(
     virtual_pipeline: str | None = None,
     micro_batch_size: str | None = None,
     recompute: str | None = None,
-    context_parallel: str = "1",
+    context_parallel: str | None = None,
     expert_parallel: str | None = None,
     expert_tensor_parallel: str | None = None,
-    overlap_grad_reduce: bool = False,
-    overlap_param_gather: bool = False,
+    overlap_grad_reduce: bool | None = None,
+    overlap_param_gather: bool | None = None,
     ddp_bucket_size: int | None = None,
     overlap_p2p_communication: bool = True,
 ) -> "SearchSpace":
@@ -303,7 +312,7 @@ def search_space(
         data_parallel=sizes("--data-parallel", data_parallel),
         virtual_pipeline=sizes("--virtual-pipeline", virtual_pipeline),
         micro_batch_size=sizes("--micro-batch-size", micro_batch_size),
-        context_parallel=sizes("--context-parallel", context_parallel) or (1,),
+        context_parallel=sizes("--context-parallel", context_parallel),
         expert_parallel=sizes("--expert-parallel", expert_parallel),
         expert_tensor_parallel=sizes("--expert-tensor-parallel", expert_tensor_parallel),
         overlap_grad_reduce=overlap_grad_reduce,

@@ -32,13 +32,13 @@ def solve(
     virtual_pipeline: opt.VirtualPipeline = None,
     micro_batch_size: opt.MicroBatchSize = None,
     recompute: opt.Recompute = None,
-    context_parallel: opt.ContextParallel = "1",
+    context_parallel: opt.ContextParallel = None,
     expert_parallel: opt.ExpertParallel = None,
     expert_tensor_parallel: opt.ExpertTensorParallel = None,
     expert_imbalance: opt.ExpertImbalance = 1.0,
     moe_token_dispatcher: opt.MoeTokenDispatcher = "alltoall",
-    overlap_grad_reduce: opt.OverlapGradReduce = False,
-    overlap_param_gather: opt.OverlapParamGather = False,
+    overlap_grad_reduce: opt.OverlapGradReduce = None,
+    overlap_param_gather: opt.OverlapParamGather = None,
     ddp_bucket_size: opt.DdpBucketSize = None,
     overlap_p2p_communication: opt.OverlapP2P = True,
     max_oom_risk: opt.MaxOomRisk = 0.01,
@@ -70,8 +70,8 @@ def solve(
 
     Example: [bold]pipette-opt solve --example lab-16x8 -o plan.json[/]
 
-    Ctrl-C stops the search; the best plan so far is written. Exit code 0: done, 2: wrong input, 3: no feasible
-    plan, 4: stopped early.
+    Ctrl-C stops the search; the best plan so far is written. Exit code 0: proven to --gap-limit, 2: wrong input,
+    3: no feasible plan, 4: stopped by Ctrl-C or --time-limit before that; the best plan so far is written.
     """
     from pipette_opt.backends import BackendName, backend_of
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
@@ -152,6 +152,8 @@ def solve(
         if current is not None:
             show(*current.tables(plan))
         say(f"plan written to {out}")
-    if watcher.stop.is_set():
-        say("stopped early: this is the best plan so far, its certificate holds")
+    proof = plan.certificate
+    if proof.status != "OPTIMAL" and proof.gap > gap_limit:
+        cause = "stopped early" if watcher.stop.is_set() else "time limit reached"
+        say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, --gap-limit is {gap_limit:.2%}")
         raise typer.Exit(STOPPED_EARLY)

@@ -326,7 +326,7 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, h
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
     kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
-    kernels += 8 if model.position_embedding_type == "rope" else 0
+    kernels += 8 if model.has_rotary_positions else 0
     kernels += 2 if model.gated_linear_unit else 0
     kernels += 0 if training.fused_norm else 12
     kernels += expert_kernels(model, config) if has_experts else 0

@@ -4,18 +4,24 @@ Arguments of an unmodified Megatron-LM ``pretrain_gpt.py`` that make it run a pl
 Names and defaults are those of ``megatron/training/arguments.py`` beside megatron-core 0.16.
 """
 
+from dataclasses import fields
+
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
 from pipette_opt.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.plan import Plan
-from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs import ModelSpec, TrainingSpec, YarnScaling
+from pipette_opt.specs.layer_patterns import layer_list
 
 Option = tuple[str, ...]
 """An option and its values."""
 
 TRIAL_ITERATIONS = 20
+
+MEGATRON_ROPE_SCALING_FACTOR = 8.0
+"""Default of ``GPTModel`` for Llama 3's scaling of frequencies."""
 
 SAID_OF_TRAINING = (
     "precision",
@@ -25,23 +31,12 @@ SAID_OF_TRAINING = (
     "fused_softmax",
     "moe_token_dispatcher_type",
 )
-SAID_OF_MODEL = (
-    "gated_linear_unit",
-    "untie_embeddings_and_output_weights",
-    "add_bias_linear",
-    "add_qkv_bias",
-    "qk_layernorm",
-    "normalization",
-    "position_embedding_type",
-    "hidden_dropout",
-    "attention_dropout",
-    "make_vocab_size_divisible_by",
-    "num_experts",
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "num_dense_layers",
-)
+NOT_SAID_OF_MODEL = ("parallel_residual",)
+"""What Megatron-Core has no layer for."""
+
+SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)
+"""All else of a model is an argument."""
+
 SAID_OF_CONFIG = (
     "context_parallel_size",
     "expert_model_parallel_size",
@@ -74,6 +69,7 @@ def argument_arrays(plan: Plan) -> str:
     """Bash lines that define ``MEGATRON_ARGS`` and ``TRIAL_ARGS``, an option per line."""
     lines = [
         comment(f"{plan.config.label()}, global batch {plan.global_batch_size}, {plan.p2p} sends."),
+        *[comment(note) for note in builder_notes(recorded_model(plan))],
         *array_lines("MEGATRON_ARGS", [list(option) for option in megatron_options(plan)]),
         comment("Data, tokenizer and schedule of a trial run; a real job brings its own instead."),
         *array_lines("TRIAL_ARGS", [list(option) for option in trial_options(plan)]),
@@ -94,9 +90,33 @@ def megatron_options(plan: Plan) -> list[Option]:
     return [
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
-        *_model_options(model, training),
+        *model_options(model, training),
         *_precision_options(training),
     ]
+
+
+def builder_notes(model: ModelSpec) -> list[str]:
+    """
+    Arguments of the model that some releases of Megatron-LM's ``pretrain_gpt.py`` read and do not hand on.
+
+    Up to core 0.18 ``gpt_builders.py`` leaves out the factor of Llama 3's scaling and the one of interpolation,
+    ``gpt_config_from_args`` of 0.19 (``megatron/training/argument_utils.py``) the first; ``GPTModel`` then has 8, or
+    none. Positions ``yarn`` are an argument since 0.19.
+    """
+    notes = []
+    if model.rope_scaling_factor not in (None, MEGATRON_ROPE_SCALING_FACTOR):
+        notes.append(
+            f"Megatron-LM up to 0.19 reads --rope-scaling-factor {model.rope_scaling_factor} and takes "
+            f"{MEGATRON_ROPE_SCALING_FACTOR}: hand it to GPTModel (rope_scaling_factor) where your script builds it."
+        )
+    if model.rotary_seq_len_interpolation_factor is not None:
+        notes.append(
+            "Megatron-LM up to 0.18 reads --rotary-seq-len-interpolation-factor and does nothing with it: hand it to "
+            "GPTModel (seq_len_interpolation_factor) where your script builds it."
+        )
+    if model.yarn is not None:
+        notes.append("--position-embedding-type yarn needs Megatron-LM 0.19.")
+    return notes
 
 
 def trial_options(plan: Plan) -> list[Option]:
@@ -218,13 +238,22 @@ def _batch_options(plan: Plan, training: TrainingSpec) -> list[Option]:
     ]
 
 
-def _model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """The architecture; with rotary positions their number shapes nothing, but must cover the sequence."""
+def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
+    """The architecture, and everything else that makes it the same model."""
+    return [
+        *_shape_options(model),
+        *_norm_options(model),
+        *_activation_options(model),
+        *_position_options(model, training),
+        *_window_options(model),
+        *_expert_options(model, training),
+    ]
+
+
+def _shape_options(model: ModelSpec) -> list[Option]:
+    """Sizes, biases, ties. A tokenizer that tells its size comes before ``--vocab-size``."""
     if model.add_bias_linear and not model.add_qkv_bias:
         raise InputError("model", "Megatron-LM has no biases in all linear layers but the query-key-value projection.")
-    positions = model.max_position_embeddings
-    if model.position_embedding_type == "rope":
-        positions = max(positions, training.seq_length)
     options: list[Option] = [
         ("--num-layers", str(model.num_layers)),
         ("--hidden-size", str(model.hidden_size)),
@@ -235,21 +264,94 @@ def _model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     if model.num_query_groups < model.num_attention_heads:
         options += [("--group-query-attention",), ("--num-query-groups", str(model.num_query_groups))]
     options += [
-        ("--max-position-embeddings", str(positions)),
-        ("--position-embedding-type", model.position_embedding_type),
-        ("--normalization", model.normalization),
+        ("--vocab-size", str(model.vocab_size)),
+        ("--make-vocab-size-divisible-by", str(model.make_vocab_size_divisible_by)),
         ("--hidden-dropout", str(model.hidden_dropout)),
         ("--attention-dropout", str(model.attention_dropout)),
-        ("--make-vocab-size-divisible-by", str(model.make_vocab_size_divisible_by)),
+        ("--init-method-std", str(model.init_method_std)),
     ]
     flags = (
-        ("--swiglu", model.gated_linear_unit),
         ("--untie-embeddings-and-output-weights", model.untie_embeddings_and_output_weights),
         ("--disable-bias-linear", not model.add_bias_linear),
         ("--add-qkv-bias", model.add_qkv_bias and not model.add_bias_linear),
-        ("--qk-layernorm", model.qk_layernorm),
     )
-    return [*options, *[(flag,) for flag, wanted in flags if wanted], *_expert_options(model, training)]
+    return [*options, *[(flag,) for flag, wanted in flags if wanted]]
+
+
+def _norm_options(model: ModelSpec) -> list[Option]:
+    options: list[Option] = [("--normalization", model.normalization), ("--norm-epsilon", str(model.norm_epsilon))]
+    if model.layernorm_zero_centered_gamma:
+        options.append(("--apply-layernorm-1p",))
+    if model.qk_layernorm:
+        options.append(("--qk-layernorm",))
+    return options
+
+
+def _activation_options(model: ModelSpec) -> list[Option]:
+    options: list[Option] = []
+    if model.activation_func is not None:
+        options.append(("--squared-relu",) if model.activation_func == "squared_relu" else ("--quick-geglu",))
+    elif model.gated_linear_unit:
+        options.append(("--swiglu",))
+    if model.glu_linear_offset:
+        options.append(("--glu-linear-offset", str(model.glu_linear_offset)))
+    if model.activation_func_clamp_value is not None:
+        options.append(("--activation-func-clamp-value", str(model.activation_func_clamp_value)))
+    return options
+
+
+def _position_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
+    """Only learned positions have as many as are said; the others need not fewer than a sequence has tokens."""
+    positions = model.max_position_embeddings
+    if model.position_embedding_type != "learned_absolute":
+        positions = max(positions, training.seq_length)
+    options: list[Option] = [
+        ("--max-position-embeddings", str(positions)),
+        ("--position-embedding-type", model.position_embedding_type),
+    ]
+    if not model.has_rotary_positions:
+        return options
+    options.append(("--rotary-base", str(model.rotary_base)))
+    if model.rotary_percent != 1.0:
+        options.append(("--rotary-percent", str(model.rotary_percent)))
+    if model.rotary_interleaved:
+        options.append(("--rotary-interleaved",))
+    if model.rotary_seq_len_interpolation_factor is not None:
+        options.append(("--rotary-seq-len-interpolation-factor", str(model.rotary_seq_len_interpolation_factor)))
+    if model.rope_scaling_factor is not None:
+        options += [("--use-rope-scaling",), ("--rope-scaling-factor", str(model.rope_scaling_factor))]
+    if model.no_rope_freq is not None:
+        options.append(("--no-rope-freq", layer_list(model.no_rope_freq)))
+    return [*options, *_yarn_options(model.yarn)]
+
+
+def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
+    """Options that Megatron-LM has since megatron-core 0.19; older ones refuse ``yarn`` positions."""
+    if yarn is None:
+        return []
+    rounded = "" if yarn.correction_range_round_to_int else "no-"
+    return [
+        ("--rotary-scaling-factor", str(yarn.rotary_scaling_factor)),
+        ("--yarn-original-max-position-embeddings", str(yarn.original_max_position_embeddings)),
+        ("--yarn-beta-fast", str(yarn.beta_fast)),
+        ("--yarn-beta-slow", str(yarn.beta_slow)),
+        ("--mscale", str(yarn.mscale)),
+        ("--mscale-all-dim", str(yarn.mscale_all_dim)),
+        (f"--{rounded}yarn-correction-range-round-to-int",),
+    ]
+
+
+def _window_options(model: ModelSpec) -> list[Option]:
+    """Windows of attention, and its softmax."""
+    options: list[Option] = []
+    if model.window_size is not None:
+        sides = ",".join(map(str, model.window_size))
+        options.append((f"--window-size={sides}",) if sides.startswith("-") else ("--window-size", sides))
+    if model.window_attn_skip_freq is not None:
+        options.append(("--window-attn-skip-freq", layer_list(model.window_attn_skip_freq)))
+    if model.softmax_type != "vanilla":
+        options.append(("--softmax-type", model.softmax_type))
+    return options
 
 
 def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
@@ -259,12 +361,15 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     options: list[Option] = [
         ("--num-experts", str(model.num_experts)),
         ("--moe-router-topk", str(model.moe_router_topk)),
-        ("--moe-ffn-hidden-size", str(model.expert_ffn_size)),
         ("--moe-token-dispatcher-type", training.moe_token_dispatcher_type),
         ("--moe-grouped-gemm",),
     ]
+    if model.moe_ffn_hidden_size is not None:
+        options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:
         options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
+    if model.moe_router_pre_softmax:
+        options.append(("--moe-router-pre-softmax",))
     if model.num_dense_layers:
         options.append(("--moe-layer-freq", f"[0]*{model.num_dense_layers}+[1]*{model.num_moe_layers}"))
     return options

@@ -11,13 +11,14 @@ Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 import yaml
 
 from pipette_opt.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.megatron import SAID_OF_MODEL, TRIAL_ITERATIONS, Option, layout_options
+from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel import ParallelConfig
@@ -30,6 +31,12 @@ SAID_OF_TRAINING = (
     "attention_kernel",
     "moe_token_dispatcher_type",
 )
+NOT_SAID_OF_MODEL = ("activation_func", "parallel_residual")
+"""A function, which Hydra's overrides cannot name, and what megatron-core has no layer for."""
+
+SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)
+"""All else is overridden; vocabulary and number of positions come with the recipe's tokenizer and sequences."""
+
 SAID_OF_CONFIG = (
     "context_parallel_size",
     "expert_model_parallel_size",
@@ -91,6 +98,8 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "num_attention_heads": model.num_attention_heads,
             "num_query_groups": model.num_query_groups,
             "kv_channels": model.kv_channels,
+            **_norms_and_biases(model),
+            **_attention(model),
             **_experts(model, training),
             "seq_length": training.seq_length,
             "tensor_model_parallel_size": config.tensor_model_parallel_size,
@@ -165,6 +174,8 @@ def _hydra_value(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return repr(value)
     if isinstance(value, list):
         return f"[{','.join(map(_hydra_value, value))}]"
     text = str(value)
@@ -175,12 +186,57 @@ def _trial_options() -> list[Option]:
     return [(f"train.train_iters={TRIAL_ITERATIONS}",), ("logger.log_interval=1",)]
 
 
+def _norms_and_biases(model: ModelSpec) -> dict[str, Any]:
+    """What makes it the same model beside its sizes; the recipe has the activation."""
+    return {
+        "gated_linear_unit": model.gated_linear_unit,
+        "glu_linear_offset": model.glu_linear_offset,
+        "activation_func_clamp_value": model.activation_func_clamp_value,
+        "share_embeddings_and_output_weights": not model.untie_embeddings_and_output_weights,
+        "make_vocab_size_divisible_by": model.make_vocab_size_divisible_by,
+        "add_bias_linear": model.add_bias_linear,
+        "add_qkv_bias": model.add_qkv_bias and not model.add_bias_linear,
+        "normalization": model.normalization,
+        "layernorm_epsilon": model.norm_epsilon,
+        "layernorm_zero_centered_gamma": model.layernorm_zero_centered_gamma,
+        "qk_layernorm": model.qk_layernorm,
+        "hidden_dropout": model.hidden_dropout,
+        "attention_dropout": model.attention_dropout,
+        "init_method_std": model.init_method_std,
+    }
+
+
+def _attention(model: ModelSpec) -> dict[str, Any]:
+    """Positions, windows and softmax; ``yarn_...`` are fields of recipes with such positions only."""
+    yarn = {} if model.yarn is None else asdict(model.yarn)
+    renamed = {f"yarn_{name}": value for name, value in yarn.items()}
+    return {
+        "position_embedding_type": model.position_embedding_type,
+        "rotary_base": model.rotary_base,
+        "rotary_percent": model.rotary_percent,
+        "rotary_interleaved": model.rotary_interleaved,
+        "seq_len_interpolation_factor": model.rotary_seq_len_interpolation_factor,
+        "rope_scaling": model.rope_scaling_factor is not None,
+        "rope_scaling_factor": 1.0 if model.rope_scaling_factor is None else model.rope_scaling_factor,
+        "no_rope_freq": _list(model.no_rope_freq),
+        "window_size": _list(model.window_size),
+        "window_attn_skip_freq": _list(model.window_attn_skip_freq),
+        "softmax_type": model.softmax_type,
+        **renamed,
+    }
+
+
+def _list(value: int | tuple[int, ...] | None) -> int | list[int] | None:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     if model.num_experts is None:
         return {"num_moe_experts": None}
     return {
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
+        "moe_router_pre_softmax": model.moe_router_pre_softmax,
         "moe_ffn_hidden_size": model.expert_ffn_size,
         "moe_token_dispatcher_type": training.moe_token_dispatcher_type,
         "moe_grouped_gemm": True,

@@ -8,6 +8,7 @@ From 0.3 on torchtitan takes Python configurations instead of TOML. Facts below 
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -61,6 +62,10 @@ LLAMA_3_FLAVORS: Mapping[Shape, str] = MappingProxyType(
     }
 )
 """Flavors of torchtitan's ``llama3`` (``models/llama3/__init__.py``); the MLP's width follows from its multipliers."""
+
+
+FREE = ("name", "max_position_embeddings", "make_vocab_size_divisible_by")
+"""Fields of a model that a flavor does not fix: torchtitan pads no vocabulary and rotates any number of positions."""
 
 
 def export_torchtitan(plan: Plan) -> dict[str, str]:
@@ -162,7 +167,40 @@ def _flavor(model: ModelSpec) -> str:
             "model",
             f"{model.name} is no flavor of torchtitan's llama3 ({', '.join(LLAMA_3_FLAVORS.values())}): {shape}.",
         )
+    _refuse_another(model, LLAMA_3_FLAVORS[shape])
     return LLAMA_3_FLAVORS[shape]
+
+
+def _refuse_another(model: ModelSpec, flavor: str) -> None:
+    """
+    Raise ``InputError`` for a model of a flavor's shape that is another one.
+
+    All flavors have Llama 3.1's positions (``models/llama3/model/args.py``): base 500,000, frequencies scaled by 8.
+    """
+    wanted = ModelSpec(
+        name=flavor,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.num_query_groups,
+        kv_channels=model.hidden_size // model.num_attention_heads,
+        vocab_size=model.vocab_size,
+        max_position_embeddings=model.max_position_embeddings,
+        gated_linear_unit=True,
+        untie_embeddings_and_output_weights=True,
+        add_bias_linear=False,
+        add_qkv_bias=False,
+        normalization="RMSNorm",
+        position_embedding_type="rope",
+        norm_epsilon=1e-5,
+        rotary_base=500000,
+        rope_scaling_factor=8.0,
+    )
+    for field in fields(ModelSpec):
+        found, has = getattr(model, field.name), getattr(wanted, field.name)
+        if field.name not in FREE and found != has:
+            raise InputError(field.name, f"is {found!r}; torchtitan's llama3 {flavor} has {has!r}.")
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:

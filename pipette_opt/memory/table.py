@@ -283,7 +283,7 @@ def stage_table(
         "statistics": 2 if model.normalization == "LayerNorm" else 1,
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
-        "rope": model.position_embedding_type == "rope",
+        "rope": model.has_rotary_positions,
         "qk_norm": model.qk_layernorm,
         "tensor": tp,
         "context": cp,

@@ -133,5 +133,7 @@ def joint_problem(cluster: ClusterSpec, p2p: P2PMode) -> ProblemData:
     """All candidates of a job with 128 GPUs that fit and have a closed form."""
     training = TrainingSpec(global_batch_size=JOINT.global_batch_size, seq_length=JOINT.seq_length)
     instance = Instance(model=read_model(JOINT.model), cluster=cluster, training=training, p2p=p2p)
-    space = SearchSpace(num_gpus=8 * JOINT_HOSTS, virtual_pipeline=(1,))
+    space = SearchSpace(
+        num_gpus=8 * JOINT_HOSTS, virtual_pipeline=(1,), context_parallel=(1,), overlap_grad_reduce=False
+    )
     return prepare(instance, space, MAX_OOM_RISK).exact

@@ -4,17 +4,25 @@ from collections.abc import Callable
 from typing import Any
 
 from pipette_opt.errors import InputError, shown
-from pipette_opt.read.fields import Fields
+from pipette_opt.read.hugging_face_keys import Keys
+from pipette_opt.read.hugging_face_positions import layer_frequency_of, rotary_fields, window_fields, windowed_layers
 from pipette_opt.specs import ModelSpec
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+_SILU = ("silu", "swish")
+"""Transformers' names of the activation of SwiGLU."""
+
+_GELU = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
+"""Names of GELU. Megatron's fused kernel has the tanh form for all of them, ``--no-bias-gelu-fusion`` the exact one."""
 
 
 def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     """
     Turn a ``config.json`` into a model; ``model_type`` decides how it is read.
 
-    Defaults of absent optional fields are those of the ``transformers`` configuration classes.
+    Defaults of absent optional fields are those of the ``transformers`` configuration classes. Every key is used,
+    known to change nothing, or refused (:mod:`pipette_opt.read.hugging_face_keys`).
     """
     if not isinstance(config, dict):
         raise InputError(where, f"must be an object, as Hugging Face writes it, got {shown(config)}.")
@@ -30,149 +38,312 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     reader = _READERS.get(model_type)
     if reader is None:
         raise InputError(where, f"model_type {model_type!r} is not supported; supported: {', '.join(_READERS)}.")
+    keys = Keys(where, config)
     try:
-        return ModelSpec(name=name, **reader(Fields(where, config, config.keys())))
+        model = ModelSpec(name=name, **reader(keys))
     except InputError:
         raise
     except ValueError as error:
         raise InputError(where, str(error)) from None
+    keys.refuse_others()
+    return model
 
 
-def _llama_like(fields: Fields) -> dict[str, Any]:
-    """What llama, mistral, qwen2 and qwen3 share: RMSNorm, rotary positions, SwiGLU, no biases."""
-    heads = fields.whole("num_attention_heads")
-    hidden = fields.whole("hidden_size")
-    return {
-        "num_layers": fields.whole("num_hidden_layers"),
-        "hidden_size": hidden,
-        "ffn_hidden_size": fields.whole("intermediate_size"),
-        "num_attention_heads": heads,
-        "num_query_groups": fields.whole("num_key_value_heads", heads),
-        "kv_channels": fields.whole("head_dim", _per_head(fields, hidden, heads)),
-        "vocab_size": fields.whole("vocab_size"),
-        "max_position_embeddings": fields.whole("max_position_embeddings"),
-        "gated_linear_unit": True,
-        "untie_embeddings_and_output_weights": not fields.flag("tie_word_embeddings", False),
-        "add_bias_linear": fields.flag("mlp_bias", False),
-        "add_qkv_bias": fields.flag("attention_bias", False),
-        "normalization": "RMSNorm",
-        "position_embedding_type": "rope",
-        "attention_dropout": fields.not_negative("attention_dropout", 0.0),
-    }
+def _llama(keys: Keys) -> dict[str, Any]:
+    return _llama_like(keys) | _biases(keys)
 
 
-def _mistral(fields: Fields) -> dict[str, Any]:
-    # MistralConfig has 8 key-value heads unless told otherwise.
-    return _llama_like(fields) | {"num_query_groups": fields.whole("num_key_value_heads", 8)}
+def _mistral(keys: Keys) -> dict[str, Any]:
+    # MistralConfig: 8 key-value heads and a window of 4,096 tokens unless told otherwise.
+    window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
+    return (
+        _llama_like(keys)
+        | {"num_query_groups": keys.whole("num_key_value_heads", 8)}
+        | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
+    )
 
 
-def _qwen2(fields: Fields) -> dict[str, Any]:
+def _qwen2(keys: Keys) -> dict[str, Any]:
     # Qwen2 has biases on query, key and value, and nowhere else, without a field that says so.
-    return _llama_like(fields) | {"add_qkv_bias": True, "num_query_groups": fields.whole("num_key_value_heads", 32)}
+    return _qwen(keys) | {"add_qkv_bias": True}
 
 
-def _qwen3(fields: Fields) -> dict[str, Any]:
+def _qwen3(keys: Keys) -> dict[str, Any]:
     # Qwen3Config: heads of 128 channels unless told otherwise, normalised queries and keys.
-    return _llama_like(fields) | {
-        "kv_channels": fields.whole("head_dim", 128),
-        "num_query_groups": fields.whole("num_key_value_heads", 32),
-        "qk_layernorm": True,
-    }
+    _no_attention_bias(keys)
+    return _qwen(keys) | {"kv_channels": keys.whole("head_dim", 128), "qk_layernorm": True}
 
 
-def _mixtral(fields: Fields) -> dict[str, Any]:
-    # MixtralConfig: 8 experts, 2 of them for each token, each as wide as intermediate_size.
-    return _mistral(fields) | {
-        "num_experts": fields.whole("num_local_experts", 8),
-        "moe_router_topk": fields.whole("num_experts_per_tok", 2),
-    }
+def _qwen(keys: Keys) -> dict[str, Any]:
+    """Qwen 2 and 3: windows, if there are any, in the layers after the first ``max_window_layers``."""
+    layers = keys.whole("num_hidden_layers")
+    window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
+    first = keys.value("max_window_layers") if keys.has("max_window_layers") else 28
+    windowed = windowed_layers(keys, layers, [layer >= first for layer in range(layers)])
+    return (
+        _llama_like(keys)
+        | {"num_query_groups": keys.whole("num_key_value_heads", 32)}
+        | window_fields(keys, window if keys.flag("use_sliding_window", False) else None, windowed)
+    )
 
 
-def _qwen3_moe(fields: Fields) -> dict[str, Any]:
+def _smollm3(keys: Keys) -> dict[str, Any]:
+    # SmolLM3Config: 4 key-value heads, tied embeddings, base 2,000,000, no positions in every fourth layer.
+    layers, interval = keys.whole("num_hidden_layers"), keys.whole("no_rope_layer_interval", 4)
+    rotated = keys.value("no_rope_layers")  # 1 is a layer *with* rotary positions
+    if rotated is None:
+        rotated = [int((layer + 1) % interval != 0) for layer in range(layers)]
+    if not isinstance(rotated, list) or len(rotated) != layers or not {0, 1}.issuperset(rotated):
+        raise keys.wrong("no_rope_layers", f"it must say 0 or 1 for each of the {layers} layers")
+    keys.value("max_window_layers")  # written by older versions, read by none
+    windowed = windowed_layers(keys, layers, [not one for one in rotated])
+    window = keys.value("sliding_window") if keys.flag("use_sliding_window", False) else None
+    return (
+        _llama_like(keys, theta=2e6)
+        | _biases(keys)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", 4),
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+            "no_rope_freq": layer_frequency_of([not one for one in rotated]),
+        }
+        | window_fields(keys, window, windowed)
+    )
+
+
+def _phi3(keys: Keys) -> dict[str, Any]:
+    # Phi3Config: one dropout for both; its "yarn" of old files is longrope, which Megatron does not have.
+    keys.value("original_max_position_embeddings")  # of longrope
+    fields = _llama_like(keys, norm=1e-5)
+    if fields["position_embedding_type"] == "yarn":
+        raise keys.wrong("rope_scaling", "Phi-3's is longrope, which Megatron does not have")
+    window = keys.value("sliding_window")
+    return (
+        fields
+        | {"hidden_dropout": _one_dropout(keys, "resid_pdrop", "embd_pdrop", 0.0)}
+        | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
+    )
+
+
+def _mixtral(keys: Keys) -> dict[str, Any]:
+    # MixtralConfig: 8 experts, 2 of them for each token, each as wide as intermediate_size; no window.
+    return (
+        _llama_like(keys, theta=1e6, norm=1e-5)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", 8),
+            "num_experts": keys.whole("num_local_experts", 8),
+            "moe_router_topk": keys.whole("num_experts_per_tok", 2),
+        }
+        | window_fields(keys, keys.value("sliding_window"), [True] * keys.whole("num_hidden_layers"))
+    )
+
+
+def _qwen3_moe(keys: Keys) -> dict[str, Any]:
     # Qwen3MoeConfig: every layer has experts unless told otherwise.
-    if fields.data.get("mlp_only_layers") or fields.whole("decoder_sparse_step", 1) != 1:
+    if keys.value("mlp_only_layers") or keys.whole("decoder_sparse_step", 1) != 1:
         problem = "mlp_only_layers must be empty and decoder_sparse_step 1: dense layers between others"
-        raise InputError(fields.where, f"{problem} are not supported.")
-    heads = fields.whole("num_attention_heads")
-    return _llama_like(fields) | {
-        "num_query_groups": fields.whole("num_key_value_heads", 4),
-        "kv_channels": fields.whole("head_dim", _per_head(fields, fields.whole("hidden_size"), heads)),
+        raise InputError(keys.where, f"{problem} are not supported.")
+    if keys.flag("use_sliding_window", False):
+        raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
+    keys.value("sliding_window"), keys.value("max_window_layers")  # without use_sliding_window they say nothing
+    _no_attention_bias(keys)
+    heads = keys.whole("num_attention_heads")
+    return _llama_like(keys) | {
+        "num_query_groups": keys.whole("num_key_value_heads", 4),
+        "kv_channels": keys.whole("head_dim", _per_head(keys, keys.whole("hidden_size"), heads)),
         "qk_layernorm": True,
-        "num_experts": fields.whole("num_experts", 128),
-        "moe_router_topk": fields.whole("num_experts_per_tok", 8),
-        "moe_ffn_hidden_size": fields.whole("moe_intermediate_size", 768),
+        "num_experts": keys.whole("num_experts", 128),
+        "moe_router_topk": keys.whole("num_experts_per_tok", 8),
+        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 768),
+        "moe_router_pre_softmax": not keys.flag("norm_topk_prob", False),
     }
 
 
-def _deepseek(fields: Fields) -> dict[str, Any]:
+def _deepseek(keys: Keys) -> dict[str, Any]:
     # DeepSeek-MoE (the first, with ordinary attention): shared experts, and dense layers before the others.
-    if fields.has("kv_lora_rank"):
-        raise InputError(fields.where, "kv_lora_rank: multi-head latent attention is not supported.")
-    if fields.whole("moe_layer_freq", 1) != 1:
-        raise InputError(fields.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
-    width = fields.whole("moe_intermediate_size")
-    return _llama_like(fields) | {
-        "num_experts": fields.whole("n_routed_experts"),
-        "moe_router_topk": fields.whole("num_experts_per_tok"),
+    if keys.has("kv_lora_rank"):
+        raise InputError(keys.where, "kv_lora_rank: multi-head latent attention is not supported.")
+    if keys.whole("moe_layer_freq", 1) != 1:
+        raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
+    _no_attention_bias(keys)
+    width = keys.whole("moe_intermediate_size")
+    return _llama_like(keys) | {
+        "num_experts": keys.whole("n_routed_experts"),
+        "moe_router_topk": keys.whole("num_experts_per_tok"),
         "moe_ffn_hidden_size": width,
-        "moe_shared_expert_intermediate_size": width * _count(fields, "n_shared_experts"),
-        "num_dense_layers": _count(fields, "first_k_dense_replace"),
+        "moe_shared_expert_intermediate_size": width * _count(keys, "n_shared_experts"),
+        "moe_router_pre_softmax": not keys.flag("norm_topk_prob", False),
+        "num_dense_layers": _count(keys, "first_k_dense_replace"),
     }
 
 
-def _count(fields: Fields, name: str) -> int:
+def _gpt2(keys: Keys) -> dict[str, Any]:
+    hidden, heads = keys.whole("n_embd"), keys.whole("n_head")
+    _activation(keys, "activation_function", "gelu_new", _GELU)
+    keys.value("n_ctx")  # n_positions again, in old files
+    return {
+        "num_layers": keys.whole("n_layer"),
+        "hidden_size": hidden,
+        "ffn_hidden_size": keys.whole("n_inner", 4 * hidden),
+        "num_attention_heads": heads,
+        "num_query_groups": heads,
+        "kv_channels": _per_head(keys, hidden, heads),
+        "vocab_size": keys.whole("vocab_size"),
+        "max_position_embeddings": keys.whole("n_positions"),
+        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+        "norm_epsilon": keys.positive("layer_norm_epsilon", 1e-5),
+        "hidden_dropout": _one_dropout(keys, "resid_pdrop", "embd_pdrop", 0.1),
+        "attention_dropout": keys.not_negative("attn_pdrop", 0.1),
+        "init_method_std": keys.positive("initializer_range", 0.02),
+    }
+
+
+def _gpt_neox(keys: Keys) -> dict[str, Any]:
+    if not keys.flag("attention_bias", True):
+        raise keys.wrong("attention_bias", "Megatron-LM has no biases in all linear layers but those of attention")
+    for name in ("attention_probs_dropout_prob", "hidden_dropout_prob"):
+        keys.value(name)  # of old files; GPTNeoXConfig does not read them
+    _activation(keys, "hidden_act", "gelu", _GELU)
+    return (
+        _common(keys)
+        | rotary_fields(keys, percent=0.25, names=("rotary_emb_base", "rotary_pct"))
+        | {
+            "num_query_groups": keys.whole("num_attention_heads"),
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
+            "norm_epsilon": keys.positive("layer_norm_eps", 1e-5),
+            "hidden_dropout": keys.not_negative("hidden_dropout", 0.0),
+            "parallel_residual": keys.flag("use_parallel_residual", True),
+        }
+    )
+
+
+def _starcoder2(keys: Keys) -> dict[str, Any]:
+    # Starcoder2Config: LayerNorm, GELU, biases everywhere, 2 key-value heads, tied embeddings.
+    bias = keys.flag("use_bias", True)
+    _activation(keys, "hidden_act", "gelu_pytorch_tanh", _GELU)
+    return (
+        _common(keys)
+        | rotary_fields(keys)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", 2),
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+            "add_bias_linear": bias,
+            "add_qkv_bias": bias,
+            "norm_epsilon": keys.positive("norm_epsilon", 1e-5),
+            "hidden_dropout": _one_dropout(keys, "residual_dropout", "embedding_dropout", 0.0),
+            "init_method_std": keys.positive("initializer_range", 0.018042),
+        }
+        | window_fields(keys, keys.value("sliding_window"), [True] * keys.whole("num_hidden_layers"))
+    )
+
+
+def _nemotron(keys: Keys) -> dict[str, Any]:
+    # NemotronConfig: LayerNorm around 1, squared ReLU without a gate, half of each head rotated, no biases.
+    _activation(keys, "hidden_act", "relu2", ("relu2",))
+    found = (
+        _common(keys)
+        | rotary_fields(keys, percent=0.5, names=("rope_theta", "rope_percent"))
+        | _biases(keys)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
+            "activation_func": "squared_relu",
+            "norm_epsilon": keys.positive("norm_eps", 1e-5),
+            "layernorm_zero_centered_gamma": True,
+            "init_method_std": keys.positive("initializer_range", 0.0134),
+        }
+    )
+    if keys.has("kv_channels") and keys.value("kv_channels") != found["kv_channels"]:
+        raise keys.wrong("kv_channels", f"head_dim is {found['kv_channels']}")
+    return found
+
+
+def _llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6) -> dict[str, Any]:
+    """What Llama and its kin share: RMSNorm, rotary positions, SwiGLU, no biases."""
+    _activation(keys, "hidden_act", "silu", _SILU)
+    return (
+        _common(keys)
+        | rotary_fields(keys, theta=theta)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
+            "gated_linear_unit": True,
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
+            "add_bias_linear": False,
+            "add_qkv_bias": False,
+            "normalization": "RMSNorm",
+            "norm_epsilon": keys.positive("rms_norm_eps", norm),
+        }
+    )
+
+
+def _common(keys: Keys) -> dict[str, Any]:
+    """Sizes by their usual names."""
+    heads, hidden = keys.whole("num_attention_heads"), keys.whole("hidden_size")
+    return {
+        "num_layers": keys.whole("num_hidden_layers"),
+        "hidden_size": hidden,
+        "ffn_hidden_size": keys.whole("intermediate_size"),
+        "num_attention_heads": heads,
+        "kv_channels": keys.whole("head_dim", _per_head(keys, hidden, heads)),
+        "vocab_size": keys.whole("vocab_size"),
+        "max_position_embeddings": keys.whole("max_position_embeddings"),
+        "attention_dropout": keys.not_negative("attention_dropout", 0.0),
+        "init_method_std": keys.positive("initializer_range", 0.02),
+    }
+
+
+def _biases(keys: Keys) -> dict[str, Any]:
+    """Biases of attention, its output projection among them, and of the MLP: Megatron has all or none of them."""
+    attention, mlp = keys.flag("attention_bias", False), keys.flag("mlp_bias", False)
+    if attention is not mlp:
+        raise InputError(
+            keys.where,
+            f"attention_bias: {str(attention).lower()} and mlp_bias: {str(mlp).lower()} are not supported; "
+            "Megatron-LM has biases in all of these layers, in none, or in query, key and value only.",
+        )
+    return {"add_bias_linear": attention, "add_qkv_bias": attention}
+
+
+def _no_attention_bias(keys: Keys) -> None:
+    if keys.flag("attention_bias", False):
+        why = "Megatron-LM has no bias of the output projection without those of the MLP"
+        raise keys.wrong("attention_bias", why)
+
+
+def _activation(keys: Keys, name: str, default: str, known: tuple[str, ...]) -> None:
+    """Megatron-LM has few activations, each with or without a gate."""
+    if keys.text(name, default) not in known:
+        raise keys.wrong(name, f"of this family Megatron-LM has {' or '.join(known)}")
+
+
+def _one_dropout(keys: Keys, name: str, embedding: str, default: float) -> float:
+    """Megatron has one dropout for embeddings and residuals."""
+    found, first = keys.not_negative(name, default), keys.not_negative(embedding, default)
+    if found != first:
+        raise keys.wrong(embedding, f"it must be {name}, {found}, since Megatron-LM has one dropout for both")
+    return found
+
+
+def _count(keys: Keys, name: str) -> int:
     """A whole number, 0 if absent or 0."""
-    return fields.whole(name) if fields.data.get(name) else 0
+    return keys.whole(name) if keys.value(name) else 0
 
 
-def _gpt2(fields: Fields) -> dict[str, Any]:
-    hidden, heads = fields.whole("n_embd"), fields.whole("n_head")
-    return {
-        "num_layers": fields.whole("n_layer"),
-        "hidden_size": hidden,
-        "ffn_hidden_size": fields.whole("n_inner", 4 * hidden),
-        "num_attention_heads": heads,
-        "num_query_groups": heads,
-        "kv_channels": _per_head(fields, hidden, heads),
-        "vocab_size": fields.whole("vocab_size"),
-        "max_position_embeddings": fields.whole("n_positions"),
-        "untie_embeddings_and_output_weights": not fields.flag("tie_word_embeddings", True),
-        "hidden_dropout": fields.not_negative("resid_pdrop", 0.1),
-        "attention_dropout": fields.not_negative("attn_pdrop", 0.1),
-    }
-
-
-def _gpt_neox(fields: Fields) -> dict[str, Any]:
-    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-    return {
-        "num_layers": fields.whole("num_hidden_layers"),
-        "hidden_size": hidden,
-        "ffn_hidden_size": fields.whole("intermediate_size"),
-        "num_attention_heads": heads,
-        "num_query_groups": heads,
-        "kv_channels": _per_head(fields, hidden, heads),
-        "vocab_size": fields.whole("vocab_size"),
-        "max_position_embeddings": fields.whole("max_position_embeddings"),
-        "untie_embeddings_and_output_weights": not fields.flag("tie_word_embeddings", False),
-        "add_qkv_bias": fields.flag("attention_bias", True),
-        "position_embedding_type": "rope",
-        "hidden_dropout": fields.not_negative("hidden_dropout", 0.0),
-        "attention_dropout": fields.not_negative("attention_dropout", 0.0),
-    }
-
-
-def _per_head(fields: Fields, hidden: int, heads: int) -> int:
+def _per_head(keys: Keys, hidden: int, heads: int) -> int:
     """Channels of one head; must come out whole unless ``head_dim`` says otherwise."""
-    if hidden % heads and not fields.has("head_dim"):
-        raise InputError(fields.where, f"{heads} heads must divide the hidden size {hidden}, or head_dim be given.")
+    if hidden % heads and not keys.has("head_dim"):
+        raise InputError(keys.where, f"{heads} heads must divide the hidden size {hidden}, or head_dim be given.")
     return max(1, hidden // heads)
 
 
-_READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
-    "llama": _llama_like,
+_READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
+    "llama": _llama,
     "mistral": _mistral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "phi3": _phi3,
+    "smollm3": _smollm3,
+    "starcoder2": _starcoder2,
+    "nemotron": _nemotron,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
     "mixtral": _mixtral,

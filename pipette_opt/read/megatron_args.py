@@ -1,19 +1,18 @@
 """Megatron-LM's command-line arguments: the model, and how the user trains it today."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
 from pipette_opt.specs import ModelSpec
 from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 
 Dispatcher = Literal["alltoall", "allgather"]
 
-_DENSE_FIRST = re.compile(r"\[0\]\*(\d+)\+\[1\]\*(\d+)")
 _EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
 
 
@@ -172,7 +171,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     model nor the parallel degrees are ignored, unless they look like one of ours misspelt.
     """
     given = given_options(text, where)
-    model = _model(given, where, name) if "num_layers" in given else None
+    model = model_of_options(given, where, name) if "num_layers" in given else None
     activations = given.get("recompute_activations")
     read_apart = ("recompute_granularity", "recompute_method", "recompute_num_layers", "moe_token_dispatcher_type")
     simple = {
@@ -199,106 +198,9 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     )
 
 
-def _model(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
-    """The model, with the defaults of ``megatron/training/arguments.py``."""
-    if given.get("multi_latent_attention"):
-        raise InputError(where, "--multi-latent-attention is not supported.")
-    hidden, heads = _required(given, "hidden_size", where), _required(given, "num_attention_heads", where)
-    if "kv_channels" not in given and hidden % heads:
-        raise InputError(where, f"--num-attention-heads {heads} must divide --hidden-size {hidden}.")
-    positions = given.get("max_position_embeddings") or given.get("seq_length")
-    if positions is None:
-        raise InputError(where, "--max-position-embeddings is missing.")
-    bias = not given.get("disable_bias_linear", False)
-    padded = given.get("padded_vocab_size")
-    vocab = padded or given.get("vocab_size")
-    if vocab is None:
-        raise InputError(where, "--vocab-size (or --padded-vocab-size) is missing; Megatron asks the tokenizer for it.")
-    try:
-        return ModelSpec(
-            name=name,
-            num_layers=given["num_layers"],
-            hidden_size=hidden,
-            ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
-            num_attention_heads=heads,
-            num_query_groups=given.get("num_query_groups", 1) if given.get("group_query_attention") else heads,
-            kv_channels=given.get("kv_channels") or hidden // heads,
-            vocab_size=vocab,
-            max_position_embeddings=positions,
-            gated_linear_unit=bool(given.get("swiglu")),
-            untie_embeddings_and_output_weights=bool(given.get("untie_embeddings_and_output_weights")),
-            add_bias_linear=bias,
-            add_qkv_bias=bias or bool(given.get("add_qkv_bias")),
-            qk_layernorm=bool(given.get("qk_layernorm")),
-            normalization=_word(given, "normalization", ("LayerNorm", "RMSNorm"), "LayerNorm", where),
-            position_embedding_type=_positions(given, where),
-            hidden_dropout=given.get("hidden_dropout", 0.1),
-            attention_dropout=given.get("attention_dropout", 0.1),
-            make_vocab_size_divisible_by=1 if padded else given.get("make_vocab_size_divisible_by", 128),
-            **_experts(given, where),
-        )
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(where, str(error)) from None
-
-
-def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fields of a mixture of experts; none for a dense model, whose other options of experts say nothing."""
-    if not given.get("num_experts"):
-        return {}
-    return {
-        "num_experts": given["num_experts"],
-        "moe_router_topk": given.get("moe_router_topk", 2),
-        "moe_ffn_hidden_size": given.get("moe_ffn_hidden_size"),
-        "moe_shared_expert_intermediate_size": given.get("moe_shared_expert_intermediate_size", 0),
-        "num_dense_layers": _dense_layers(given, where),
-    }
-
-
-def _dense_layers(given: Mapping[str, Any], where: str) -> int:
-    """Dense layers before all others, out of ``--moe-layer-freq``: 1, or a list as ``([0]*1+[1]*27)``."""
-    word = str(given.get("moe_layer_freq", "1")).replace(" ", "")
-    if word == "1":
-        return 0
-    found = _DENSE_FIRST.fullmatch(word)
-    if found is None or int(found[1]) + int(found[2]) != given["num_layers"]:
-        raise InputError(
-            where,
-            f"--moe-layer-freq must be 1, or dense layers first as in ([0]*1+[1]*{given['num_layers'] - 1}), "
-            f"together {given['num_layers']}; got {given['moe_layer_freq']!r}.",
-        )
-    return int(found[1])
-
-
 def _word(given: Mapping[str, Any], field: str, choices: tuple[str, ...], default: str | None, where: str) -> Any:
     """One of some words, or Megatron's default."""
     word = given.get(field, default)
     if field in given and word not in choices:
         raise InputError(where, f"--{field.replace('_', '-')} must be {' or '.join(choices)}, got {word!r}.")
     return word
-
-
-def _required(given: Mapping[str, Any], field: str, where: str) -> int:
-    if field not in given:
-        raise InputError(where, f"--{field.replace('_', '-')} is missing.")
-    return int(given[field])
-
-
-def _default_ffn(hidden: int, swiglu: bool) -> int:
-    """Four times the hidden size; with SwiGLU two thirds of that, rounded down to a multiple of 64."""
-    return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
-
-
-def _positions(given: Mapping[str, Any], where: str) -> Literal["learned_absolute", "rope"]:
-    """Only learned positions have parameters; the other kinds count as rotary."""
-    word = given.get("position_embedding_type", "learned_absolute")
-    if given.get("use_rotary_position_embeddings") or given.get("no_position_embedding"):
-        return "rope"
-    if word == "learned_absolute":
-        return "learned_absolute"
-    if word in ("rope", "mrope", "yarn", "none"):
-        return "rope"
-    raise InputError(
-        where, f"--position-embedding-type must be learned_absolute, rope, mrope, yarn or none, got {word!r}."
-    )

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from pipette_opt.errors import InputError, shown
+from pipette_opt.read.megatron_model import MODEL_FLAGS, MODEL_WORDS
 
 _WHOLE = (
     "num_layers",
@@ -45,6 +46,7 @@ _WORDS = (
     "moe_layer_freq",
     "moe_token_dispatcher_type",
     "fp8_format",
+    *MODEL_WORDS,
 )
 _FLAGS = (
     "group_query_attention",
@@ -67,6 +69,7 @@ _FLAGS = (
     "account_for_loss_in_pipeline_split",
     "bf16",
     "fp16",
+    *MODEL_FLAGS,
 )
 _NOT_TIMED = (
     "moe_expert_capacity_factor",

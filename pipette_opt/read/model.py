@@ -1,8 +1,7 @@
 """Models: presets, Hugging Face ``config.json``, Megatron arguments."""
 
-from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
 
 from pipette_opt.errors import InputError
 from pipette_opt.read.fields import Fields, did_you_mean
@@ -11,31 +10,7 @@ from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import ModelSpec
-
-_WHOLE = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "vocab_size",
-    "max_position_embeddings",
-)
-_FLAGS = (
-    "gated_linear_unit",
-    "untie_embeddings_and_output_weights",
-    "add_bias_linear",
-    "add_qkv_bias",
-    "qk_layernorm",
-)
-_WORDS = {
-    "normalization": get_args(ModelSpec.__annotations__["normalization"]),
-    "position_embedding_type": get_args(ModelSpec.__annotations__["position_embedding_type"]),
-}
-_EXPERTS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
-_EXPERT_COUNTS = ("moe_shared_expert_intermediate_size", "num_dense_layers")
-_OTHER = (*_EXPERTS, *_EXPERT_COUNTS, "hidden_dropout", "attention_dropout", "make_vocab_size_divisible_by", "source")
+from pipette_opt.specs.recorded import recorded_spec
 
 
 def list_models() -> tuple[str, ...]:
@@ -73,18 +48,23 @@ def read_model(name_or_path: str | Path) -> ModelSpec:
 def read_architecture(path: str | Path) -> ModelSpec:
     """Read an architecture in our YAML: the fields of :class:`~pipette_opt.specs.ModelSpec`, and ``source``."""
     path = Path(path)
-    fields = Fields(str(path), read_yaml(path), ("name", *_WHOLE, *_FLAGS, *_WORDS, *_OTHER))
-    values: dict[str, Any] = {name: fields.whole(name) for name in _WHOLE}
-    values |= {name: fields.flag(name, _default(name)) for name in _FLAGS}
-    values |= {name: fields.choice(name, words, _default(name)) for name, words in _WORDS.items()}
-    values |= {name: fields.not_negative(name, 0.0) for name in ("hidden_dropout", "attention_dropout")}
-    values["make_vocab_size_divisible_by"] = fields.whole("make_vocab_size_divisible_by", 128)
-    values |= {name: fields.whole(name) for name in _EXPERTS if fields.has(name)}
-    values |= {name: fields.whole(name) for name in _EXPERT_COUNTS if fields.data.get(name)}
+    found = Fields(str(path), read_yaml(path), (*(field.name for field in fields(ModelSpec)), "source"))
+    values = {name: _number(name, value) for name, value in found.data.items() if value is not None}
+    values.pop("source", None)
     for name in ("moe_router_topk", "moe_ffn_hidden_size"):
         if name in values and "num_experts" not in values:
             raise InputError(str(path), f"{name} has no effect without num_experts.")
-    return _checked(str(path), {"name": fields.text("name", path.stem), **values})
+    return recorded_spec(ModelSpec, {**values, "name": found.text("name", path.stem)}, str(path))
+
+
+def _number(name: str, value: object) -> object:
+    """YAML takes ``1e-5``, without a point, for text."""
+    if isinstance(value, str) and isinstance(getattr(ModelSpec.__dataclass_fields__.get(name), "default", None), float):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
 
 
 def _read_model_file(path: Path) -> ModelSpec:
@@ -103,15 +83,3 @@ def _model_of_arguments(text: str, where: str, name: str) -> ModelSpec:
     if model is None:
         raise InputError(where, "has no --num-layers; a model needs --num-layers, --hidden-size and so on.")
     return model
-
-
-def _default(field: str) -> Any:
-    """Default of a field of ``ModelSpec``."""
-    return ModelSpec.__dataclass_fields__[field].default
-
-
-def _checked(where: str, values: Mapping[str, Any]) -> ModelSpec:
-    try:
-        return ModelSpec(**values)
-    except ValueError as error:
-        raise InputError(where, str(error)) from None

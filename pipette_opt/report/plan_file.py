@@ -7,7 +7,7 @@ follows from other fields (coordinates, micro-batches) is written all the same a
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,8 +21,10 @@ from pipette_opt.plan import (
     Alternative,
     Baseline,
     Certificate,
+    ClosedForm,
     IterationTime,
     Plan,
+    Proof,
     RankRow,
     StageMemory,
     rank_rows,
@@ -51,7 +53,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "parallel": _config_to_dict(plan.config, plan.global_batch_size),
         "placement": [row._asdict() for row in rank_rows(plan)],
         "unused_hosts": [{"host": host, "reason": reason} for host, reason in plan.unused_hosts.items()],
-        "certificate": asdict(plan.certificate),
+        "certificate": _certificate_to_dict(plan.certificate),
         "estimate": {**asdict(plan.estimate), "breakdown": dict(plan.estimate.breakdown)},
         "memory": [_memory_to_dict(stage) for stage in plan.memory],
         "alternatives": [_alternative_to_dict(one, plan.global_batch_size) for one in plan.alternatives],
@@ -104,7 +106,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         global_batch_size=global_batch_size,
         launcher=top.choice("launcher", get_args(Launcher)),
         p2p=top.choice("p2p", get_args(P2PMode)),
-        certificate=_read_certificate(top.mapping("certificate")),
+        certificate=_read_certificate(top.mapping("certificate"), estimate.number("iteration_time_s")),
         estimate=IterationTime(
             iteration_time_s=estimate.number("iteration_time_s"),
             tokens_per_s=estimate.number("tokens_per_s"),
@@ -243,7 +245,14 @@ def _read_memory(stage: Entries) -> StageMemory:
     )
 
 
-def _read_certificate(certificate: Entries) -> Certificate:
+def _certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
+    content = asdict(certificate)
+    listed = {"searched": certificate.searched, "not_searched": certificate.not_searched, "proof": content["proof"]}
+    return {**content, **_plain(listed)}
+
+
+def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certificate:
+    """The certificate; one of an older file may be of the closed form, and is turned into one of the judge's time."""
     names = (
         "objective_s",
         "lower_bound_s",
@@ -253,13 +262,54 @@ def _read_certificate(certificate: Entries) -> Certificate:
         "judge_lower_bound_s",
         "wall_time_s",
     )
-    return Certificate(
-        **{name: certificate.number(name) for name in names},
+    numbers: dict[str, Any] = {name: certificate.number(name) for name in names}
+    found = Certificate(
+        **numbers,
         status=certificate.text("status"),
         scope=certificate.text("scope"),
         num_candidates=certificate.whole("num_candidates"),
         num_pruned=certificate.whole("num_pruned"),
+        **_later_proofs(certificate),
     )
+    if "closed_form" in certificate.data or found.objective_s == iteration_time_s or iteration_time_s <= 0:
+        return found
+    bound_s = min(found.judge_lower_bound_s, iteration_time_s)
+    dependent_s = min(found.placement_dependent_s, iteration_time_s)
+    return replace(
+        found,
+        status="FEASIBLE",
+        objective_s=iteration_time_s,
+        lower_bound_s=bound_s,
+        judge_lower_bound_s=bound_s,
+        gap=(iteration_time_s - bound_s) / iteration_time_s,
+        placement_dependent_s=dependent_s,
+        placement_gap=(iteration_time_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
+        closed_form=ClosedForm(objective_s=found.objective_s, lower_bound_s=found.lower_bound_s, gap=found.gap),
+    )
+
+
+def _later_proofs(certificate: Entries) -> dict[str, Any]:
+    """Fields of a certificate that files of the same version may lack; absent ones have their defaults."""
+    readers: dict[str, Callable[[str], Any]] = {
+        "searched": lambda name: {
+            key: tuple(values) for key, values in certificate.mapping(name).data.items() if isinstance(values, list)
+        },
+        "not_searched": lambda name: tuple(certificate.texts(name)),
+        "proof": lambda name: tuple(
+            Proof(
+                by=one.text("by"),
+                configurations=one.whole("configurations"),
+                bound_s=one.optional("bound_s", one.number),
+            )
+            for one in certificate.mappings(name)
+        ),
+        "closed_form": lambda name: certificate.optional(name, lambda key: _read_closed_form(certificate.mapping(key))),
+    }
+    return {name: read(name) for name, read in readers.items() if name in certificate.data}
+
+
+def _read_closed_form(closed: Entries) -> ClosedForm:
+    return ClosedForm(**{name: closed.number(name) for name in ("objective_s", "lower_bound_s", "gap")})
 
 
 def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pipette_opt.specs.not_modelled import NotModelled
 from pipette_opt.specs.profile import ComputeProfile, ProfileKey
 from pipette_opt.specs.stack import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.training import TrainingSpec
+from pipette_opt.specs.yarn import YarnScaling
 
 __all__ = [
     "DEFAULT_STACK",
@@ -21,4 +22,5 @@ __all__ = [
     "ProfileKey",
     "StackSpec",
     "TrainingSpec",
+    "YarnScaling",
 ]

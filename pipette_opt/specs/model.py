@@ -1,18 +1,36 @@
 """The transformer that is trained."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal
 
+from pipette_opt.specs.yarn import YarnScaling
 from pipette_opt.units import ceil_div
 
 LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
 """Sizes beyond them are no model's; what counts layers or bytes need not expect them."""
 
+LayerFrequency = int | tuple[int, ...] | None
+"""Which layers do something: every N-th in Megatron's way, or 0 and 1 for each layer; ``None`` for all the same."""
+
+ROTARY_FIELDS = (
+    "rotary_base",
+    "rotary_percent",
+    "rotary_interleaved",
+    "rotary_seq_len_interpolation_factor",
+    "rope_scaling_factor",
+    "no_rope_freq",
+)
+"""Fields that say something only where positions are rotary."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """
-    A decoder-only transformer, in Megatron-Core's words.
+    A decoder-only transformer, in Megatron-Core's words, with the defaults of Megatron-LM's arguments.
+
+    The first fields shape time and memory. Those from ``activation_func`` on make it the same model where it is
+    trained; the estimates do not know them (:mod:`pipette_opt.specs.model_gaps` lists what that leaves out).
 
     Parameters
     ----------
@@ -26,8 +44,10 @@ class ModelSpec:
         SwiGLU-like MLP (three matrices) instead of two.
     untie_embeddings_and_output_weights
         Whether the output head has weights of its own.
+    qk_layernorm
+        Queries and keys are normalised, each head by itself, with weights.
     position_embedding_type
-        ``learned_absolute`` adds ``max_position_embeddings * hidden_size`` parameters.
+        ``learned_absolute`` adds ``max_position_embeddings * hidden_size`` parameters. ``yarn`` is rotary, too.
     num_experts
         Experts of one mixture-of-experts layer; ``None`` for a dense model.
     moe_router_topk
@@ -38,6 +58,43 @@ class ModelSpec:
         Width of the shared experts together, which every token passes; 0 without.
     num_dense_layers
         Layers without experts, before all the others.
+    moe_router_pre_softmax
+        The router's softmax goes over all experts before the best are taken, not over those afterwards.
+    activation_func
+        ``squared_relu`` without a gate, or ``quick_gelu`` with one; ``None`` is GELU without a gate and SiLU with one.
+    glu_linear_offset
+        Added to the half of a gated MLP that is not activated.
+    activation_func_clamp_value
+        Bound of what enters the activation; ``None`` for none.
+    norm_epsilon
+        Of every normalisation layer.
+    layernorm_zero_centered_gamma
+        Weights of normalisation layers are stored less one.
+    rotary_base
+        Megatron's argument takes whole numbers only.
+    rotary_percent
+        Share of a head's channels that are rotated.
+    rotary_interleaved
+        Neighbouring channels are a pair, instead of channels of the first and of the second half.
+    rotary_seq_len_interpolation_factor
+        Positions are divided by it (linear scaling); a whole number, as Megatron's argument.
+    rope_scaling_factor
+        Factor of Llama 3.1's scaling of frequencies (its other three numbers are Megatron's constants: 1, 4 and 8,192
+        tokens); ``None`` without it.
+    yarn
+        Parameters of ``yarn`` positions.
+    no_rope_freq
+        Layers without rotary positions: the last of every N, or those with a 1.
+    window_size
+        Tokens before and after its own that a token attends to, -1 for all; ``None`` for no window.
+    window_attn_skip_freq
+        Layers without a window: the last of every N, or those with a 0; ``None`` for no such layer.
+    softmax_type
+        Of attention: ``off-by-one`` adds 1 to the denominator, ``learnable`` a parameter of each head.
+    parallel_residual
+        Attention and MLP of a layer read the same input, as in GPT-NeoX. Megatron-Core has no such layer.
+    init_method_std
+        Standard deviation of a new model's weights.
     """
 
     name: str
@@ -55,7 +112,7 @@ class ModelSpec:
     add_qkv_bias: bool = True
     qk_layernorm: bool = False
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
-    position_embedding_type: Literal["learned_absolute", "rope"] = "learned_absolute"
+    position_embedding_type: Literal["learned_absolute", "rope", "yarn", "none"] = "learned_absolute"
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
     make_vocab_size_divisible_by: int = 128
@@ -64,6 +121,24 @@ class ModelSpec:
     moe_ffn_hidden_size: int | None = None
     moe_shared_expert_intermediate_size: int = 0
     num_dense_layers: int = 0
+    moe_router_pre_softmax: bool = False
+    activation_func: Literal["squared_relu", "quick_gelu"] | None = None
+    glu_linear_offset: float = 0.0
+    activation_func_clamp_value: float | None = None
+    norm_epsilon: float = 1e-5
+    layernorm_zero_centered_gamma: bool = False
+    rotary_base: int = 10000
+    rotary_percent: float = 1.0
+    rotary_interleaved: bool = False
+    rotary_seq_len_interpolation_factor: int | None = None
+    rope_scaling_factor: float | None = None
+    yarn: YarnScaling | None = None
+    no_rope_freq: LayerFrequency = None
+    window_size: tuple[int, ...] | None = None
+    window_attn_skip_freq: LayerFrequency = None
+    softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
+    parallel_residual: bool = False
+    init_method_std: float = 0.02
 
     def __post_init__(self) -> None:
         for field in (
@@ -92,6 +167,80 @@ class ModelSpec:
         for field in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
+        self._check_activation()
+        self._check_positions()
+        self._check_window()
+        for field in ("norm_epsilon", "init_method_std"):
+            _check_positive(field, getattr(self, field))
+
+    def _check_activation(self) -> None:
+        """Megatron has one activation with a gate and one without beside the usual ones."""
+        wanted = {"squared_relu": False, "quick_gelu": True, None: self.gated_linear_unit}
+        if wanted.get(self.activation_func) is not self.gated_linear_unit:
+            raise ValueError(
+                f"activation_func={self.activation_func!r} does not go with gated_linear_unit="
+                f"{self.gated_linear_unit}: squared_relu has no gate, quick_gelu has one, None is SiLU or GELU."
+            )
+        if not math.isfinite(self.glu_linear_offset):
+            raise ValueError(f"glu_linear_offset must be a number, got {self.glu_linear_offset!r}.")
+        if self.activation_func_clamp_value is not None:
+            _check_positive("activation_func_clamp_value", self.activation_func_clamp_value)
+        for field, neutral in (("glu_linear_offset", 0.0), ("activation_func_clamp_value", None)):
+            if getattr(self, field) != neutral and not self.gated_linear_unit:
+                raise ValueError(f"{field}={getattr(self, field)} needs gated_linear_unit.")
+
+    def _check_positions(self) -> None:
+        """Fields of rotary positions, which others do not have."""
+        if not self.has_rotary_positions:
+            defaults = {field.name: field.default for field in fields(self)}
+            for field in ROTARY_FIELDS:
+                if getattr(self, field) != defaults[field]:
+                    raise ValueError(
+                        f"{field}={getattr(self, field)} needs rotary positions, "
+                        f"not position_embedding_type: {self.position_embedding_type}."
+                    )
+        if (self.yarn is not None) is not (self.position_embedding_type == "yarn"):
+            raise ValueError(
+                f"yarn ({'given' if self.yarn else 'missing'}) does not go with "
+                f"position_embedding_type: {self.position_embedding_type}."
+            )
+        if self.position_embedding_type == "yarn" and self.rope_scaling_factor is not None:
+            raise ValueError(f"rope_scaling_factor={self.rope_scaling_factor} does not go with yarn.")
+        base = self.rotary_base
+        if not isinstance(base, int) or isinstance(base, bool) or base < 2:
+            raise ValueError(f"rotary_base must be a whole number >= 2, got {base!r}.")
+        if not 0.0 < self.rotary_percent <= 1.0:
+            raise ValueError(f"rotary_percent must be in (0, 1], got {self.rotary_percent}.")
+        factor = self.rotary_seq_len_interpolation_factor
+        if factor is not None and (not isinstance(factor, int) or isinstance(factor, bool) or factor < 2):
+            raise ValueError(f"rotary_seq_len_interpolation_factor must be a whole number >= 2, got {factor!r}.")
+        if self.rope_scaling_factor is not None:
+            _check_positive("rope_scaling_factor", self.rope_scaling_factor)
+        self._check_frequency("no_rope_freq", divides=True)
+
+    def _check_window(self) -> None:
+        window = self.window_size
+        if window is not None:
+            whole = all(isinstance(side, int) and not isinstance(side, bool) and side >= -1 for side in window)
+            if len(window) != 2 or not whole or max(window) > LARGEST:
+                raise ValueError(f"window_size must be two whole numbers, -1 for no bound, got {list(window)}.")
+        elif self.window_attn_skip_freq is not None:
+            raise ValueError(f"window_attn_skip_freq={self.window_attn_skip_freq} needs window_size.")
+        self._check_frequency("window_attn_skip_freq", divides=False)
+
+    def _check_frequency(self, field: str, *, divides: bool) -> None:
+        """A whole number, or one of 0 and 1 for every layer."""
+        value: LayerFrequency = getattr(self, field)
+        if isinstance(value, tuple):
+            if len(value) != self.num_layers or not {0, 1}.issuperset(value):
+                raise ValueError(
+                    f"{field} must say 0 or 1 for each of the {self.num_layers} layers, got {len(value)} numbers."
+                )
+        elif value is not None:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{field} must be a whole number >= 1 or a list, got {value!r}.")
+            if divides and self.num_layers % value:
+                raise ValueError(f"{field}={value} must divide num_layers={self.num_layers}.")
 
     def _check_experts(self) -> None:
         """Without experts nothing else may speak of them."""
@@ -102,6 +251,8 @@ class ModelSpec:
             if value and self.num_experts is None:
                 raise ValueError(f"{field}={value} needs num_experts.")
         if self.num_experts is None:
+            if self.moe_router_pre_softmax:
+                raise ValueError("moe_router_pre_softmax=True needs num_experts.")
             if self.moe_ffn_hidden_size is not None:
                 raise ValueError(f"moe_ffn_hidden_size={self.moe_ffn_hidden_size} needs num_experts.")
             return
@@ -129,6 +280,21 @@ class ModelSpec:
         return 0 if self.num_experts is None else self.num_layers - self.num_dense_layers
 
     @property
+    def has_rotary_positions(self) -> bool:
+        """Whether queries and keys are rotated by their position."""
+        return self.position_embedding_type in ("rope", "yarn")
+
+    @property
+    def num_windowed_layers(self) -> int:
+        """Layers whose attention has a window (``is_layer_window_attention`` in ``core/transformer/utils.py``)."""
+        if self.window_size is None:
+            return 0
+        skip = self.window_attn_skip_freq
+        if skip is None:
+            return self.num_layers
+        return sum(skip) if isinstance(skip, tuple) else self.num_layers - self.num_layers // skip
+
+    @property
     def query_projection_size(self) -> int:
         """Width of all query heads together."""
         return self.kv_channels * self.num_attention_heads
@@ -147,7 +313,8 @@ class ModelSpec:
     def attention_parameters(self) -> int:
         """Parameters of one layer's attention that tensor parallelism splits."""
         h, q, kv = self.hidden_size, self.query_projection_size, self.kv_projection_size
-        return h * (q + 2 * kv) + q * h + ((q + 2 * kv) if self.add_qkv_bias else 0)
+        sinks = self.num_attention_heads if self.softmax_type == "learnable" else 0
+        return h * (q + 2 * kv) + q * h + ((q + 2 * kv) if self.add_qkv_bias else 0) + sinks
 
     def mlp_parameters(self, width: int) -> int:
         """Parameters of a gated or plain MLP of that width, its row-parallel bias apart."""
@@ -230,3 +397,8 @@ class ModelSpec:
         router = self.num_moe_layers * h * (self.num_experts or 0)
         head = h * self.vocab_size
         return 6.0 * (matrices + router + head) + 12.0 * self.num_layers * q * seq_length
+
+
+def _check_positive(field: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{field} must be a number > 0, got {value!r}.")

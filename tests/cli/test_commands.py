@@ -170,7 +170,7 @@ def test_a_current_launch_over_a_missing_link_does_not_stop_the_solve(run: Run) 
     )
     code, _, err = run(
         *("solve", "--cluster", "c.yaml", "--model", "llama-3-8b", "--global-batch-size", "32"),
-        *("--seq-length", "4096", "--num-gpus", "16", "--time-limit", "3"),
+        *("--seq-length", "4096", "--num-gpus", "16", "--gap-limit", "0.5"),
         *("--compare-current", ARGUMENTS, "--current-hosts", "a,b"),
     )
     assert code == 0
@@ -236,7 +236,7 @@ def test_import_links_and_solve(run: Run) -> None:
     assert "2 hosts written" in err
     assert yaml.safe_load(Path("c.yaml").read_text())["nodes"][0]["gpu"] == "a100-80gb"
     job = ("--cluster", "c.yaml", "--model", "llama-3.2-1b", "--global-batch-size", "16", "--seq-length", "2048")
-    code, _, _ = run("solve", *job, "--time-limit", "2")
+    code, _, _ = run("solve", *job, "--time-limit", "2", "--gap-limit", "0.5")
     assert code == 0
 
 

@@ -37,9 +37,9 @@ def wait_for(process: subprocess.Popen[str], step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["annealing", "solving"])
+@pytest.mark.parametrize("step", ["annealing", "placing"])
 def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> None:
-    """Ctrl-C while annealing or solving: exit code 4 and a plan that verifies."""
+    """Ctrl-C while annealing or placing: exit code 4 and a plan that verifies."""
     path = tmp_path / "plan.json"
     process = started(path)
     wait_for(process, step)
@@ -94,11 +94,11 @@ def test_a_command_that_has_nothing_to_keep_says_so(number: signal.Signals) -> N
 
 
 @pytest.mark.slow
-def test_a_kill_while_solving_leaves_a_plan(tmp_path: Path) -> None:
-    """The annealed plan is on disk before the solver starts, so even a kill loses little."""
+def test_a_kill_while_placing_leaves_a_plan(tmp_path: Path) -> None:
+    """The annealed plan is on disk before the certificate starts, so even a kill loses little."""
     path = tmp_path / "plan.json"
     process = started(path)
-    wait_for(process, "solving")
+    wait_for(process, "placing")
     process.kill()
     process.communicate(timeout=60)
     assert json.loads(path.read_text())["certificate"]["status"] in ("OPTIMAL", "FEASIBLE")

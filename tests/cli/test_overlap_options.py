@@ -51,7 +51,7 @@ def test_from_solve_to_the_launch(tmp_path: Path) -> None:
         invoke(
             *("solve", "--example", "lab-2x8", "--tensor-parallel", "4,8", "--micro-batch-size", "1,2"),
             *("--virtual-pipeline", "1", "--context-parallel", "1,2", "--recompute", "none,selective"),
-            *("--time-limit", "4", "-o", str(path), "--json", *BESIDE),
+            *("--time-limit", "4", "--gap-limit", "0.1", "-o", str(path), "--json", *BESIDE),
         )
     )
     plan = read_plan(path)
@@ -59,8 +59,7 @@ def test_from_solve_to_the_launch(tmp_path: Path) -> None:
     assert plan.config.overlap_param_gather
     assert plan.config.ddp_bucket_size == 20_000_000
     proof = shown["certificate"]
-    assert proof["lower_bound_s"] <= proof["objective_s"]
-    assert proof["judge_lower_bound_s"] <= shown["estimate"]["iteration_time_s"] <= 1.02 * proof["objective_s"]
+    assert proof["lower_bound_s"] <= proof["objective_s"] == shown["estimate"]["iteration_time_s"]
     arguments = megatron_arguments(plan)
     assert set(BESIDE) <= set(arguments)
     degrees = " ".join(arguments[: arguments.index("--num-layers")])
@@ -85,8 +84,8 @@ def test_context_parallel_sizes_are_searched() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--overlap-param-gather",), "needs --overlap-grad-reduce"),
-        (("--ddp-bucket-size", "5"), "has no effect without --overlap-grad-reduce"),
+        (("--overlap-param-gather", "--no-overlap-grad-reduce"), "needs --overlap-grad-reduce"),
+        (("--ddp-bucket-size", "5", "--no-overlap-grad-reduce"), "has no effect without --overlap-grad-reduce"),
         (("--context-parallel", "two"), "--context-parallel"),
         (("--allreduce", "star"), "ring, hierarchical, tree"),
         (("--allreduce", "tree"), "judge only"),

@@ -124,3 +124,22 @@ def test_flavors_are_torchtitans() -> None:
         width = int(given["ffn_dim_multiplier"] * int(2 * (4 * given["dim"]) / 3))
         width = -(-width // given["multiple_of"]) * given["multiple_of"]
         assert shape == Shape(given["n_layers"], given["dim"], width, given["n_heads"], given["n_kv_heads"], 128256)
+        assert given["rope_theta"] == llama_plan().inputs["model"]["rotary_base"]
+
+
+def test_flavors_have_the_positions_of_llama_3_1() -> None:
+    """Scaled frequencies and the epsilon are defaults of all flavors."""
+    require_release()
+    path = installed_file("torchtitan", "models", "llama3", "model", "args.py")
+    assert path is not None
+    defaults = {
+        one.target.id: ast.literal_eval(one.value)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+        for one in node.body
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(one.value, ast.Constant)
+    }
+    model = llama_plan().inputs["model"]
+    assert (defaults["scaling_factor"], defaults["norm_eps"]) == (model["rope_scaling_factor"], model["norm_epsilon"])
+    constants = (defaults["low_freq_factor"], defaults["high_freq_factor"])
+    assert (*constants, defaults["original_max_position_embeddings"]) == (1, 4, 8192), "Megatron's, too"

@@ -1,8 +1,6 @@
 """Models: presets, Hugging Face, Megatron arguments."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -73,107 +71,6 @@ def test_unknown_models_name_near_ones() -> None:
     """A typing mistake costs nothing."""
     with pytest.raises(InputError, match=r"'llama3-8b': is neither a preset nor a file. Did you mean .*llama-3-8b"):
         read_model("llama3-8b")
-
-
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": False,
-    "rope_scaling": None,
-}
-GPT2: dict[str, Any] = {
-    "model_type": "gpt2",
-    "n_embd": 768,
-    "n_head": 12,
-    "n_layer": 12,
-    "n_positions": 1024,
-    "vocab_size": 50257,
-}
-NEOX: dict[str, Any] = {
-    "model_type": "gpt_neox",
-    "hidden_size": 6144,
-    "intermediate_size": 24576,
-    "num_attention_heads": 64,
-    "num_hidden_layers": 44,
-    "vocab_size": 50432,
-    "max_position_embeddings": 2048,
-}
-QWEN2 = LLAMA | {
-    "model_type": "qwen2",
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_attention_heads": 28,
-    "num_hidden_layers": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-}
-QWEN3 = LLAMA | {
-    "model_type": "qwen3",
-    "intermediate_size": 12288,
-    "num_hidden_layers": 36,
-    "head_dim": 128,
-    "vocab_size": 151936,
-}
-MISTRAL = LLAMA | {"model_type": "mistral", "vocab_size": 32000, "max_position_embeddings": 32768}
-
-
-@pytest.mark.parametrize(
-    ("config", "parameters"),
-    [
-        (LLAMA, 8_030_261_248),
-        (GPT2, 124_439_808),
-        (NEOX, 20_554_567_680),
-        (QWEN2, 7_615_616_512),
-        (QWEN3, 8_190_735_360),
-        (MISTRAL, 7_241_732_096),
-    ],
-    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
-)
-def test_hugging_face(tmp_path: Path, config: dict[str, Any], parameters: int) -> None:
-    """Published sizes come out; a folder stands for its config.json, and gives the name."""
-    folder = tmp_path / "my-model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    model = read_model(folder)
-    assert model.num_parameters == parameters
-    assert model.name == "my-model"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": "mamba"}, r"model_type 'mamba' is not supported; supported: llama"),
-        ({"model_type": "dbrx"}, r"'dbrx' is a mixture of experts that is not supported; supported: mixtral"),
-        ({"model_type": "qwen2_moe"}, r"'qwen2_moe' is a mixture of experts that is not supported"),
-        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, r"'deepseek_v3' is a mixture of experts"),
-        ({"num_local_experts": 8}, r"mixture of experts"),
-        ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, r"dense layers between others are not supported"),
-        ({"model_type": "qwen3_moe", "mlp_only_layers": [3]}, r"mlp_only_layers must be empty"),
-        ({"model_type": "deepseek", "kv_lora_rank": 512}, r"multi-head latent attention is not supported"),
-        ({"model_type": "deepseek", "moe_layer_freq": 2}, r"moe_layer_freq must be 1"),
-        ({"model_type": "mixtral", "num_experts_per_tok": 9}, r"moe_router_topk must be <= num_experts=8, got 9"),
-        ({"model_type": None}, r"model_type is missing"),
-        ({"hidden_size": None}, r"the field hidden_size is missing"),
-        ({"hidden_size": "big"}, r"hidden_size must be a whole number >= 1, got 'big'"),
-        ({"num_attention_heads": 33}, r"33 heads must divide the hidden size 4096"),
-        ({"num_key_value_heads": 5}, r"num_query_groups must divide"),
-    ],
-)
-def test_wrong_hugging_face_configs(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """Each names the field."""
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA | change))
-    with pytest.raises(InputError, match=message):
-        read_model(path)
-    path.write_text("{broken")
-    with pytest.raises(InputError, match="line 1: is not valid JSON"):
-        read_model(path)
 
 
 def test_architecture_files_name_wrong_fields(tmp_path: Path) -> None:

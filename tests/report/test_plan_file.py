@@ -71,6 +71,10 @@ def test_named_fields() -> None:
         "wall_time_s",
         "num_candidates",
         "num_pruned",
+        "searched",
+        "not_searched",
+        "proof",
+        "closed_form",
     }
     assert content["memory"][1]["upper_gib"] == 32.0
     assert content["memory"][1]["extrapolates"] is False
@@ -192,3 +196,18 @@ def test_plan_conforms_to_schema(name: str) -> None:
         damaged = copy.deepcopy(content)
         put(damaged, path, value)
         assert not validator.is_valid(damaged), path
+
+
+def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_judge() -> None:
+    """Files of before have another objective; what they prove of the judge's time stays."""
+    content = plan_to_dict(small_plan())
+    proof, seconds = content["certificate"], content["estimate"]["iteration_time_s"]
+    for name in ("searched", "not_searched", "proof", "closed_form"):
+        del proof[name]
+    changes = {"status": "OPTIMAL", "objective_s": seconds * 1.01, "lower_bound_s": seconds * 1.01, "gap": 0.0}
+    proof |= {**changes, "placement_gap": 0.0, "judge_lower_bound_s": seconds * 0.9}
+    found = plan_from_dict(content).certificate
+    assert (found.status, found.objective_s, found.lower_bound_s) == ("FEASIBLE", seconds, seconds * 0.9)
+    assert found.gap == pytest.approx(0.1)
+    assert found.closed_form is not None
+    assert found.closed_form.gap == 0.0

@@ -60,7 +60,7 @@ def test_plan_numbers() -> None:
     text = shown(*plan_tables(plan))
     assert "on 4 of 5 hosts, 16 GPUs" in text
     assert "2 of 64, 8 rounds" in text
-    assert row(text, "gap") == ["3.12%", "of", "the", "objective"]
+    assert row(text, "gap") == ["3.12%", "of", "the", "iteration", "time"]
     assert row(text, "placement gap")[0] == "12.50%"
     assert row(text, "iteration time")[0] == f"{plan.estimate.iteration_time_s:.4f}"
     assert row(text, "stage 1")[:6] == ["28.0", "GiB", "32.0", "GiB", "78.0", "GiB"]
@@ -71,11 +71,11 @@ def test_plan_numbers() -> None:
 def test_certificate_says_what_it_covers() -> None:
     """Status, scope and effort."""
     plan = small_plan()
-    text = shown(certificate_table(plan.certificate, plan.estimate))
-    for said in ("FEASIBLE", plan.certificate.scope, "120 candidates, 100 ruled out by bounds, 12.5 s"):
+    text = shown(certificate_table(plan.certificate))
+    for said in ("FEASIBLE", plan.certificate.scope, "120 configurations, 100 ruled out by bounds, 12.5 s"):
         assert said in text
     closed = replace(plan.certificate, placement_dependent_s=0.0, placement_gap=0.0, status="OPTIMAL")
-    text = shown(certificate_table(closed, plan.estimate))
+    text = shown(certificate_table(closed))
     assert "placement gap" not in text
     assert "the search is finished" in text
 

@@ -1,13 +1,13 @@
 """Specs out of what a plan records of them."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from pipette_opt.errors import InputError
-from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.recorded import recorded_spec
 
@@ -21,6 +21,14 @@ MODEL = ModelSpec(
     kv_channels=16,
     vocab_size=1000,
     max_position_embeddings=128,
+)
+LONG = replace(
+    MODEL,
+    position_embedding_type="yarn",
+    yarn=YarnScaling(rotary_scaling_factor=4.0),
+    no_rope_freq=(0, 0, 0, 1),
+    window_size=(127, 0),
+    window_attn_skip_freq=2,
 )
 TRAINING = TrainingSpec(global_batch_size=8, seq_length=128)
 LAYER = LayerFactor(
@@ -48,7 +56,7 @@ def as_read(spec: Any) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("spec", [MODEL, TRAINING, StackSpec()])
+@pytest.mark.parametrize("spec", [MODEL, LONG, TRAINING, StackSpec()])
 def test_specs_come_back(spec: Any) -> None:
     """Through JSON and back nothing changes."""
     assert recorded_spec(type(spec), as_read(spec), "here") == spec
@@ -67,6 +75,8 @@ def test_fields_with_defaults_may_be_absent() -> None:
     content = as_read(TRAINING)
     del content["expert_imbalance"]
     assert recorded_spec(TrainingSpec, content, "here") == TRAINING
+    content = {name: value for name, value in as_read(MODEL).items() if name not in ("rotary_base", "norm_epsilon")}
+    assert recorded_spec(ModelSpec, content, "here") == MODEL
 
 
 WRONG: list[tuple[Any, str, object, str]] = [

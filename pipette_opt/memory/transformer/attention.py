@@ -183,7 +183,7 @@ class Attention(Part):
         del mixed
         if self.model.qk_layernorm:
             q, k = apply(Normalise, q, self.model.kv_channels, 1), apply(Normalise, k, self.model.kv_channels, 1)
-        if self.model.position_embedding_type == "rope":
+        if self.model.has_rotary_positions:
             q, k = apply(_Rotate, q), apply(_Rotate, k)
         context = apply(Recompute, self._core, q, k, v) if self.selective else self._core(q, k, v)
         del q, k, v

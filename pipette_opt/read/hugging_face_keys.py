@@ -1,0 +1,170 @@
+"""Keys of Hugging Face's ``config.json``: those that change nothing, and those that must have one value."""
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pipette_opt.errors import InputError, shown
+from pipette_opt.read.fields import Fields
+
+HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "names a file, a class or a version": (
+            "architectures",
+            "auto_map",
+            "finetuning_task",
+            "name_or_path",
+            "tokenizer_class",
+            "transformers_version",
+        ),
+        "number format of the stored weights; --precision says what is trained": ("dtype", "torch_dtype"),
+        "of inference": (
+            "attn_implementation",
+            "do_sample",
+            "generation_config",
+            "max_length",
+            "max_new_tokens",
+            "repetition_penalty",
+            "temperature",
+            "top_k",
+            "top_p",
+            "use_cache",
+        ),
+        "numbers of special tokens": (
+            "bos_token_id",
+            "decoder_start_token_id",
+            "eos_token_id",
+            "mask_token_id",
+            "pad_token_id",
+            "sep_token_id",
+            "unk_token_id",
+        ),
+        "what a forward pass gives back": (
+            "output_attentions",
+            "output_hidden_states",
+            "output_router_logits",
+            "return_dict",
+            "torchscript",
+            "use_return_dict",
+        ),
+        "of heads for classification and other tasks": (
+            "classifier_dropout",
+            "id2label",
+            "is_decoder",
+            "label2id",
+            "num_labels",
+            "prefix",
+            "problem_type",
+            "summary_activation",
+            "summary_first_dropout",
+            "summary_proj_to_labels",
+            "summary_type",
+            "summary_use_proj",
+            "task_specific_params",
+        ),
+        "sums in another order": ("pretraining_tp", "reorder_and_upcast_attn"),
+        "a term of the loss, which the training chooses": ("aux_loss_alpha", "router_aux_loss_coef", "seq_aux"),
+    }
+)
+"""Keys that change neither the model nor time nor memory, whatever their value; by why."""
+
+REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
+    {
+        "is_encoder_decoder": ((False,), "only decoders are supported"),
+        "add_cross_attention": ((False,), "only decoders are supported"),
+        "tie_encoder_decoder": ((False,), "only decoders are supported"),
+        "pruned_heads": (({},), "every layer must have all its heads"),
+        "chunk_size_feed_forward": ((0,), "Megatron's MLP takes all tokens at once"),
+        "quantization_config": ((), "take the file of the model whose weights are not quantized"),
+        "attn_logit_softcapping": ((), "Megatron-Core has no soft cap of attention scores"),
+        "final_logit_softcapping": ((), "Megatron-Core has no soft cap of logits"),
+        "logit_scale": ((1,), "Megatron-Core does not scale logits"),
+        "logits_scaling": ((1,), "Megatron-Core does not scale logits"),
+        "embedding_multiplier": ((1,), "Megatron-LM does not scale embeddings"),
+        "residual_multiplier": ((1,), "Megatron-Core does not scale residuals"),
+        "attention_multiplier": ((), "Megatron-LM has no argument for another scale of attention"),
+        "query_pre_attn_scalar": ((), "Megatron-LM has no argument for another scale of attention"),
+        "scale_attn_weights": ((True,), "Megatron-Core always scales attention by the size of a head"),
+        "scale_attn_by_inverse_layer_idx": ((False,), "Megatron-LM divides and multiplies again, which is no scale"),
+        "clip_qkv": ((), "Megatron-Core does not clip queries, keys and values"),
+        "alibi": ((False,), "Megatron-Core has no ALiBi"),
+        "qk_layernorm": ((False,), "only families whose queries and keys are normalised head by head are supported"),
+        "use_qk_norm": ((False,), "only families whose queries and keys are normalised head by head are supported"),
+        "attention_bias": ((False,), "this family has no such biases"),
+        "mlp_bias": ((False,), "this family has no such biases"),
+        "lm_head_bias": ((False,), "Megatron's output head has no bias"),
+        "use_bias": ((False,), "this family has no such biases"),
+        "sliding_window": ((), "this family has no windows"),
+        "use_sliding_window": ((False,), "this family has no windows"),
+        "layer_types": ((), "this family has layers of one kind"),
+        "full_attn_mod": ((1,), "every layer must have full attention"),
+        "interpolate_factor": ((1,), "positions must not be interpolated apart from rope_scaling"),
+        "use_mrope": ((False,), "positions of images and video are not supported"),
+        "rope_interleaved": ((False,), "this family rotates halves of a head"),
+        "norm_type": (("layer_norm",), "only layer_norm is known for this key"),
+        "mlp_type": (("default",), "only the default MLP is known"),
+        "kv_lora_rank": ((), "multi-head latent attention is not supported"),
+        "q_lora_rank": ((), "multi-head latent attention is not supported"),
+        "num_nextn_predict_layers": ((0,), "multi-token prediction is not supported"),
+        "num_mtp_modules": ((0,), "multi-token prediction is not supported"),
+        "n_group": ((1,), "routing in groups of experts is not supported"),
+        "topk_group": ((1,), "routing in groups of experts is not supported"),
+        "topk_method": (("greedy",), "only the experts with the highest scores are supported"),
+        "scoring_func": (("softmax",), "only routers with a softmax are supported"),
+        "routed_scaling_factor": ((1,), "scaled outputs of experts are not supported"),
+        "router_jitter_noise": ((0,), "noise of the router is not supported"),
+        "ep_size": ((1,), "expert parallelism is chosen here"),
+    }
+)
+"""Keys that a family does not read: values with which they change nothing, and what is wrong with others."""
+
+_HARMLESS = {key for keys in HARMLESS.values() for key in keys}
+
+
+class Keys(Fields):
+    """
+    Fields of a ``config.json`` that remember which of them were asked for.
+
+    A reader asks for every key that it knows, whatever the others say; :meth:`refuse_others` then finds the rest.
+    """
+
+    def __init__(self, where: str, data: Mapping[str, Any]) -> None:
+        super().__init__(where, data, data.keys())
+        self.asked: set[str] = {"model_type"}
+
+    def has(self, name: str) -> bool:
+        """Whether the key is there and not null."""
+        self.asked.add(name)
+        return super().has(name)
+
+    def given(self, name: str) -> bool:
+        """Whether the key is there, perhaps null."""
+        self.asked.add(name)
+        return name in self.data
+
+    def value(self, name: str) -> Any:
+        """Its value, ``None`` if it is not there."""
+        self.asked.add(name)
+        return self.data.get(name)
+
+    def wrong(self, name: str, why: str) -> InputError:
+        """The error for a value that is not supported."""
+        return InputError(self.where, f"{name}: {shown(self.value(name))} is not supported; {why}.")
+
+    def refuse_others(self) -> None:
+        """
+        Raise ``InputError`` for a key that nobody asked for and that may change something.
+
+        Keys that begin with ``_`` are transformers' own notes, and null says nothing.
+        """
+        for name, value in self.data.items():
+            if name in self.asked or name in _HARMLESS or name.startswith("_") or value is None:
+                continue
+            if name not in REQUIRED:
+                near = difflib.get_close_matches(name, [*self.asked, *_HARMLESS, *REQUIRED], n=1, cutoff=0.85)
+                hint = f"Did you mean {near[0]}?" if near else "Take it out of the file if it changes nothing."
+                raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). {hint}")
+            allowed, why = REQUIRED[name]
+            if not any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in allowed):
+                raise self.wrong(name, why)

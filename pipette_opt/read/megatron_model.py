@@ -1,0 +1,259 @@
+"""The model that Megatron-LM's arguments describe, with the defaults of ``megatron/training/arguments.py``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipette_opt.errors import InputError, shown
+from pipette_opt.specs import ModelSpec, YarnScaling
+from pipette_opt.specs.layer_patterns import layer_frequency
+
+MODEL_WORDS = (
+    "activation_func_clamp_value",
+    "glu_linear_offset",
+    "init_method_std",
+    "mscale",
+    "mscale_all_dim",
+    "no_rope_freq",
+    "norm_epsilon",
+    "rope_scaling_factor",
+    "rotary_base",
+    "rotary_percent",
+    "rotary_scaling_factor",
+    "rotary_seq_len_interpolation_factor",
+    "softmax_type",
+    "window_attn_skip_freq",
+    "window_size",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
+    "yarn_original_max_position_embeddings",
+)
+"""Options with a value that make it the same model; numbers are read here."""
+
+MODEL_FLAGS = (
+    "apply_layernorm_1p",
+    "moe_router_pre_softmax",
+    "no_yarn_correction_range_round_to_int",
+    "quick_geglu",
+    "rotary_interleaved",
+    "squared_relu",
+    "use_rope_scaling",
+    "yarn_correction_range_round_to_int",
+)
+"""The same without a value."""
+
+_POSITIONS = ("learned_absolute", "rope", "yarn", "none")
+_SOFTMAX_TYPES = ("vanilla", "off-by-one", "learnable")
+_NORMALIZATIONS = ("LayerNorm", "RMSNorm")
+
+
+def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
+    """
+    The model of some options.
+
+    Parameters
+    ----------
+    given
+        Values by option, with underscores; text where :data:`MODEL_WORDS` names the option; ``True`` for flags.
+    where
+        Start of every error message.
+    """
+    if given.get("multi_latent_attention"):
+        raise InputError(where, "--multi-latent-attention is not supported.")
+    hidden, heads = _required(given, "hidden_size", where), _required(given, "num_attention_heads", where)
+    if "kv_channels" not in given and hidden % heads:
+        raise InputError(where, f"--num-attention-heads {heads} must divide --hidden-size {hidden}.")
+    positions = given.get("max_position_embeddings") or given.get("seq_length")
+    if positions is None:
+        raise InputError(where, "--max-position-embeddings is missing.")
+    bias = not given.get("disable_bias_linear", False)
+    padded = given.get("padded_vocab_size")
+    vocab = padded or given.get("vocab_size")
+    if vocab is None:
+        raise InputError(where, "--vocab-size (or --padded-vocab-size) is missing; Megatron asks the tokenizer for it.")
+    try:
+        return ModelSpec(
+            name=name,
+            num_layers=given["num_layers"],
+            hidden_size=hidden,
+            ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
+            num_attention_heads=heads,
+            num_query_groups=given.get("num_query_groups", 1) if given.get("group_query_attention") else heads,
+            kv_channels=given.get("kv_channels") or hidden // heads,
+            vocab_size=vocab,
+            max_position_embeddings=positions,
+            untie_embeddings_and_output_weights=bool(given.get("untie_embeddings_and_output_weights")),
+            add_bias_linear=bias,
+            add_qkv_bias=bias or bool(given.get("add_qkv_bias")),
+            qk_layernorm=bool(given.get("qk_layernorm")),
+            normalization=_word(given, "normalization", _NORMALIZATIONS, where),
+            norm_epsilon=_number(given, "norm_epsilon", 1e-5, where),
+            layernorm_zero_centered_gamma=bool(given.get("apply_layernorm_1p")),
+            hidden_dropout=given.get("hidden_dropout", 0.1),
+            attention_dropout=given.get("attention_dropout", 0.1),
+            softmax_type=_word(given, "softmax_type", _SOFTMAX_TYPES, where),
+            init_method_std=_number(given, "init_method_std", 0.02, where),
+            make_vocab_size_divisible_by=1 if padded else given.get("make_vocab_size_divisible_by", 128),
+            **_activation(given, where),
+            **_positions(given, where),
+            **_window(given, where),
+            **_experts(given, where),
+        )
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(where, str(error)) from None
+
+
+def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Gate and activation; Megatron refuses SwiGLU beside another, and squared ReLU goes before quick GEGLU."""
+    swiglu, relu, geglu = (bool(given.get(name)) for name in ("swiglu", "squared_relu", "quick_geglu"))
+    if swiglu + relu + geglu > 1:
+        raise InputError(where, "only one of --swiglu, --squared-relu and --quick-geglu can be given.")
+    gated = swiglu or geglu
+    return {
+        "gated_linear_unit": gated,
+        "activation_func": "squared_relu" if relu else "quick_gelu" if geglu else None,
+        "glu_linear_offset": _number(given, "glu_linear_offset", 0.0, where) if gated else 0.0,
+        "activation_func_clamp_value": _number(given, "activation_func_clamp_value", None, where) if gated else None,
+    }
+
+
+def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Kind of positions; what is said of rotary ones counts only where there are some."""
+    kind = "rope" if given.get("use_rotary_position_embeddings") else given.get("position_embedding_type")
+    kind = kind or "learned_absolute"
+    if kind in ("mrope", "relative"):
+        what = {"mrope": "positions of images and video", "relative": "positions of encoder-decoder models"}[kind]
+        raise InputError(where, f"--position-embedding-type {kind} is not supported: {what}.")
+    if kind not in _POSITIONS:
+        raise InputError(where, f"--position-embedding-type must be {' or '.join(_POSITIONS)}, got {kind!r}.")
+    if given.get("no_position_embedding") and kind != "rope":
+        raise InputError(where, "--no-position-embedding is refused by Megatron; say --position-embedding-type none.")
+    if kind not in ("rope", "yarn"):
+        return {"position_embedding_type": kind}
+    scaled = kind == "rope" and given.get("use_rope_scaling")
+    return {
+        "position_embedding_type": kind,
+        "rotary_base": _whole(given, "rotary_base", 10000, where),
+        "rotary_percent": _number(given, "rotary_percent", 1.0, where),
+        "rotary_interleaved": bool(given.get("rotary_interleaved")),
+        "rotary_seq_len_interpolation_factor": _interpolation(given, where),
+        "rope_scaling_factor": _number(given, "rope_scaling_factor", 8.0, where) if scaled else None,
+        "no_rope_freq": _frequency(given, "no_rope_freq", where),
+        "yarn": _yarn(given, where) if kind == "yarn" else None,
+    }
+
+
+def _interpolation(given: Mapping[str, Any], where: str) -> int | None:
+    """A factor of 1 does nothing."""
+    factor = _whole(given, "rotary_seq_len_interpolation_factor", 1, where)
+    return None if factor == 1 else factor
+
+
+def _yarn(given: Mapping[str, Any], where: str) -> YarnScaling:
+    """Options of YaRN without latent attention (``megatron/training/argument_utils.py``, megatron-core 0.19)."""
+    unset = YarnScaling()
+    return YarnScaling(
+        rotary_scaling_factor=_number(given, "rotary_scaling_factor", unset.rotary_scaling_factor, where),
+        original_max_position_embeddings=_whole(
+            given, "yarn_original_max_position_embeddings", unset.original_max_position_embeddings, where
+        ),
+        beta_fast=_number(given, "yarn_beta_fast", unset.beta_fast, where),
+        beta_slow=_number(given, "yarn_beta_slow", unset.beta_slow, where),
+        mscale=_number(given, "mscale", unset.mscale, where),
+        mscale_all_dim=_number(given, "mscale_all_dim", unset.mscale_all_dim, where),
+        correction_range_round_to_int=not given.get("no_yarn_correction_range_round_to_int"),
+    )
+
+
+def _window(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The window; without one the layers that skip it say nothing."""
+    value = given.get("window_size")
+    if value is None:
+        return {}
+    text = value if isinstance(value, str) else ",".join(map(str, value))
+    try:
+        sides = tuple(int(side) for side in text.strip("() ").split(","))
+    except ValueError:
+        sides = ()
+    if len(sides) != 2:
+        raise InputError(where, f"--window-size must be two whole numbers such as 4095,0, got {shown(text)}.")
+    return {"window_size": sides, "window_attn_skip_freq": _frequency(given, "window_attn_skip_freq", where)}
+
+
+def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Fields of a mixture of experts; none for a dense model, whose other options of experts say nothing."""
+    if not given.get("num_experts"):
+        return {}
+    return {
+        "num_experts": given["num_experts"],
+        "moe_router_topk": given.get("moe_router_topk", 2),
+        "moe_ffn_hidden_size": given.get("moe_ffn_hidden_size"),
+        "moe_shared_expert_intermediate_size": given.get("moe_shared_expert_intermediate_size", 0),
+        "moe_router_pre_softmax": bool(given.get("moe_router_pre_softmax")),
+        "num_dense_layers": _dense_layers(given, where),
+    }
+
+
+def _dense_layers(given: Mapping[str, Any], where: str) -> int:
+    """Dense layers before all others, out of ``--moe-layer-freq``: 1, or a list as ``([0]*1+[1]*27)``."""
+    layers = given["num_layers"]
+    pattern = layer_frequency(str(given.get("moe_layer_freq", "1")), "--moe-layer-freq", where)
+    if pattern == 1:
+        return 0
+    if isinstance(pattern, tuple):
+        dense = pattern.count(0)
+        if len(pattern) == layers and pattern == (0,) * dense + (1,) * (layers - dense):
+            return dense
+    raise InputError(
+        where,
+        f"--moe-layer-freq must be 1, or dense layers first as in ([0]*1+[1]*{layers - 1}), "
+        f"together {layers}; got {given['moe_layer_freq']!r}.",
+    )
+
+
+def _frequency(given: Mapping[str, Any], field: str, where: str) -> int | tuple[int, ...] | None:
+    if field not in given:
+        return None
+    return layer_frequency(str(given[field]), _option(field), where)
+
+
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def _word(given: Mapping[str, Any], field: str, choices: tuple[str, ...], where: str) -> Any:
+    """One of some words, of which the first is Megatron's default."""
+    word = given.get(field, choices[0])
+    if word not in choices:
+        raise InputError(where, f"{_option(field)} must be {' or '.join(choices)}, got {word!r}.")
+    return word
+
+
+def _number(given: Mapping[str, Any], field: str, default: Any, where: str) -> Any:
+    """A number, or the default."""
+    if field not in given:
+        return default
+    try:
+        return float(given[field])
+    except ValueError:
+        raise InputError(where, f"{_option(field)} must be a number, got {shown(given[field])}.") from None
+
+
+def _whole(given: Mapping[str, Any], field: str, default: int, where: str) -> int:
+    """A whole number as Megatron reads it (``1e6`` is none), or the default."""
+    try:
+        return int(given.get(field, default))
+    except ValueError:
+        raise InputError(where, f"{_option(field)} must be a whole number, got {shown(given[field])}.") from None
+
+
+def _required(given: Mapping[str, Any], field: str, where: str) -> int:
+    if field not in given:
+        raise InputError(where, f"{_option(field)} is missing.")
+    return int(given[field])
+
+
+def _default_ffn(hidden: int, swiglu: bool) -> int:
+    """Four times the hidden size; with SwiGLU two thirds of that, rounded down to a multiple of 64."""
+    return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden

@@ -1,0 +1,54 @@
+"""Megatron-LM's lists of layers: ``([0]*3+[1])*4`` and the like (``megatron/training/arguments.py``)."""
+
+import ast
+
+from pipette_opt.errors import InputError, shown
+from pipette_opt.specs.model import MOST_LAYERS
+
+
+def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]:
+    """
+    What an option says of layers: a whole number, or a list of 0 and 1.
+
+    A list is made of ``[...]``, ``+``, ``* N`` and parentheses, as Megatron evaluates it.
+    """
+    try:
+        value = _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(
+            where, f"{option} must be a whole number or a list such as ([0]*3+[1])*4, got {shown(text)}."
+        ) from None
+    return tuple(value) if isinstance(value, list) else value
+
+
+def layer_list(value: int | tuple[int, ...]) -> str:
+    """The same as text for an option: runs of equal numbers, e.g. ``[0]*3+[1]*9``."""
+    if isinstance(value, int):
+        return str(value)
+    runs: list[list[int]] = []
+    for number in value:
+        if runs and runs[-1][0] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+    return "+".join(f"[{number}]*{count}" for number, count in runs)
+
+
+def _value(node: ast.expr) -> int | list[int]:
+    """Value of an expression of whole numbers, lists of them, sums of lists and multiples of lists."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.List):
+        items = [_value(item) for item in node.elts]
+        return [item for item in items if isinstance(item, int)] if all(isinstance(i, int) for i in items) else _no()
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Add):
+            return left + right if isinstance(left, list) and isinstance(right, list) else _no()
+        if isinstance(left, list) and isinstance(right, int) and len(left) * right <= MOST_LAYERS:
+            return left * right
+    return _no()
+
+
+def _no() -> int:
+    raise ValueError

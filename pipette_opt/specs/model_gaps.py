@@ -1,0 +1,99 @@
+"""What of a model changes its time or its memory, and no number here counts."""
+
+from pipette_opt.specs.model import ModelSpec
+from pipette_opt.specs.not_modelled import NotModelled
+from pipette_opt.specs.training import TrainingSpec
+
+
+def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[NotModelled, ...]:
+    """
+    Parts of a model that the estimates leave out, named by Megatron-LM's arguments.
+
+    Parameters
+    ----------
+    training
+        Without it sequences are taken to be longer than any window.
+    """
+    return (
+        *_window(model, training),
+        *_activation(model),
+        *_softmax(model),
+        *_no_positions(model),
+        *_parallel_residual(model),
+    )
+
+
+def _window(model: ModelSpec, training: TrainingSpec | None) -> tuple[NotModelled, ...]:
+    """A window that holds the whole sequence changes nothing."""
+    if model.window_size is None or not model.num_windowed_layers:
+        return ()
+    before = model.window_size[0]
+    if before < 0 or (training is not None and before + 1 >= training.seq_length):
+        return ()
+    return (
+        NotModelled(
+            option="--window-size",
+            value=",".join(map(str, model.window_size)),
+            effect="time",
+            direction="less",
+            why=f"Attention of {model.num_windowed_layers} of {model.num_layers} layers sees {before + 1:,} tokens; "
+            "it is counted over the whole sequence.",
+        ),
+    )
+
+
+def _activation(model: ModelSpec) -> tuple[NotModelled, ...]:
+    if model.activation_func is None:
+        return ()
+    squared = model.activation_func == "squared_relu"
+    counted = "GELU" if squared else "SwiGLU"
+    return (
+        NotModelled(
+            option="--squared-relu" if squared else "--quick-geglu",
+            effect="both",
+            direction="more",
+            why=f"Counted as {counted}, one kernel that keeps its input only; this one may be several.",
+        ),
+    )
+
+
+def _softmax(model: ModelSpec) -> tuple[NotModelled, ...]:
+    if model.softmax_type == "vanilla":
+        return ()
+    return (
+        NotModelled(
+            option="--softmax-type",
+            value=model.softmax_type,
+            effect="time",
+            direction="more",
+            why="The kernels with another denominator are slower than those whose speed is assumed.",
+        ),
+    )
+
+
+def _no_positions(model: ModelSpec) -> tuple[NotModelled, ...]:
+    if model.no_rope_freq is None:
+        return ()
+    value = model.no_rope_freq
+    return (
+        NotModelled(
+            option="--no-rope-freq",
+            value=str(value) if isinstance(value, int) else str(list(value)),
+            effect="both",
+            direction="less",
+            why="Layers without rotary positions are counted as if they had them.",
+        ),
+    )
+
+
+def _parallel_residual(model: ModelSpec) -> tuple[NotModelled, ...]:
+    if not model.parallel_residual:
+        return ()
+    return (
+        NotModelled(
+            option="parallel_residual",
+            effect="time",
+            direction="less",
+            why="Attention and MLP can share one reduction over tensor ranks; two are counted.",
+        ),
+    )

@@ -1,0 +1,33 @@
+"""Exit code of ``solve``: whether the gap was closed to what was asked for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plans import small_plan
+from typer.testing import CliRunner
+
+from pipette_opt.cli.app import app
+
+
+@pytest.mark.parametrize(
+    ("status", "gap", "options", "expected"),
+    [
+        ("FEASIBLE", 0.03, (), 4),
+        ("FEASIBLE", 0.03, ("--gap-limit", "0.02"), 4),
+        ("FEASIBLE", 0.03, ("--gap-limit", "0.05"), 0),
+        ("OPTIMAL", 1e-7, (), 0),
+    ],
+)
+def test_exit_code_says_whether_the_gap_was_closed(
+    status: str, gap: float, options: tuple[str, ...], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 where the run ended before its gap was closed, and the plan is written all the same."""
+    plan = small_plan()
+    proven = replace(plan.certificate, status=status, gap=gap)
+    monkeypatch.setattr("pipette_opt.optimize.optimize", lambda *given, **named: replace(plan, certificate=proven))
+    path = tmp_path / "plan.json"
+    result = CliRunner().invoke(app, ["solve", "--example", "lab-2x8", "-o", str(path), *options])
+    assert result.exit_code == expected
+    assert path.exists()
+    assert ("could be gained" in result.output) == (expected == 4)

@@ -1,0 +1,180 @@
+"""What is read of a model is written: model, Megatron's arguments, the same model."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hugging_face_configs import CONFIGS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plans import plan_of
+from specs_for_tests import LLAMA_8B, cluster, config, instance
+
+from pipette_opt.errors import InputError
+from pipette_opt.export.megatron import (
+    NOT_SAID_OF_MODEL,
+    argument_arrays,
+    megatron_arguments,
+    model_options,
+)
+from pipette_opt.export.recorded import refuse_unsaid
+from pipette_opt.read.hugging_face import model_from_hugging_face
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.model import list_models, read_model
+from pipette_opt.specs import ModelSpec, TrainingSpec, YarnScaling
+
+TRAINING = TrainingSpec(global_batch_size=8, seq_length=64)
+
+
+def written_and_read(model: ModelSpec) -> ModelSpec | None:
+    """The model that our reader finds in the arguments of a model."""
+    words = [word for option in model_options(model, TRAINING) for word in option]
+    return parse_megatron_args(" ".join(words), "arguments", model.name).model
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_presets_come_back(name: str) -> None:
+    """To the last field; GPT-NeoX's parallel layers are none of Megatron's and refused by name."""
+    model = read_model(name)
+    said = {field.name for field in fields(ModelSpec)} - {*NOT_SAID_OF_MODEL}
+    if model.parallel_residual:
+        with pytest.raises(InputError, match="parallel_residual: is True; an export for Megatron-LM has no words"):
+            refuse_unsaid("Megatron-LM", model, said)
+        model = replace(model, parallel_residual=False)
+    refuse_unsaid("Megatron-LM", model, said)
+    assert written_and_read(model) == model
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_hugging_face_configs_come_back(name: str) -> None:
+    """What the file says arrives in Megatron."""
+    model = replace(model_from_hugging_face(CONFIGS[name], "config.json", name), parallel_residual=False)
+    assert written_and_read(model) == model
+
+
+positive = st.floats(1e-9, 1e3, allow_nan=False)
+"""Any number > 0."""
+
+
+def layer_marks(layers: int) -> st.SearchStrategy[int | tuple[int, ...] | None]:
+    """A divisor of the layers, a mark for each, or nothing."""
+    divisors = [number for number in range(1, layers + 1) if layers % number == 0]
+    each = st.lists(st.integers(0, 1), min_size=layers, max_size=layers).map(tuple)
+    return st.none() | st.sampled_from(divisors) | each
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelSpec:
+    """Models with every field drawn; those that need another one only where it is."""
+    layers, groups = draw(st.integers(1, 12)), draw(st.integers(1, 8))
+    gated, bias = draw(st.booleans()), draw(st.booleans())
+    values: dict[str, Any] = {
+        "name": "random",
+        "num_layers": layers,
+        "hidden_size": draw(st.integers(1, 10_000)),
+        "ffn_hidden_size": draw(st.integers(1, 10_000)),
+        "num_attention_heads": groups * draw(st.integers(1, 8)),
+        "num_query_groups": groups,
+        "kv_channels": draw(st.integers(1, 512)),
+        "vocab_size": draw(st.integers(1, 300_000)),
+        "max_position_embeddings": draw(st.integers(TRAINING.seq_length, 200_000)),
+        "gated_linear_unit": gated,
+        "untie_embeddings_and_output_weights": draw(st.booleans()),
+        "add_bias_linear": bias,
+        "add_qkv_bias": bias or draw(st.booleans()),
+        "qk_layernorm": draw(st.booleans()),
+        "normalization": draw(st.sampled_from(["LayerNorm", "RMSNorm"])),
+        "position_embedding_type": draw(st.sampled_from(["learned_absolute", "rope", "yarn", "none"])),
+        "hidden_dropout": draw(st.floats(0.0, 0.9)),
+        "attention_dropout": draw(st.floats(0.0, 0.9)),
+        "make_vocab_size_divisible_by": draw(st.integers(1, 1024)),
+        "activation_func": draw(st.sampled_from([None, "quick_gelu" if gated else "squared_relu"])),
+        "glu_linear_offset": draw(st.floats(-2.0, 2.0)) if gated else 0.0,
+        "activation_func_clamp_value": draw(st.none() | positive) if gated else None,
+        "norm_epsilon": draw(positive),
+        "layernorm_zero_centered_gamma": draw(st.booleans()),
+        "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
+        "parallel_residual": False,
+        "init_method_std": draw(positive),
+        **draw(expert_fields(layers)),
+    }
+    values |= draw(rotary_fields(values["position_embedding_type"], layers))
+    window = draw(st.none() | st.tuples(st.integers(-1, 9999), st.integers(-1, 9999)))
+    values |= {"window_size": window, "window_attn_skip_freq": draw(layer_marks(layers)) if window else None}
+    assert set(values) == {field.name for field in fields(ModelSpec)}
+    return ModelSpec(**values)
+
+
+@st.composite
+def rotary_fields(draw: st.DrawFn, kind: str, layers: int) -> dict[str, Any]:
+    """Fields of positions, at their defaults where they are not rotary."""
+    rotary = kind in ("rope", "yarn")
+    yarn = st.builds(
+        YarnScaling,
+        rotary_scaling_factor=positive,
+        original_max_position_embeddings=st.integers(1, 10**6),
+        beta_fast=positive,
+        beta_slow=positive,
+        mscale=positive,
+        mscale_all_dim=st.floats(0.0, 9.0),
+        correction_range_round_to_int=st.booleans(),
+    )
+    return {
+        "rotary_base": draw(st.integers(2, 10**8)) if rotary else 10000,
+        "rotary_percent": draw(st.floats(0.01, 1.0)) if rotary else 1.0,
+        "rotary_interleaved": rotary and draw(st.booleans()),
+        "rotary_seq_len_interpolation_factor": draw(st.none() | st.integers(2, 64)) if rotary else None,
+        "rope_scaling_factor": draw(st.none() | positive) if kind == "rope" else None,
+        "yarn": draw(yarn) if kind == "yarn" else None,
+        "no_rope_freq": draw(layer_marks(layers)) if rotary else None,
+    }
+
+
+@st.composite
+def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
+    """Fields of experts, at their defaults without."""
+    experts = draw(st.none() | st.integers(1, 512))
+    some = experts is not None
+    return {
+        "num_experts": experts,
+        "moe_router_topk": draw(st.integers(1, experts)) if experts is not None else 2,
+        "moe_ffn_hidden_size": draw(st.none() | st.integers(1, 9999)) if some else None,
+        "moe_shared_expert_intermediate_size": draw(st.integers(0, 9999)) if some else 0,
+        "num_dense_layers": draw(st.integers(0, layers - 1)) if some else 0,
+        "moe_router_pre_softmax": some and draw(st.booleans()),
+    }
+
+
+@given(models())
+@settings(max_examples=200, deadline=None)
+def test_random_models_come_back(model: ModelSpec) -> None:
+    """Every field there is, at any value that it may have."""
+    assert written_and_read(model) == model
+
+
+def test_a_plan_starts_the_model_that_was_planned() -> None:
+    """Megatron trained Llama 3 with base 10,000 where the export dropped its 500,000."""
+    plan = plan_of(instance(cluster(4, gpus=4), LLAMA_8B), config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
+    words = " ".join(megatron_arguments(plan))
+    for option in ("--rotary-base 500000", "--use-rope-scaling", "--rope-scaling-factor 8.0", "--norm-epsilon 1e-05"):
+        assert option in words
+    assert parse_megatron_args(words, name="llama").model == LLAMA_8B
+    assert "hand it to GPTModel" not in argument_arrays(plan)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"rope_scaling_factor": 32.0}, "--rope-scaling-factor 32.0 and takes 8.0"),
+        ({"rotary_seq_len_interpolation_factor": 4}, "--rotary-seq-len-interpolation-factor"),
+        (
+            {"position_embedding_type": "yarn", "yarn": YarnScaling(), "rope_scaling_factor": None},
+            "yarn needs Megatron-LM 0.19",
+        ),
+    ],
+)
+def test_what_megatron_reads_and_drops_is_said(change: dict[str, Any], note: str) -> None:
+    """A comment where the stock builder of some releases does not hand an argument on."""
+    model = replace(LLAMA_8B, **change)
+    plan = plan_of(instance(cluster(4, gpus=4), model), config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
+    assert note in argument_arrays(plan)

@@ -1,0 +1,204 @@
+"""Hugging Face's ``config.json``: every key is used, changes nothing, or is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hugging_face_configs import CONFIGS, LLAMA_3_8B, LLAMA_3_SCALING, MISTRAL_7B, QWEN2_7B, QWEN3_8B, SMOLLM3_3B
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.hugging_face import model_from_hugging_face
+from pipette_opt.read.hugging_face_keys import HARMLESS, REQUIRED
+from pipette_opt.read.model import list_models, read_model
+from pipette_opt.specs import ModelSpec, YarnScaling
+
+PARAMETERS = {"gpt2": 124_439_808, "phi-3-mini-4k": 3_821_079_552, "smollm3-3b": 3_075_098_624}
+"""Sums of the tensors of published checkpoints, of models that are no presets."""
+
+
+def read(config: dict[str, Any], name: str = "model") -> ModelSpec:
+    """The model of a config."""
+    return model_from_hugging_face(config, "config.json", name)
+
+
+@pytest.mark.parametrize("name", sorted({*CONFIGS} & {*list_models()}))
+def test_presets_are_what_the_files_say(name: str) -> None:
+    """To the last field: sizes, positions, epsilons, windows, routers."""
+    assert read(CONFIGS[name], name) == read_model(name)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_published_sizes_come_out(tmp_path: Path, name: str) -> None:
+    """A folder stands for its config.json, and gives the name."""
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIGS[name]))
+    model = read_model(folder)
+    assert (model.name, model.num_parameters) == (name, PARAMETERS[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mamba"}, r"model_type 'mamba' is not supported; supported: llama"),
+        ({"model_type": "dbrx"}, r"'dbrx' is a mixture of experts that is not supported; supported: mixtral"),
+        ({"model_type": "qwen2_moe"}, r"'qwen2_moe' is a mixture of experts that is not supported"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, r"'deepseek_v3' is a mixture of experts"),
+        ({"num_local_experts": 8}, r"mixture of experts"),
+        ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, r"dense layers between others are not supported"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [3]}, r"mlp_only_layers must be empty"),
+        ({"model_type": "qwen3_moe", "use_sliding_window": True}, r"versions of transformers disagree"),
+        ({"model_type": "deepseek", "kv_lora_rank": 512}, r"multi-head latent attention is not supported"),
+        ({"model_type": "deepseek", "moe_layer_freq": 2}, r"moe_layer_freq must be 1"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, r"moe_router_topk must be <= num_experts=8, got 9"),
+        ({"model_type": None}, r"model_type is missing"),
+        ({"hidden_size": None}, r"the field hidden_size is missing"),
+        ({"hidden_size": "big"}, r"hidden_size must be a whole number >= 1, got 'big'"),
+        ({"num_attention_heads": 33}, r"33 heads must divide the hidden size 4096"),
+        ({"num_key_value_heads": 5}, r"num_query_groups must divide"),
+        ({"hidden_act": "gelu"}, r"hidden_act: 'gelu' is not supported; of this family Megatron-LM has silu or swish"),
+        ({"attention_bias": True}, r"attention_bias: true and mlp_bias: false are not supported"),
+        ({"model_type": "qwen3", "attention_bias": True}, r"no bias of the output projection without those of the MLP"),
+        ({"sliding_window": 4096}, r"sliding_window: 4096 is not supported; this family has no windows"),
+        ({"attn_logit_softcapping": 50.0}, r"Megatron-Core has no soft cap of attention scores"),
+        ({"logits_scaling": 8.0}, r"Megatron-Core does not scale logits"),
+        ({"quantization_config": {"bits": 4}}, r"whose weights are not quantized"),
+        ({"num_nextn_predict_layers": 1}, r"multi-token prediction is not supported"),
+        ({"rope_tetha": 1e6}, r"unknown key 'rope_tetha' .* Did you mean rope_theta\?"),
+        ({"frobnicate": 3}, r"unknown key 'frobnicate' \(3\). Take it out of the file if it changes nothing"),
+        ({"rope_theta": 10000.5}, r"rope_theta: 10000.5 is not supported; --rotary-base of Megatron is whole"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"type 'dynamic' is none of Megatron's"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, r"type 'longrope' is none of Megatron's"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.5}}, r"a linear factor of 2.5 is none of Megatron's"),
+        ({"rope_scaling": {"type": "linear"}}, r"rope_scaling: factor must be a number"),
+        ({"rope_scaling": {**LLAMA_3_SCALING, "low_freq_factor": 2.0}}, r"low_freq_factor must be 1, which Megatron"),
+        ({"rope_scaling": {"type": "linear", "factor": 2, "beta_fast": 1}}, r"beta_fast is not known of type linear"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4, "attention_factor": 1.2}}, r"computes attention_factor"),
+        ({"rope_scaling": "yes"}, r"rope_scaling: must be an object"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, r"differ by kind of layer"),
+        (
+            {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {"type": "linear", "factor": 2}},
+            r"different things",
+        ),
+    ],
+)
+def test_wrong_configs(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """Each names the key."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_3_8B | change))
+    with pytest.raises(InputError, match=message):
+        read_model(path)
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    """Not JSON at all."""
+    path = tmp_path / "config.json"
+    path.write_text("{broken")
+    with pytest.raises(InputError, match="line 1: is not valid JSON"):
+        read_model(path)
+
+
+SAYS_NOTHING = (
+    "attention_probs_dropout_prob",
+    "hidden_dropout_prob",
+    "max_window_layers",
+    "n_ctx",
+    "no_rope_layer_interval",
+    "original_max_position_embeddings",
+    "sliding_window",
+    "use_sliding_window",
+)
+"""Keys that no class of transformers reads, or that say nothing beside the other keys of our examples."""
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_key_is_passed_over(name: str) -> None:
+    """A new key, with a value, beside any family's is refused; an old one with another value changes or is refused."""
+    with pytest.raises(InputError, match="unknown key 'new_key'"):
+        read(CONFIGS[name] | {"new_key": 0})
+    harmless = {key for keys in HARMLESS.values() for key in keys}
+    before = read(CONFIGS[name])
+    for key, value in CONFIGS[name].items():
+        if key in harmless or key.startswith("_") or value is None or key in SAYS_NOTHING:
+            continue
+        other = not value if isinstance(value, bool) else value * 2 if isinstance(value, int | float) else "other"
+        try:
+            assert read(CONFIGS[name] | {key: other or 3}) != before, key
+        except InputError:
+            continue
+
+
+def test_notes_and_null_say_nothing() -> None:
+    """Transformers' own notes, and keys without a value."""
+    assert read(LLAMA_3_8B | {"_attn_implementation": "sdpa", "new_key": None}) == read(LLAMA_3_8B)
+
+
+@pytest.mark.parametrize("key", sorted(REQUIRED))
+def test_values_that_change_nothing_are_taken(key: str) -> None:
+    """Keys that other families have, at the value that means: not here."""
+    for allowed in REQUIRED[key][0]:
+        family = QWEN2_7B if key in ("attention_bias", "mlp_bias") else LLAMA_3_8B
+        assert read(family | {key: allowed}) == read(family)
+
+
+def test_rotary_positions_of_llama() -> None:
+    """Base and scaling, by their old and by their new names."""
+    found = read(LLAMA_3_8B | {"rope_scaling": LLAMA_3_SCALING})
+    assert (found.rotary_base, found.rope_scaling_factor) == (500000, 8.0)
+    new = {key: value for key, value in LLAMA_3_8B.items() if key not in ("rope_theta", "rope_scaling")}
+    assert read(new | {"rope_parameters": {**LLAMA_3_SCALING, "rope_theta": 500000.0}}) == found
+    linear = read(LLAMA_3_8B | {"rope_scaling": {"type": "linear", "factor": 4.0}})
+    assert linear.rotary_seq_len_interpolation_factor == 4
+    assert read(LLAMA_3_8B | {"partial_rotary_factor": 0.5}).rotary_percent == 0.5
+
+
+def test_yarn() -> None:
+    """As Qwen 2.5 and 3 have it for long sequences; mscale counts only where both are given, as in transformers."""
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    found = read(QWEN3_8B | {"rope_scaling": scaling})
+    wanted = YarnScaling(rotary_scaling_factor=4.0, original_max_position_embeddings=32768)
+    assert (found.position_embedding_type, found.yarn) == ("yarn", wanted)
+    alone = read(QWEN3_8B | {"rope_scaling": {**scaling, "mscale": 0.7}})
+    assert alone.yarn == wanted
+    both = read(QWEN3_8B | {"rope_scaling": {**scaling, "mscale": 0.7, "mscale_all_dim": 0.9, "truncate": False}}).yarn
+    assert both is not None
+    assert (both.mscale, both.mscale_all_dim, both.correction_range_round_to_int) == (0.7, 0.9, False)
+
+
+def test_windows() -> None:
+    """Mistral's own default, none where null, and Qwen's in the upper layers only if switched on."""
+    bare = {key: value for key, value in MISTRAL_7B.items() if key != "sliding_window"}
+    assert read(bare).window_size == (4095, 0)
+    assert read(MISTRAL_7B | {"sliding_window": None}).window_size is None
+    assert read(QWEN2_7B | {"max_window_layers": 21}).window_size is None
+    upper = read(QWEN2_7B | {"use_sliding_window": True, "max_window_layers": 21, "sliding_window": 4096})
+    assert upper.window_size == (4095, 0)
+    assert upper.window_attn_skip_freq == (0,) * 21 + (1,) * 7
+    assert upper.num_windowed_layers == 7
+
+
+def test_windows_by_kind_of_layer() -> None:
+    """Five with a window, one without: every sixth layer skips it."""
+    kinds = (["sliding_attention"] * 5 + ["full_attention"]) * 6
+    found = read(QWEN3_8B | {"use_sliding_window": True, "sliding_window": 1024, "layer_types": kinds})
+    assert (found.window_size, found.window_attn_skip_freq, found.num_windowed_layers) == ((1023, 0), 6, 30)
+    with pytest.raises(InputError, match="layer_types must be 36 times full_attention or sliding_attention"):
+        read(QWEN3_8B | {"layer_types": ["linear_attention"] * 36})
+
+
+def test_layers_without_positions() -> None:
+    """SmolLM3 marks the layers with rotary positions, Megatron those without."""
+    assert read(SMOLLM3_3B).no_rope_freq == 4
+    odd = read(SMOLLM3_3B | {"no_rope_layers": [0] + [1] * 35})
+    assert odd.no_rope_freq == (1,) + (0,) * 35
+
+
+def test_activations_norms_and_residuals() -> None:
+    """Squared ReLU with norms around 1, and GPT-NeoX's parallel layers."""
+    nemotron = read(CONFIGS["minitron-4b"])
+    assert (nemotron.activation_func, nemotron.gated_linear_unit) == ("squared_relu", False)
+    assert (nemotron.layernorm_zero_centered_gamma, nemotron.rotary_percent) == (True, 0.5)
+    neox = read(CONFIGS["gpt-neox-20b"])
+    assert (neox.parallel_residual, neox.rotary_percent) == (True, 0.25)
+    assert not read(CONFIGS["gpt-neox-20b"] | {"use_parallel_residual": False}).parallel_residual

@@ -1,0 +1,77 @@
+"""What is left out before anything expensive cannot win, and what is kept is enough."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
+
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.prepare import check_memory, load_predictor, prepare
+from pipette_opt.pruning import without_overlap
+from pipette_opt.specs import Instance
+
+
+def fastest_by_enumeration(job: Instance, space: SearchSpace) -> dict[object, float]:
+    """The judge's least time of each configuration over all placements."""
+    found = {}
+    for config in enumerate_candidates(job, space):
+        for block in node_blocks(config, job.cluster.gpus_per_node, job.launcher):
+            grid = block.node_grid(config)
+            for hosts in itertools.permutations(range(job.cluster.num_nodes), int(np.prod(grid))):
+                placement = block_placement(config, block, np.array(hosts).reshape(grid))
+                seconds = estimate(job, config, placement).iteration_time_s
+                found[config] = min(seconds, found.get(config, np.inf))
+    return found
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("seed", range(2))
+def test_bounds_hold_and_the_winner_is_kept(seed: int, p2p: str) -> None:
+    """Every choice of overlap, context size and number of chunks, on every placement of three hosts."""
+    rng = np.random.default_rng(seed)
+    job = instance(random_cluster(rng, 3, gpus=4), LLAMA_8B, 32, 4096, p2p=p2p)
+    space = SearchSpace(
+        num_gpus=8, tensor_parallel=(2, 4), micro_batch_size=(1,), virtual_pipeline=(1, 2), uneven_layers=False
+    )
+    prepared = prepare(job, space, 0.01, keep=lambda config: False)
+    pruned = prepared.pruned
+    assert pruned is not None
+    fastest = fastest_by_enumeration(job, space)
+    fitting = {one.config for one in prepared.memory.fitting}
+    for config in fitting:
+        assert pruned.bounds_s[without_overlap(config)] <= fastest[config] * (1 + 1e-9)
+    kept = {one.config for one in pruned.kept}
+    assert pruned.ruled_out == len(fitting - kept) > 0
+    assert pruned.bound_s <= min(fastest[config] for config in fitting - kept)
+    assert min(fitting, key=lambda config: fastest[config]) in kept
+    assert pruned.first is not None
+    assert pruned.first.seconds >= min(fastest[config] for config in fitting)
+
+
+def test_memory_is_the_same_whatever_overlaps() -> None:
+    """It is predicted once for all of them."""
+    job = instance(cluster(2), LLAMA_8B, 32, 4096)
+    configs = enumerate_candidates(job, SearchSpace(tensor_parallel=(8,), micro_batch_size=(1,)))
+    check = check_memory(job, configs, load_predictor(0.01, job), 0.01)
+    checked = (*check.fitting, *check.rejected)
+    assert {one.config for one in checked} == set(configs)
+    needs = {one.config: one.need_bytes.tolist() for one in checked}
+    assert all(needs[config] == needs[without_overlap(config)] for config in configs)
+
+
+def test_a_wider_space_is_never_worse() -> None:
+    """Context parallelism and overlap beside what was searched before: as fast or faster, and proven."""
+    rng = np.random.default_rng(3)
+    model = replace(TINY, num_layers=4, hidden_size=512, ffn_hidden_size=1408)
+    job = instance(random_cluster(rng, 3, gpus=2), model, 16, 2048)
+    params = OptimizeParams(time_limit_s=5.0, workers=1)
+    narrow = SearchSpace(num_gpus=6, context_parallel=(1,), overlap_grad_reduce=False, micro_batch_size=(1,))
+    before = optimize(job, narrow, params)
+    after = optimize(job, replace(narrow, context_parallel=None, overlap_grad_reduce=None), params)
+    assert after.estimate.iteration_time_s <= before.estimate.iteration_time_s * (1 + 1e-9)
+    assert before.certificate.status == after.certificate.status == "OPTIMAL"
