@@ -92,7 +92,8 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
         raise InputError("zero_stage", f"is {config.sharding_stage}; DeepSpeed's pipeline goes with stages 0 and 1.")
     if config.overlap_grad_reduce and (config.pipeline_model_parallel_size > 1 or config.sharding_stage == 0):
         raise InputError(
-            "overlap_grad_reduce", "is True; DeepSpeed sends gradients beside compute only with ZeRO and one stage."
+            "overlap_grad_reduce",
+            "is True; DeepSpeed sends gradients beside compute with ZeRO and one stage only. Pin it off when solving.",
         )
     if config.recompute_granularity == "selective":
         raise InputError(
