@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipette_opt.backends import Backend
@@ -33,11 +33,14 @@ from pipette_opt.judge import (
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
+from pipette_opt.scope import not_searched, proof, scope, searched
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
 from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
+from pipette_opt.ties import settle_ties
+from pipette_opt.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,9 @@ MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
+
+TIES_SHARE = 0.05
+"""Part of the time limit for the choice among equally fast plans, at most."""
 
 WORTH_SAYING = 0.001
 """Of an iteration."""
@@ -79,7 +85,7 @@ class OptimizeParams:
     gap_limit
         Stop when the gap is proven to be at most this.
     max_oom_risk
-        Probability of running out of memory that a plan may have.
+        Probability of running out of memory that a plan may have; 1: memory does not count.
     num_alternatives
         Plans reported beside the best.
     """
@@ -100,8 +106,8 @@ class OptimizeParams:
             raise ValueError(f"workers must be >= 1, got {self.workers}.")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be in [0, 2^31), got {self.seed}.")
-        if not 0 < self.max_oom_risk < 1:
-            raise ValueError(f"max_oom_risk must be in (0, 1), got {self.max_oom_risk}.")
+        if not 0 < self.max_oom_risk <= 1:
+            raise ValueError(f"max_oom_risk must be in (0, 1], got {self.max_oom_risk}.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,6 +148,7 @@ def optimize(
     prepared: Prepared | None = None,
     known: Sequence[Solution] = (),
     backend: Backend | None = None,
+    host_order: Sequence[int] | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
@@ -156,10 +163,13 @@ def optimize(
         Placements to start from, of candidates of ``prepared.exact``.
     backend
         Processes over which the search for the closed form is spread; threads of this one without it.
+    host_order
+        Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
     """
-    from pipette_opt.verify import verify
+    from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
+    inputs = {**(inputs or {}), "max_oom_risk": params.max_oom_risk}
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
@@ -177,8 +187,10 @@ def optimize(
         judged += certified.judged
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
+    order = host_order or range(prepared.instance.cluster.num_nodes)
+    judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
-    verify(prepared.instance, plan)
+    verify_content(prepared.instance, plan)
     return plan
 
 
@@ -254,7 +266,7 @@ def certify_judge(
     earlier: Certified | None = None,
 ) -> Certified:
     """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
-    left = max(0.5, params.time_limit_s - watcher.elapsed_s)
+    left = max(0.5, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
     return certify(
         prepared,
         judged,
@@ -301,22 +313,30 @@ def finish(
         watcher.elapsed_s,
         exact,
     )
-    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
     num_candidates = len(prepared.memory.fitting)
-    num_pruned = 0 if certified is None else num_candidates - len(open_configs)
+    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
+    certificate = replace(
+        certificate,
+        scope=scope(prepared, certificate.scope),
+        searched=searched(prepared),
+        not_searched=not_searched(prepared),
+        proof=() if certified is None else proof(prepared, certified.steps),
+        num_candidates=num_candidates,
+        num_pruned=0 if certified is None else num_candidates - len(open_configs),
+    )
     memory = _memory(prepared, best, params)
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
-        replace(certificate, num_candidates=num_candidates, num_pruned=num_pruned),
+        certificate,
         memory,
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
         ),
         notes=_notes(prepared, ranked, memory),
         seed=params.seed,
-        inputs=inputs,
+        inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
 
 
@@ -354,7 +374,8 @@ def _alternative(
         hosts=tuple(prepared.instance.cluster.hosts[node] for node in other.nodes.ravel()),
         objective_s=other.objective_s,
         iteration_time_s=other.estimate.iteration_time_s,
-        oom_probability=max(stage.oom_probability for stage in stages),
+        oom_probability=(worst := max(stages, key=lambda one: one.oom_probability)).oom_probability,
+        oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
     )
 
@@ -371,9 +392,12 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
         )
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     if missing:
-        notes.append(f"{missing} directed host pairs were not measured and are not used.")
+        were = "was not measured and is" if missing == 1 else "were not measured and are"
+        notes.append(f"{counted(missing, 'directed host pair')} {were} not used.")
     if memory.rejected:
-        notes.append(f"{len(memory.rejected)} of {len(enumeration.candidates)} candidates do not fit in memory.")
+        of_all = counted(len(enumeration.candidates), "candidate")
+        fit = "does not fit" if len(memory.rejected) == 1 else "do not fit"
+        notes.append(f"{len(memory.rejected)} of {of_all} {fit} in memory.")
     edge_loss_s = prepared.instance.edge_loss_s
     lost = 0.0 if edge_loss_s is None else edge_loss_s(ranked[0].candidate.config)
     if lost > WORTH_SAYING * ranked[0].estimate.iteration_time_s:
@@ -388,5 +412,6 @@ def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequenc
         )
     used = ranked[0].candidate.config.world_size // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:
-        notes.append(f"{used} of {cluster.num_nodes} hosts are used; the placement chooses which.")
+        are = "is" if used == 1 else "are"
+        notes.append(f"{used} of {counted(cluster.num_nodes, 'host')} {are} used; the placement chooses which.")
     return tuple(notes)

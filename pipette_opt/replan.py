@@ -32,8 +32,9 @@ from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solution import Solution
 from pipette_opt.specs import Instance
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.types import IntArray
-from pipette_opt.verify import verify
+from pipette_opt.verify import verify_content
 
 Item = TypeVar("Item")
 
@@ -120,7 +121,7 @@ def replan(
                 raise
     front = _front(options, lambda one: (one.num_loads, one.plan.estimate.iteration_time_s))
     chosen = _choose(front, max_loads, tolerance)
-    verify(instance, chosen.plan)
+    verify_content(instance, chosen.plan)
     return Replanned(chosen=chosen, options=tuple(front))
 
 
@@ -163,7 +164,7 @@ def _options(
             one.estimate.iteration_time_s < free.estimate.iteration_time_s
             or len(hosts_that_load(loads)) < options[0].num_loads
         ):
-            options.append(Option(plan=_plan(prepared, one, free, params, inputs), moves=loads))
+            options.append(Option(plan=_plan(prepared, one, free, params), moves=loads))
     return options
 
 
@@ -322,9 +323,7 @@ def start_from(data: ProblemData, candidate: CandidateData, holds: IntArray) -> 
     return nodes
 
 
-def _plan(
-    prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams, inputs: Mapping[str, Any] | None
-) -> Plan:
+def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams) -> Plan:
     """A plan of a kept placement; what is proven of all plans holds for it too."""
     proven = make_certificate(
         prepared.instance, prepared.problem, judged, free.certificate.lower_bound_s, free.certificate.wall_time_s
@@ -344,7 +343,7 @@ def _plan(
         prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk
     )
     return make_plan(
-        prepared.instance, prepared.problem, [judged], certificate, memory, seed=params.seed, inputs=inputs
+        prepared.instance, prepared.problem, [judged], certificate, memory, seed=params.seed, inputs=free.inputs
     )
 
 
@@ -366,7 +365,9 @@ def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], j
     """
     for host in lost:
         if host not in old:
-            raise InputError("--lost", f"host {host!r} is not among the hosts of the plan: {', '.join(old)}.")
+            raise InputError(
+                "--lost", f"host {host!r} is not among the hosts of the plan: {compress_hosts(tuple(old))}."
+            )
         if host in joined:
             raise InputError("--lost", f"host {host!r} is also given with --joined.")
     for host in joined:

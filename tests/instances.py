@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.parallel import NodeBlock, ParallelConfig
-from pipette_opt.placed import objective_ticks
+from pipette_opt.placed import finish_ticks, objective_ticks, place
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.types import FloatArray, IntArray, P2PMode
 
@@ -151,12 +151,42 @@ def _embedding(rng: np.random.Generator, slowness: FloatArray, scale: int) -> In
 
 def placements(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
     """Every way to put the candidate on distinct allowed hosts, usable links or not."""
+    for some in _batches(data, candidate):
+        yield from some
+
+
+BATCH = 4096
+"""Placements that are computed at once."""
+
+
+def _batches(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
+    """The same, many at once, shape ``(batch, *grid)``."""
     allowed = data.allowed(candidate)
     row = np.repeat(np.arange(candidate.grid[0]), candidate.grid[1] * candidate.grid[2])
-    for hosts in itertools.permutations(range(data.num_nodes), candidate.num_cells):
-        nodes = np.array(hosts)
-        if allowed[row, nodes].all():
-            yield nodes.reshape(candidate.grid)
+    every = itertools.permutations(range(data.num_nodes), candidate.num_cells)
+    while some := list(itertools.islice(every, BATCH)):
+        nodes = np.array(some)
+        yield nodes[allowed[row, nodes].all(axis=1)].reshape(-1, *candidate.grid)
+
+
+def objectives(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> IntArray:
+    """:func:`objective_ticks` of many placements, shape ``(batch, *grid)``: all their columns are placed at once."""
+    number, columns = len(nodes), candidate.grid[1]
+    placed = place(data, candidate, np.concatenate(nodes, axis=1))
+    hosts = nodes[:, np.arange(candidate.num_stages) // candidate.block.stages]
+    ring = np.tile(candidate.ring_floor_ticks, (number, 1))
+    if columns > 1:
+        hops = candidate.ring_ticks[candidate.ring_class[:, None, None], hosts, np.roll(hosts, -1, axis=2)]
+        ring = np.maximum(ring, hops.max(axis=(2, 3)))
+    embedding: IntArray | int = candidate.embedding_floor_ticks
+    if candidate.embedding_ticks.size:
+        embedding = candidate.embedding_ticks[hosts[:, 0], hosts[:, -1]].max(axis=(1, 2))
+    done = finish_ticks(data, candidate, placed).reshape(-1, number, columns).max(axis=2).T + ring
+    finish = np.maximum(done.max(axis=1), np.maximum(done[:, 0], done[:, -1]) + embedding)
+    times = (placed.forward, placed.backward, placed.send_forward, placed.send_backward)
+    slowest = [part.reshape(-1, number, columns).max(axis=(0, 2), initial=0) for part in times]
+    usable = np.maximum.reduce([*slowest, ring.max(axis=1)]) < UNUSABLE_TICKS
+    return np.where(usable, finish + candidate.optimizer_ticks, UNUSABLE_TICKS)
 
 
 enumerated: Counter[str] = Counter()
@@ -165,9 +195,17 @@ enumerated: Counter[str] = Counter()
 
 def best_by_enumeration(data: ProblemData, candidate: CandidateData) -> int:
     """The optimum of one candidate; ``UNUSABLE_TICKS`` if it has no placement."""
-    values = [objective_ticks(data, candidate, nodes) for nodes in placements(data, candidate)]
-    enumerated.update(instances=1, placements=len(values))
-    return min(values, default=UNUSABLE_TICKS)
+    best, number = UNUSABLE_TICKS, 0
+    for some in _batches(data, candidate):
+        if not len(some):
+            continue
+        values = objectives(data, candidate, some)
+        first, last = int(values.argmin()), int(values.argmax())
+        for one in (first, last):
+            assert objective_ticks(data, candidate, some[one]) == values[one], "many at once cost what each does alone"
+        best, number = min(best, int(values[first])), number + len(some)
+    enumerated.update(instances=1, placements=number)
+    return best
 
 
 def several_shapes() -> tuple[ProblemData, int]:

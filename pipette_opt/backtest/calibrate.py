@@ -92,8 +92,14 @@ class Fit:
     def record(self) -> dict[str, object]:
         """What the stack's file says about its making."""
         errors = {"fit": self.errors, "held_out_groups": self.held_out, "larger_jobs": self.larger}
-        means = {name: round(one.mean, 4) for name, one in errors.items() if one is not None}
-        return {"num_runs": len(self.runs), "ranges": self.ranges, "mean_error": means, "notes": list(self.notes)}
+        known = {name: one for name, one in errors.items() if one is not None}
+        return {
+            "num_runs": len(self.runs),
+            "ranges": self.ranges,
+            "mean_error": {name: round(one.mean, 4) for name, one in known.items()},
+            "p90_error": {name: round(one.p90, 4) for name, one in known.items()},
+            "notes": list(self.notes),
+        }
 
 
 def calibrate_runs(

@@ -189,20 +189,22 @@ def framework_of_stack(stack: StackSpec) -> Framework:
 
 def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
     """
-    Columns of a back-test: for the stage and the kind of peak that the source measured; none if nobody can say.
+    Columns of a back-test; none if nobody can say.
 
-    A job that runs has no larger peak than its device has memory. So where it runs out with at most the accepted risk,
-    the device bounds the peak at that risk, too, and the bound of the errors alone, whose tails are wider, only counts
-    below that.
+    The peaks are those of the stage and of the kind that the source measured, mostly memory that the allocator holds:
+    it keeps what it once had until the card is full, then gives blocks back and goes on. So no run shows more than its
+    card has, and the bound ends there, unless the prediction itself lies above: such a run does not fit. The
+    probability is of the memory that the job needs at once, on its fullest stage.
     """
     run = row_memory(case)
     if run is None:
         return {}
     memory = predict_memory(framework, run)
-    risk, upper = oom_probability(memory), upper_gib(framework, memory, max_oom_risk)
-    if risk <= max_oom_risk:
-        upper = max(min(upper, run.capacity_gib), memory.taken_gib)
-    return {"predicted_peak_mem_gib": memory.taken_gib, "upper_peak_mem_gib": upper, "oom_probability": risk}
+    return {
+        "predicted_peak_mem_gib": memory.taken_gib,
+        "upper_peak_mem_gib": min(upper_gib(framework, memory, max_oom_risk), max(run.capacity_gib, memory.taken_gib)),
+        "oom_probability": oom_probability(memory),
+    }
 
 
 def memory_notes(framework: Framework, untold: str | None = None) -> list[str]:

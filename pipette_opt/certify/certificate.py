@@ -1,7 +1,7 @@
 """The certificate, step by step."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Report
@@ -11,6 +11,7 @@ from pipette_opt.certify.proving import prove
 from pipette_opt.judge import JudgedSolution
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.prepare import Prepared
+from pipette_opt.types import ProofStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,6 +29,8 @@ class Certified:
         Configurations that no bound without a search rules out.
     is_closed
         Whether nothing can be faster than the fastest plan known by more than the gap limit.
+    steps
+        Of each configuration of the problem which bound rules it out, and that bound in seconds.
     ledger
         Where the certificate stands, to go on from.
     """
@@ -36,6 +39,7 @@ class Certified:
     judged: tuple[JudgedSolution, ...]
     open_configs: frozenset[ParallelConfig]
     is_closed: bool
+    steps: Mapping[ParallelConfig, tuple[ProofStep, float]]
     ledger: Ledger
 
 
@@ -86,5 +90,6 @@ def _certified(
         judged=(*ledger.judged, *runners_up),
         open_configs=open_configs,
         is_closed=ledger.is_closed,
+        steps=ledger.steps(),
         ledger=ledger,
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipette_opt.build import experts_stay_inside
 from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
-from pipette_opt.certify.opening import slow_links_down
+from pipette_opt.certify.opening import bound_by_slowest_host, slow_links_down
 from pipette_opt.judge import JudgedSolution
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
 from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
@@ -93,6 +93,9 @@ def reseat_by_judge(ledger: Ledger) -> None:
         if time.perf_counter() >= ends or ledger.is_over:
             return
         ledger.report("placing by the judge")
+        bound_by_slowest_host(ledger, one)
+        if not ledger.may_be_faster(one):
+            continue
         if num_orders(ledger.data, candidate) <= MOST_ORDERS:
             settled = best_of_all(instance, ledger.data, candidate, ends, ledger.stop)
             if settled is None:

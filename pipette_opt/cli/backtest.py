@@ -29,6 +29,9 @@ def backtest(
     predicted to fit, which may have died. Then all runs by ours and by four other closed forms. Rows that cannot be
     predicted are left out, and named with the reason.
 
+    Of memory the file says what a log will show (predicted_peak_mem_gib; at most upper_peak_mem_gib, exceeded with
+    --max-oom-risk), which may be all that the card has, and how likely the job needs more than that (oom_probability).
+
     Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
     """
     from functools import partial

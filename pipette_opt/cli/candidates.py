@@ -1,10 +1,12 @@
 """``pipette-opt candidates``."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipette_opt.cli import options as opt
+from pipette_opt.errors import InputError
 
 
 def candidates(
@@ -39,18 +41,30 @@ def candidates(
     overlap_p2p_communication: opt.OverlapP2P = True,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     top: Annotated[int, typer.Option(help="Rows shown; 0 for all.", min=0, rich_help_panel=opt.RUN)] = 30,
+    why: Annotated[
+        str | None,
+        typer.Option(
+            help="Explain instead why these are not the plan, e.g. tp=8,pp=2,recompute=full.", rich_help_panel=opt.RUN
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="With --why: the plan to compare with.", rich_help_panel=opt.RUN)
+    ] = None,
     json: opt.Json = False,
 ) -> None:
     """
     List every legal configuration, whether it fits, and how fast it can be at best.
 
     Example: [bold]pipette-opt candidates --example lab-16x8 --tensor-parallel 8[/]
+
+    [bold]--why tp=8,pp=2[/] says of some of them: illegal (by which rule), too big (which stage), or slower (where).
     """
     from dataclasses import asdict
 
     from pipette_opt.cli.output import say, show, show_json
     from pipette_opt.prepare import candidate_overview
     from pipette_opt.report.lists import candidates_table
+    from pipette_opt.units import counted
 
     job = opt.read_job(
         cluster=cluster,
@@ -86,11 +100,23 @@ def candidates(
         ddp_bucket_size=ddp_bucket_size,
         overlap_p2p_communication=overlap_p2p_communication,
     )
+    if why is not None:
+        from pipette_opt.report.plan_file import read_plan
+        from pipette_opt.why import why as why_not
+
+        answer = why_not(job.instance, space, why, max_oom_risk, None if plan is None else read_plan(plan).estimate)
+        if json:
+            show_json(asdict(answer))
+        else:
+            show(f"{why}: {answer.verdict}", *(f"  {reason}" for reason in answer.reasons))
+        return
+    if plan is not None:
+        raise InputError("--plan", "has no effect without --why.")
     enumeration, rows = candidate_overview(job.instance, space, max_oom_risk)
     shown = rows if top == 0 else rows[:top]
     if json:
         show_json([{**asdict(row), "config": asdict(row.config)} for row in shown])
     else:
         show(candidates_table(shown))
-        say(f"{len(shown)} of {len(rows)} candidates shown, the best bound first")
+        say(f"{len(shown)} of {counted(len(rows), 'candidate')} shown, the best bound first")
         say(enumeration.explain())

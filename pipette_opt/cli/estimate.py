@@ -65,6 +65,12 @@ def estimate(
     """
     How long an iteration takes, and whether it fits: of a plan, or of what you run today.
 
+    Where the time goes is shown twice: the mean of all ranks, whose bubble is the time that they idle, and the critical
+    path, the chain of work and messages that ends with the iteration. MFU is the model's FLOPs over the peak of the
+    GPUs used: a token counts 6 FLOPs for each weight that multiplies it, and 6 x layers x query width x sequence length
+    for causal attention; recomputation does not count. In the JSON hfu has it, and attention without the mask (12 for
+    6).
+
     Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
     --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]
     """
@@ -83,6 +89,9 @@ def estimate(
 
         current = judged_plan(plan, cluster, max_oom_risk)
     else:
+        from pipette_opt.read.megatron_args import read_megatron_args
+
+        today = read_megatron_args(args or "", "the current arguments")
         job = opt.read_job(
             cluster=cluster,
             model=model if model is not None or example is not None else args,
@@ -99,7 +108,7 @@ def estimate(
             allreduce=allreduce,
             expert_imbalance=expert_imbalance,
         )
-        current = current_of(job, args or "", hosts, max_oom_risk)
+        current = current_of(job, today, hosts, max_oom_risk)
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule
 

@@ -53,6 +53,7 @@ def links(
     from pipette_opt.cli.output import say, show_json
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
+    from pipette_opt.units import counted
 
     opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
     opt.one_of("--repeated", repeated, ("worst", "mean"))
@@ -75,7 +76,7 @@ def links(
         return
     for note in found.notes:
         say(f"- {note}")
-    say(f"{found.cluster.num_nodes} hosts written to {out}")
+    say(f"{counted(found.cluster.num_nodes, 'host')} written to {out}")
 
 
 @app.command("model")
@@ -93,19 +94,25 @@ def model(
 
     import yaml
 
-    from pipette_opt.cli.output import console, say, show_json
+    from pipette_opt.cli.output import console, say, show, show_json
     from pipette_opt.files import write_atomically
+    from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
+    from pipette_opt.report.left_out import left_out_table
+    from pipette_opt.specs.model_gaps import not_modelled_of
 
-    spec = read_model(source)
+    spec, arguments = read_model(source), arguments_behind(source)
+    left_out = (*(() if arguments is None else arguments.not_modelled), *not_modelled_of(spec, None))
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
     if spec.num_experts is None:
         fields = {name: value for name, value in fields.items() if "moe" not in name and name != "num_dense_layers"}
     if json:
-        show_json({**asdict(spec), "num_parameters": spec.num_parameters})
+        not_modelled = [asdict(one) for one in left_out]
+        show_json({**asdict(spec), "num_parameters": spec.num_parameters, "not_modelled": not_modelled})
     else:
         console().out(yaml.safe_dump(fields, sort_keys=False), end="")
         say(f"{spec.name}: {spec.num_parameters / 1e9:.2f} billion parameters")
+        show(*left_out_table(left_out))
     if out is not None:
         write_atomically(out, yaml.safe_dump(fields, sort_keys=False))
         say(f"written to {out}")
@@ -128,6 +135,7 @@ def runs(
     from pipette_opt.files import write_atomically
     from pipette_opt.read.megatron_logs import import_runs
     from pipette_opt.read.runs import read_runs
+    from pipette_opt.units import counted
 
     text, notes = import_runs(sources, gpu=gpu, gpus_per_node=gpus_per_node)
     write_atomically(out, text)
@@ -137,4 +145,4 @@ def runs(
         return
     for note in notes:
         say(f"- {note}")
-    say(f"{len(found)} runs written to {out}")
+    say(f"{counted(len(found), 'run')} written to {out}")

@@ -11,6 +11,7 @@ from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.candidates import SearchSpace
+    from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
     from pipette_opt.types import RecomputeGranularity
 
@@ -128,7 +129,10 @@ DdpBucketSize = Annotated[
 ]
 OverlapP2P = Annotated[bool, typer.Option(help="Interleaved schedules go on while they send.", rich_help_panel=SEARCH)]
 MaxOomRisk = Annotated[
-    float, typer.Option(help="Accepted probability of running out of memory.", rich_help_panel=SEARCH)
+    float,
+    typer.Option(
+        help="Accepted probability of running out of memory; 1: memory does not count.", rich_help_panel=SEARCH
+    ),
 ]
 TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
 GapLimit = Annotated[float, typer.Option(help="Stop at this proven gap, e.g. 0.01.", rich_help_panel=RUN)]
@@ -176,7 +180,7 @@ def read_job(
     expert_imbalance: float = 1.0,
     moe_token_dispatcher: str = "alltoall",
 ) -> Job:
-    """Read what the job options name; an example fills in whatever is not given."""
+    """Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given."""
     from dataclasses import asdict
 
     from pipette_opt.cli.inputs import cluster_record, gpu_record
@@ -185,11 +189,19 @@ def read_job(
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance, TrainingSpec
+    from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.training import LARGEST
 
+    arguments = arguments_behind(model) if model is not None else None
+    if arguments is not None and example is None:
+        global_batch_size = arguments.global_batch_size if global_batch_size is None else global_batch_size
+        seq_length = arguments.seq_length if seq_length is None else seq_length
+        precision = arguments.precision if precision is None else precision
+        fp8 = fp8 or arguments.fp8
     if precision is not None:
         one_of("--precision", precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
@@ -239,6 +251,8 @@ def read_job(
         moe_token_dispatcher_type=moe_token_dispatcher,  # type: ignore[arg-type]
         expert_imbalance=expert_imbalance,
     )
+    if arguments is not None:
+        training = arguments.training(training)
     _check_precision(spec, training)
     instance = Instance(
         model=model_spec,
@@ -249,6 +263,7 @@ def read_job(
         launcher=launcher,  # type: ignore[arg-type]
         profile=_profile(profile),
         stack=read_stack(calibration) if calibration else read_stack(),
+        not_modelled=(*(arguments.not_modelled if arguments else ()), *not_modelled_of(model_spec, training)),
     )
     inputs: dict[str, Any] = {
         "cluster": cluster_record(cluster_path),
@@ -263,6 +278,17 @@ def read_job(
     if num_gpus is None and shown is not None:
         num_gpus = shown.num_gpus
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
+
+
+def trained_as(job: Job, given: "MegatronArgs") -> Job:
+    """The job with the formats of gradients and optimizer states, and the kernels, that Megatron arguments say."""
+    from dataclasses import asdict
+
+    from pipette_opt.fullness import with_edge_loss
+
+    training = given.training(job.instance.training)
+    instance = with_edge_loss(replace(job.instance, training=training))
+    return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
 
 
 def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:

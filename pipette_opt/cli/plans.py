@@ -85,12 +85,22 @@ def plan_on_changed_hosts(
     return replace(old, inputs=inputs), instance, inputs
 
 
+def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
+    """A finished plan with the band of its time."""
+    from dataclasses import replace
+
+    from pipette_opt.read.bands import with_band
+
+    return replace(plan, estimate=with_band(plan.estimate, instance, plan.config))
+
+
 def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":
     """A plan, judged afresh."""
     from pipette_opt.cli.current import Current
     from pipette_opt.estimator.estimate import estimate
     from pipette_opt.judge import stage_memory
     from pipette_opt.prepare import load_predictor
+    from pipette_opt.read.bands import with_band
 
     plan, instance = plan_and_instance(path, cluster)
     return Current(
@@ -98,10 +108,12 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
         config=plan.config,
         placement=plan.placement,
         hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
-        estimate=estimate(instance, plan.config, plan.placement),
+        estimate=with_band(estimate(instance, plan.config, plan.placement), instance, plan.config),
         memory=stage_memory(
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
+        max_oom_risk=max_oom_risk,
+        not_modelled=plan.not_modelled,
     )
 
 
@@ -130,6 +142,7 @@ def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance"
             launcher=plan.launcher,
             profile=_profile(plan, path),
             stack=recorded_spec(StackSpec, plan.inputs.get("stack", {}), f"{where}.stack"),
+            not_modelled=plan.not_modelled,
         )
         return with_edge_loss(instance)
     except ValueError as error:

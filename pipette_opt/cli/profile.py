@@ -62,7 +62,7 @@ def links(
     from pipette_opt.profile.world import find_world, process_environment
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
-    from pipette_opt.units import MIB
+    from pipette_opt.units import MIB, counted
 
     opt.one_of("--backend", backend, ("auto", "nccl", "gloo"))
     world = find_world(process_environment(), master_addr, master_port, host)
@@ -89,7 +89,7 @@ def links(
     write_cluster(imported.cluster, out, comment="\n".join(imported.notes))
     for note in imported.notes:
         say(f"- {note}")
-    say(f"{imported.cluster.num_nodes} hosts written to {out}, measurements in {log}")
+    say(f"{counted(imported.cluster.num_nodes, 'host')} written to {out}, measurements in {log}")
 
 
 @app.command("compute")
@@ -115,6 +115,7 @@ def compute(
     from pipette_opt.profile.compute import ComputeParams, profile_compute
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import TrainingSpec
+    from pipette_opt.units import counted
 
     opt.one_of("--precision", precision, ("bf16", "fp16", "fp32"))
     check_place(out)
@@ -139,7 +140,7 @@ def compute(
         gpu=gpu,
         on_row=lambda done, total, what: say(f"{done} of {total}: {what}"),
     )
-    say(f"{len(found.layers)} rows in {out}")
+    say(f"{counted(len(found.layers), 'row')} in {out}")
 
 
 @app.command("memory")

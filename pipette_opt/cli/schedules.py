@@ -129,6 +129,7 @@ def schedule_memory(
             predicted_bytes=int(predicted[stage]),
             upper_bytes=int(np.ceil(one.upper_bytes * grown[stage])),
             oom_probability=float(risks[stage]),
+            oom_probability_at_most=predictor.at_floor(risks[stage]),
         )
         for stage, one in enumerate(memory)
     )

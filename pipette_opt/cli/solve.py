@@ -70,12 +70,19 @@ def solve(
 
     Example: [bold]pipette-opt solve --example lab-16x8 -o plan.json[/]
 
+    First and last line: does it fit, how far from the best of the searched space, how far off its time may be. MFU is
+    the model's FLOPs over the peak of the GPUs used: a token counts 6 FLOPs for each weight that multiplies it, and
+    6 x layers x query width x sequence length for causal attention; recomputation does not count. In the JSON hfu has
+    it, and attention without the mask (12 for 6).
+
     Ctrl-C stops the search; the best plan so far is written. Exit code 0: proven to --gap-limit, 2: wrong input,
     3: no feasible plan, 4: stopped by Ctrl-C or --time-limit before that; the best plan so far is written.
     """
     from pipette_opt.backends import BackendName, backend_of
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
+    from pipette_opt.cli.plans import plan_with_band
     from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+    from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
 
@@ -130,16 +137,16 @@ def solve(
     current = None
     if compare_current is not None:
         from pipette_opt.cli.current import current_of
-        from pipette_opt.errors import MissingLinkError
 
-        try:
-            current = current_of(job, compare_current, current_hosts, max_oom_risk)
-        except MissingLinkError as error:
-            say(f"your current launch cannot be compared: {error}")
-    watcher = Watcher(on_plan=lambda plan: write_plan(plan, out))
+        today = read_megatron_args(compare_current, "the current arguments")
+        job = opt.trained_as(job, today)
+        current = current_of(job, today, current_hosts, max_oom_risk)
+    watcher = Watcher(on_plan=lambda plan: write_plan(plan_with_band(plan, job.instance), out))
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
-        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes)
+        order = None if current is None else current.host_order
+        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
+    plan = plan_with_band(plan, job.instance)
     write_plan(plan, out)
     if trace is not None:
         from pipette_opt.estimator.trace import write_trace
@@ -154,6 +161,6 @@ def solve(
         say(f"plan written to {out}")
     proof = plan.certificate
     if proof.status != "OPTIMAL" and proof.gap > gap_limit:
-        cause = "stopped early" if watcher.stop.is_set() else "time limit reached"
+        cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, --gap-limit is {gap_limit:.2%}")
         raise typer.Exit(STOPPED_EARLY)

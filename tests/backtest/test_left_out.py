@@ -10,19 +10,16 @@ from measured_runs import measured_run
 from typer.testing import CliRunner
 
 from pipette_opt.backtest.calibrate import calibrate_runs, usable_cases
-from pipette_opt.backtest.cases import make_case
 from pipette_opt.backtest.edge import edge_risks
 from pipette_opt.backtest.fit_notes import repeat_notes
 from pipette_opt.backtest.left_out import LeftOut, left_out_lines, named
-from pipette_opt.backtest.memory import fit_memory, framework_of_stack, memory_columns, memory_notes
+from pipette_opt.backtest.memory import fit_memory, framework_of_stack, memory_notes
 from pipette_opt.cli.app import app
 from pipette_opt.errors import InputError
 from pipette_opt.memory.framework import numbers_of
-from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import read_rows, read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs.stack import DEFAULT_STACK
-from pipette_opt.units import GIB
 
 HEADER = "gpu,num_gpus,model,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s,oom"
 ROW = "a100-80gb,8,gpt,24,2048,16,50257,2048,{gbs},{mbs},1,1,8,{time},{oom}"
@@ -161,17 +158,3 @@ def test_lines_for_people() -> None:
         "1 of 9 rows left out (row 2): no time",
     ]
     assert named(range(0, 20, 2)) == "rows 0, 2, 4, 6, 8, 10, ..."
-
-
-def test_bound_and_risk_tell_one_story() -> None:
-    """Within the accepted risk the device bounds the peak; above it the bound shows by how much more may be needed."""
-    shape = {"hidden": 4096, "heads": 32, "ffn_hidden": 16384, "mbs": 4, "tp": 1, "pp": 1, "dp": 16, "zero_stage": 3}
-    framework, device_gib = framework_of_stack(DEFAULT_STACK), read_gpu_entry("a100-80gb").gpu.memory_bytes / GIB
-    told = [
-        memory_columns(make_case(measured_run(num_layers=layers, **shape), DEFAULT_STACK), framework, 0.01)
-        for layers in (44, 52, 54, 56, 62)  # need 58.2, 67.7, 70.1, 72.5 and 79.7 GiB
-    ]
-    fits = [one["oom_probability"] <= 0.01 for one in told]
-    assert fits == [True, True, True, False, False]
-    assert [one["upper_peak_mem_gib"] <= device_gib for one in told] == fits
-    assert all(one["predicted_peak_mem_gib"] <= one["upper_peak_mem_gib"] for one in told)

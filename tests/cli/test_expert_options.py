@@ -102,7 +102,7 @@ def test_default_dispatcher_of_today_is_megatrons() -> None:
             ["--compare-current", "--expert-model-parallel-size 3"],
             "num_experts=8 is no multiple of expert_model_parallel_size=3",
         ),
-        (["--compare-current", "--moe-token-dispatcher-type flex"], "must be alltoall or allgather, got 'flex'"),
+        (["--compare-current", "--moe-token-dispatcher-type own"], "must be alltoall or allgather or flex, got 'own'"),
     ],
 )
 def test_sizes_that_make_no_sense(options: list[str], message: str, tmp_path: Path) -> None:

@@ -86,3 +86,12 @@ def test_a_smaller_risk_needs_more(predictor: MemoryPredictor) -> None:
     careful, careless = (keep_fitting(job, [ONE_HOST], predictor, risk).fitting[0] for risk in (0.01, 0.2))
     assert careful.need_bytes[0] > careless.need_bytes[0]
     np.testing.assert_array_equal(careful.prediction.predicted_bytes, careless.prediction.predicted_bytes)
+
+
+def test_memory_that_does_not_count(predictor: MemoryPredictor) -> None:
+    """With an accepted risk of 1 everything fits anywhere, and the prediction is still there to be shown."""
+    job = instance(cluster(1, kinds=(sized(4 * GIB, predictor),)), LLAMA_8B, 64, 4096)
+    assert not keep_fitting(job, [ONE_HOST], predictor, 0.5).fitting
+    (kept,) = keep_fitting(job, [ONE_HOST], predictor, 1.0).fitting
+    assert kept.need_bytes.tolist() == [0]
+    assert kept.prediction.upper_bytes[0] > 4 * GIB

@@ -202,3 +202,27 @@ def test_activations_norms_and_residuals() -> None:
     neox = read(CONFIGS["gpt-neox-20b"])
     assert (neox.parallel_residual, neox.rotary_percent) == (True, 0.25)
     assert not read(CONFIGS["gpt-neox-20b"] | {"use_parallel_residual": False}).parallel_residual
+
+
+ODD: list[Any] = [
+    *("x", [], [1], [[1]], {"a": 1}, 0, -1, 1.5, 1e300, float("inf"), float("nan"), 10**30, True, [[1]] * 36),
+    *({"rope_theta": one} for one in ("x", [1], float("inf"), float("nan"), -5)),
+    *({"type": "yarn", "factor": one} for one in ("x", -4, None)),
+    *({"type": one} for one in ([1], {"a": 1}, 3)),
+    {"partial_rotary_factor": 5},
+    {"type": "yarn", "factor": 4, "original_max_position_embeddings": 1.5},
+]
+"""Values that no config has."""
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "qwen2-7b", "smollm3-3b", "mixtral-8x7b", "gpt2"])
+def test_odd_values_are_taken_or_refused(name: str) -> None:
+    """Whatever the value, the only exception is the one for wrong input."""
+    refused = 0
+    for key in (*CONFIGS[name], "rope_parameters", "rope_scaling", "layer_types", "max_window_layers", "head_dim"):
+        for value in ODD:
+            try:
+                read(CONFIGS[name] | {key: value})
+            except InputError:
+                refused += 1
+    assert refused > len(CONFIGS[name])
