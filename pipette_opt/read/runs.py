@@ -256,7 +256,7 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any]) -> MeasuredR
         recompute=_recompute(recompute_text),
         recompute_text=recompute_text,
         attention_kernel=row.text("attention_kernel"),
-        precision=row.text("precision").lower(),
+        precision=row.text("precision").lower().replace("_", "-"),
         layers_per_stage=_layers_per_stage(row),
         iter_time_s=row.number("iter_time_s", above_zero=True),
         peak_mem_bytes=None if (peak := row.number("peak_mem_gib", above_zero=True)) is None else peak * GIB,
