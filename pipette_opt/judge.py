@@ -18,12 +18,22 @@ from pipette_opt import __version__
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator.estimate import estimate
+from pipette_opt.estimator.many import estimate_many
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
 from pipette_opt.placed import objective_ticks
-from pipette_opt.plan import Alternative, Certificate, ClosedForm, IterationTime, Plan, StageMemory
+from pipette_opt.plan import (
+    Alternative,
+    Certificate,
+    ClosedForm,
+    IterationTime,
+    Plan,
+    StageMemory,
+    why_slower,
+    why_unused,
+)
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance, LinkMatrix
@@ -41,11 +51,20 @@ SCOPE_OF_EXPERTS = "; expert-parallel groups that span hosts are bounded over th
 PROVEN_WITHIN = 2e-6
 """Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
 
+TIE = 1e-6
+"""Relative; plans as close as this are equally fast, as ticks are not much finer."""
+
+RECOMPUTED = (None, "selective", "full")
+"""Granularities of recomputation, the one that recomputes least first."""
+
 INSTANT_BYTES_PER_S = 1e30
 """A link that takes no time."""
 
 MOST_SWAPS = 200_000
 """Exchanges looked at to say why hosts are left out."""
+
+MOST_EXCHANGES = 8
+"""Of these, how many are judged for each host: those with the least closed or lower form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,21 +100,36 @@ def closed_form_s(data: ProblemData, candidate: CandidateData, nodes: IntArray) 
 
 
 def best_first(judged: Sequence[JudgedSolution]) -> list[JudgedSolution]:
-    """By the judge's time; of equal ones the simpler configuration, and each configuration once."""
-    ranked = sorted(
-        judged,
-        key=lambda one: (
-            one.estimate.iteration_time_s,
-            one.candidate.config.num_chunks,
-            one.candidate.config.pipeline_model_parallel_size,
-        ),
-    )
+    """
+    By the judge's time, each configuration once.
+
+    Of those that are as fast as the fastest the simplest configuration is first, and of equal configurations the one
+    that was given last.
+    """
+    ranked = sorted(judged, key=lambda one: one.estimate.iteration_time_s)
+    limit_s = (1 + TIE) * ranked[0].estimate.iteration_time_s if ranked else 0.0
+    equal = [one for one in ranked if one.estimate.iteration_time_s <= limit_s]
+    given = {id(one): number for number, one in enumerate(judged)}
+    equal.sort(key=lambda one: (simplicity(one.candidate.config), -given[id(one)]))
     seen, unique = set(), []
-    for one in ranked:
+    for one in (*equal, *ranked[len(equal) :]):
         if one.candidate.config not in seen:
             seen.add(one.candidate.config)
             unique.append(one)
     return unique
+
+
+def simplicity(config: ParallelConfig) -> tuple[int, ...]:
+    """Of equally fast configurations the one with the least is preferred: fewer GPUs, less recomputed, fewer chunks."""
+    return (
+        config.world_size,
+        RECOMPUTED.index(config.recompute_granularity),
+        config.num_chunks,
+        config.pipeline_model_parallel_size,
+        config.context_parallel_size,
+        int(config.overlap_grad_reduce) + int(config.overlap_param_gather),
+        len(set(config.layers_per_stage)),
+    )
 
 
 def lower_bound_s(data: ProblemData, result: Result) -> float:
@@ -123,12 +157,18 @@ def judge_lower_bound_s(lower: ProblemData) -> float:
     return min(bounds, default=0) * lower.tick_s
 
 
-def best_links_times(instance: Instance, candidate: CandidateData) -> PlacedTimes | None:
+def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int | None = None) -> PlacedTimes | None:
     """
     Times of a candidate whose every link is as fast as the fastest of the cluster.
 
     The judge never falls when a time grows, so no placement is faster than what it makes of these. ``None`` where hosts
     differ in kind, or nothing was measured.
+
+    Parameters
+    ----------
+    slow_row
+        A row of the grid that has a host with slower links: of any hosts that fill the grid one has no faster ones. No
+        placement is faster than the judge makes it with the best of all rows.
     """
     cluster = instance.cluster
     if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
@@ -138,14 +178,23 @@ def best_links_times(instance: Instance, candidate: CandidateData) -> PlacedTime
     counts = {per_node // candidate.block.stages, per_node}
     if instance.model.num_experts is not None:
         counts |= set(range(1, per_node + 1))  # all-to-alls have as many flows as ranks that send to other hosts
+    nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
+    slowest: IntArray | None = None
     for num_flows in sorted(counts):
-        fastest = float(np.nanmax(cluster.pair_bytes_per_s(num_flows), initial=0.0))
+        bytes_per_s = np.nan_to_num(cluster.pair_bytes_per_s(num_flows), nan=0.0)
+        np.fill_diagonal(bytes_per_s, 0.0)
+        fastest = float(bytes_per_s.max(initial=0.0))
         if fastest <= 0.0:
             return None
-        shape = (cluster.num_nodes, cluster.num_nodes)
-        matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(shape, fastest)))
+        links = np.full(bytes_per_s.shape, fastest)
+        if slow_row is not None:
+            of_host = np.maximum(bytes_per_s.max(axis=0), bytes_per_s.max(axis=1))
+            if slowest is None:
+                slowest = np.argsort(-of_host, kind="stable")[candidate.num_cells - 1 :]
+            host = nodes[slow_row, 0, 0]
+            links[host] = links[:, host] = of_host[slowest].max()
+        matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=links))
     ideal = replace(instance, cluster=replace(cluster, link_matrices=tuple(matrices), node_bytes_per_s=None))
-    nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
     return placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
 
 
@@ -248,6 +297,7 @@ def make_plan(
         unused_hosts=unused_hosts(instance, data, best),
         alternatives=alternatives,
         notes=notes,
+        not_modelled=instance.not_modelled,
         seed=seed,
         inputs=dict(inputs or {}),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -289,6 +339,7 @@ def stage_memory(
             upper_bytes=int(prediction.upper_bytes[stage]),
             capacity_bytes=int(capacity[stage]),
             oom_probability=float(risk[stage]),
+            oom_probability_at_most=predictor.at_floor(risk[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
         )
         for stage in range(len(hosts))
@@ -297,15 +348,7 @@ def stage_memory(
 
 def lost_because(best: JudgedSolution, other: JudgedSolution) -> str:
     """Why another solution is not the plan."""
-    slower = other.estimate.iteration_time_s / best.estimate.iteration_time_s - 1
-    causes = {
-        name: other.estimate.breakdown[name] - best.estimate.breakdown.get(name, 0.0)
-        for name in other.estimate.breakdown
-    }
-    worst = max(causes, key=lambda name: causes[name])
-    if slower < 1e-9:
-        return "equally fast; the simpler configuration is preferred"
-    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+    return why_slower(best.estimate, other.estimate)
 
 
 def unused_hosts(instance: Instance, data: ProblemData, best: JudgedSolution) -> dict[str, str]:
@@ -315,30 +358,22 @@ def unused_hosts(instance: Instance, data: ProblemData, best: JudgedSolution) ->
         return {}
     if len(unused) * best.nodes.size > MOST_SWAPS:
         return {instance.cluster.hosts[node]: "not needed" for node in unused}
-    allowed = data.allowed(best.candidate)
-    now = objective_ticks(data, best.candidate, best.nodes)
-    return {instance.cluster.hosts[node]: _exchange(instance, data, best, node, allowed, now) for node in unused}
+    return {instance.cluster.hosts[node]: _why_unused(instance, data, best, node) for node in unused}
 
 
-def _exchange(
-    instance: Instance, data: ProblemData, best: JudgedSolution, node: int, allowed: np.ndarray, now: int
-) -> str:
-    """The cheapest exchange of one used host for an unused one."""
-    cheapest, partner = UNUSABLE_TICKS, -1
+def _why_unused(instance: Instance, data: ProblemData, best: JudgedSolution, node: int) -> str:
+    """What the judge says of the exchange of a used host for this one that costs least, of the best by the form."""
+    allowed, exchanges = data.allowed(best.candidate), []
     for cell in np.ndindex(*best.nodes.shape):
-        if not allowed[cell[0], node]:
-            continue
-        nodes = best.nodes.copy()
-        nodes[cell] = node
-        cost = objective_ticks(data, best.candidate, nodes)
-        if cost < cheapest:
-            cheapest, partner = cost, int(best.nodes[cell])
-    if cheapest >= UNUSABLE_TICKS:
+        if allowed[cell[0], node]:
+            nodes = best.nodes.copy()
+            nodes[cell] = node
+            exchanges.append((objective_ticks(data, best.candidate, nodes), int(best.nodes[cell]), nodes))
+    exchanges = sorted((one for one in exchanges if one[0] < UNUSABLE_TICKS), key=lambda one: one[:2])[:MOST_EXCHANGES]
+    if not exchanges:
         return "not enough memory, or links without a measurement, for any place in the plan"
-    loss = (cheapest - now) * data.tick_s
-    if loss <= 0:
-        return f"not needed; as good as {instance.cluster.hosts[partner]}"
-    return (
-        f"in its best place (for {instance.cluster.hosts[partner]}) it would cost {loss:.3g} s "
-        f"({loss / (now * data.tick_s):.2%}) per iteration"
-    )
+    candidate = best.candidate
+    placed = [(candidate.config, block_placement(candidate.config, candidate.block, nodes)) for *_, nodes in exchanges]
+    seconds = estimate_many(instance, placed)
+    partner = exchanges[int(seconds.argmin())][1]
+    return why_unused(instance.cluster.hosts[partner], float(seconds.min()), best.estimate.iteration_time_s)

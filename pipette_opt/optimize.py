@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipette_opt.backends import Backend
@@ -30,28 +30,33 @@ from pipette_opt.judge import (
     make_plan,
     stage_memory,
 )
+from pipette_opt.notes import plan_notes
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
+from pipette_opt.pruning import without_overlap
+from pipette_opt.scope import not_searched, proof, scope, searched
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
 from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
+from pipette_opt.ties import settle_ties
+from pipette_opt.units import counted
 
 logger = logging.getLogger(__name__)
 
 ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
 """Parts of the time limit for the hint, and for what comes after the closed form."""
 
-MOST_ANNEALING_S, HINT_BESIDE_INTERLEAVED_S = 10.0, 2.0
-"""Most seconds for the hint; where there are interleaved candidates, which are usually faster than any hint."""
+MOST_ANNEALING_S, HINT_S = 10.0, 2.0
+"""Seconds of annealing at most: where the closed form alone is solved, and before the judge's certificate."""
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
 
-WORTH_SAYING = 0.001
-"""Of an iteration."""
+TIES_SHARE = 0.05
+"""Part of the time limit for the choice among equally fast plans, at most."""
 
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
@@ -79,7 +84,7 @@ class OptimizeParams:
     gap_limit
         Stop when the gap is proven to be at most this.
     max_oom_risk
-        Probability of running out of memory that a plan may have.
+        Probability of running out of memory that a plan may have; 1: memory does not count.
     num_alternatives
         Plans reported beside the best.
     """
@@ -100,22 +105,32 @@ class OptimizeParams:
             raise ValueError(f"workers must be >= 1, got {self.workers}.")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be in [0, 2^31), got {self.seed}.")
-        if not 0 < self.max_oom_risk < 1:
-            raise ValueError(f"max_oom_risk must be in (0, 1), got {self.max_oom_risk}.")
+        if not 0 < self.max_oom_risk <= 1:
+            raise ValueError(f"max_oom_risk must be in (0, 1], got {self.max_oom_risk}.")
 
 
 @dataclass(slots=True, kw_only=True)
 class Watcher:
-    """Who is told how a run goes, and how it is stopped early."""
+    """
+    Who is told how a run goes, and how it is stopped early.
+
+    Parameters
+    ----------
+    begun
+        When the run began, by ``time.perf_counter``: what people are told counts from here.
+    started
+        The same, later by the seconds in which kernels were compiled: time limits count from here.
+    """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
     on_plan: Callable[[Plan], None] = lambda plan: None
     stop: threading.Event = field(default_factory=threading.Event)
+    begun: float = field(default_factory=time.perf_counter)
     started: float = field(default_factory=time.perf_counter)
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
+        """Seconds of the time limit that are over."""
         return time.perf_counter() - self.started
 
     @contextmanager
@@ -128,9 +143,8 @@ class Watcher:
 
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
         """Tell where the run is."""
-        self.on_progress(
-            Progress(step=step, elapsed_s=self.elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s)
-        )
+        elapsed_s = time.perf_counter() - self.begun
+        self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s))
 
 
 def optimize(
@@ -142,6 +156,7 @@ def optimize(
     prepared: Prepared | None = None,
     known: Sequence[Solution] = (),
     backend: Backend | None = None,
+    host_order: Sequence[int] | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
@@ -156,14 +171,17 @@ def optimize(
         Placements to start from, of candidates of ``prepared.exact``.
     backend
         Processes over which the search for the closed form is spread; threads of this one without it.
+    host_order
+        Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
     """
-    from pipette_opt.verify import verify
+    from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
+    inputs = {**(inputs or {}), "max_oom_risk": params.max_oom_risk}
     prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
-    hint = with_known(hint_for(prepared, params, watcher), known)
+    hint = with_known(hint_for(prepared, params, watcher, HINT_S), known)
     judged = [*judge_first(prepared), *judge_pool(prepared.instance, prepared.exact, hint)]
     if judged:
         watcher.on_plan(finish(prepared, judged, params, watcher, inputs))
@@ -177,16 +195,17 @@ def optimize(
         judged += certified.judged
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
+    order = host_order or range(prepared.instance.cluster.num_nodes)
+    judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
-    verify(prepared.instance, plan)
+    verify_content(prepared.instance, plan)
     return plan
 
 
-def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher) -> Result:
+def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher, most_s: float = MOST_ANNEALING_S) -> Result:
     """Anneal the candidates that have a closed form, on every thread with a seed of its own."""
-    watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
-    most = HINT_BESIDE_INTERLEAVED_S if prepared.interleaved.candidates else MOST_ANNEALING_S
-    limit = min(most, ANNEALING_SHARE * params.time_limit_s)
+    watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
+    limit = min(most_s, ANNEALING_SHARE * params.time_limit_s)
     settings = AnnealingParams(time_limit_s=limit, seed=params.seed)
     first, *others = anneal_on_threads(prepared.exact, settings, params.workers, watcher.stop)
     return with_known(first, [one for other in others for one in other.solutions])
@@ -254,7 +273,7 @@ def certify_judge(
     earlier: Certified | None = None,
 ) -> Certified:
     """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
-    left = max(0.5, params.time_limit_s - watcher.elapsed_s)
+    left = max(0.5, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
     return certify(
         prepared,
         judged,
@@ -301,23 +320,39 @@ def finish(
         watcher.elapsed_s,
         exact,
     )
-    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
     num_candidates = len(prepared.memory.fitting)
-    num_pruned = 0 if certified is None else num_candidates - len(open_configs)
+    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
+    certificate = replace(
+        certificate,
+        scope=scope(prepared, certificate.scope),
+        searched=searched(prepared),
+        not_searched=not_searched(prepared),
+        proof=() if certified is None else proof(prepared, certified.steps),
+        num_candidates=num_candidates,
+        num_pruned=0 if certified is None else num_candidates - len(open_configs),
+    )
     memory = _memory(prepared, best, params)
     return make_plan(
         prepared.instance,
         prepared.problem,
         ranked,
-        replace(certificate, num_candidates=num_candidates, num_pruned=num_pruned),
+        certificate,
         memory,
         alternatives=tuple(
-            _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
+            _alternative(prepared, best, other, params) for other in _others(ranked)[: params.num_alternatives]
         ),
-        notes=_notes(prepared, ranked, memory),
+        notes=plan_notes(
+            prepared.instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory
+        ),
         seed=params.seed,
-        inputs=inputs,
+        inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
+
+
+def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
+    """All but the first, of those that differ only in what overlaps the fastest."""
+    alike = {without_overlap(one.candidate.config): one for one in reversed(ranked)}
+    return [one for one in ranked[1:] if alike[without_overlap(one.candidate.config)] is one]
 
 
 def _bound_without_search_s(prepared: Prepared) -> float:
@@ -354,39 +389,7 @@ def _alternative(
         hosts=tuple(prepared.instance.cluster.hosts[node] for node in other.nodes.ravel()),
         objective_s=other.objective_s,
         iteration_time_s=other.estimate.iteration_time_s,
-        oom_probability=max(stage.oom_probability for stage in stages),
+        oom_probability=(worst := max(stages, key=lambda one: one.oom_probability)).oom_probability,
+        oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
     )
-
-
-def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequence[StageMemory]) -> tuple[str, ...]:
-    cluster, enumeration, memory = prepared.instance.cluster, prepared.enumeration, prepared.memory
-    notes = []
-    plain = next((one for one in ranked if one.objective_s is not None), None)
-    if plain is not None and ranked[0].objective_s is None and plain.objective_s is not None:
-        which = "Without interleaving" if prepared.instance.model.num_experts is None else "With a closed form"
-        notes.append(
-            f"{which} the best found is {plain.candidate.config.label()}: "
-            f"closed form {plain.objective_s:.4f} s, judged {plain.estimate.iteration_time_s:.4f} s."
-        )
-    missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
-    if missing:
-        notes.append(f"{missing} directed host pairs were not measured and are not used.")
-    if memory.rejected:
-        notes.append(f"{len(memory.rejected)} of {len(enumeration.candidates)} candidates do not fit in memory.")
-    edge_loss_s = prepared.instance.edge_loss_s
-    lost = 0.0 if edge_loss_s is None else edge_loss_s(ranked[0].candidate.config)
-    if lost > WORTH_SAYING * ranked[0].estimate.iteration_time_s:
-        notes.append(f"{lost:.3g} s of the iteration are expected to be lost because memory is nearly full.")
-    if any(stage.extrapolates for stage in stages):
-        notes.append("The memory of this plan is predicted outside of the predictor's training data.")
-    training = prepared.instance.training
-    if prepared.instance.model.num_experts is not None and training.expert_imbalance > 1:
-        notes.append(
-            f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
-            "is predicted for equal loads."
-        )
-    used = ranked[0].candidate.config.world_size // cluster.gpus_per_node
-    if 0 < used < cluster.num_nodes:
-        notes.append(f"{used} of {cluster.num_nodes} hosts are used; the placement chooses which.")
-    return tuple(notes)

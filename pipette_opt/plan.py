@@ -5,9 +5,34 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.specs import NotModelled
 from pipette_opt.types import Launcher, P2PMode
 
 SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """
+    How far the time may be off: what a share of measured runs like this one took, had each been predicted so.
+
+    Parameters
+    ----------
+    low_s, high_s
+        Ends of the band.
+    share
+        Share of those runs whose time lies inside.
+    source
+        Which runs, for people.
+    runs
+        How many.
+    """
+
+    low_s: float
+    high_s: float
+    share: float
+    source: str
+    runs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,18 +45,31 @@ class IterationTime:
     iteration_time_s
         One training iteration.
     mfu
-        Model FLOPs (no recomputation) over the peak of the GPUs used, in [0, 1].
+        Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
+        Attention is causal (half of the scores), and recomputation does not count.
+    hfu
+        The same with recomputation, and with all attention scores, as a kernel that does not skip the masked ones
+        computes; ``None`` in plans of older versions. Where kernels do skip them it may exceed 1.
     breakdown
-        Seconds by cause, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
-        ``expert_parallel`` (of models with experts), ``bubble``, ``pipeline_parallel``, ``data_parallel``,
-        ``optimizer``, ``full_memory`` (of stacks whose runs lost time there); of the stage that is finished last.
+        Seconds by cause, adding up to ``iteration_time_s``, the mean of all ranks: ``compute``, ``tensor_parallel``,
+        ``expert_parallel`` (of models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
+        warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (of stacks whose runs
+        lost time there).
+    critical_path
+        Seconds by cause of the longest chain of work and messages, adding up to ``iteration_time_s``; it never idles.
+        Empty in plans of older versions.
+    band
+        ``None`` if no run like this was ever measured.
     """
 
     iteration_time_s: float
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     mfu: float
+    hfu: float | None = None
     breakdown: Mapping[str, float]
+    critical_path: Mapping[str, float] = field(default_factory=dict)
+    band: Band | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +81,10 @@ class StageMemory:
     ----------
     upper_bytes
         Exceeded with at most the accepted risk.
+    oom_probability
+        Of running out of memory.
+    oom_probability_at_most
+        Whether that is the smallest probability that the predictor's data can vouch for: the true one may be far less.
     extrapolates
         Whether the prediction lies outside of the predictor's training data.
     """
@@ -52,6 +94,7 @@ class StageMemory:
     upper_bytes: int
     capacity_bytes: int
     oom_probability: float
+    oom_probability_at_most: bool = False
     extrapolates: bool = False
 
 
@@ -148,13 +191,21 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost."""
+    """
+    A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost.
+
+    Parameters
+    ----------
+    oom_probability_at_most
+        As in :class:`StageMemory`.
+    """
 
     config: ParallelConfig
     hosts: tuple[str, ...]
     objective_s: float | None
     iteration_time_s: float | None
     oom_probability: float | None
+    oom_probability_at_most: bool = False
     reason: str
 
 
@@ -184,6 +235,8 @@ class Plan:
         What was solved, by name: ``{"path": ..., "sha256": ...}`` for files, plain values for options.
     notes
         What the reader should know: assumptions, extrapolation, missing links.
+    not_modelled
+        Options of the job's own arguments that its times and sizes leave out.
     """
 
     config: ParallelConfig
@@ -201,10 +254,42 @@ class Plan:
     baselines: tuple[Baseline, ...] = ()
     inputs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    not_modelled: tuple[NotModelled, ...] = ()
     nccl_algorithm: str = "ring"
     seed: int = 0
     created: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def why_slower(best: IterationTime, other: IterationTime) -> str:
+    """Why a plan lost: by how much, and the cause that grew most."""
+    slower = other.iteration_time_s / best.iteration_time_s - 1
+    if slower < 1e-9:
+        return "equally fast; the simpler configuration is preferred"
+    causes = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in other.breakdown.items()}
+    worst = max(causes, key=lambda name: causes[name])
+    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+
+
+AS_GOOD = 1e-6
+"""Relative; times as close as this are equal, as ticks are not much finer."""
+
+
+def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
+    """
+    Why a host is left out.
+
+    Parameters
+    ----------
+    partner
+        The used host whose place it could take.
+    seconds
+        Iteration time of the plan with that exchange.
+    """
+    loss_s = seconds - iteration_time_s
+    if loss_s <= AS_GOOD * iteration_time_s:
+        return f"not needed; as good as {partner}"
+    return f"in place of {partner} it would cost {loss_s:.3g} s ({loss_s / iteration_time_s:.2%}) per iteration"
 
 
 class RankRow(NamedTuple):

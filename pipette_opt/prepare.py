@@ -2,21 +2,21 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.fullness import stack_predictor, with_edge_loss
-from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
-from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.pruning import Pruned, prune, without_overlap
 from pipette_opt.specs import Instance
-from pipette_opt.units import gib
+from pipette_opt.units import counted, gib
 
 MATRICES_OF_A_PACKING = 6
 """Host x host, of closed and lower form together: transfers, and two classes of rings."""
@@ -38,6 +38,8 @@ class Prepared:
         Each candidate with the lower form.
     pruned
         Configurations that were left out of both; ``None`` if none was.
+    space
+        What was searched.
     """
 
     instance: Instance
@@ -47,6 +49,7 @@ class Prepared:
     problem: ProblemData
     lower: ProblemData
     pruned: Pruned | None = None
+    space: SearchSpace = field(default_factory=SearchSpace)
 
     @cached_property
     def exact(self) -> ProblemData:
@@ -82,14 +85,14 @@ def prepare(
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())
-    report(f"predicting the memory of {len(enumeration.candidates)} candidates")
+    report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
     predictor = load_predictor(max_oom_risk, instance)
     memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
-    instance, fitting, pruned = with_edge_loss(instance, memory), _fitting(memory.fitting), None
+    instance, fitting, pruned = with_edge_loss(instance, memory), fitting_candidates(memory), None
     if not all(keep(one.config) for one in fitting):
-        report(f"bounding {len(fitting)} configurations")
+        report(f"bounding {counted(len(fitting), 'configuration')}")
         pruned = prune(instance, fitting, memory.capacity_bytes, keep)
         fitting = list(pruned.kept)
     _check_size(instance, fitting)
@@ -101,6 +104,7 @@ def prepare(
         problem=build_problem_data(instance, fitting, memory.capacity_bytes),
         lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
         pruned=pruned,
+        space=space,
     )
 
 
@@ -140,16 +144,20 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
     """
     The shipped memory predictor, with the constants of the instance's stack if it has some for memory.
 
-    Raises ``InputError`` for a risk that its data cannot vouch for.
+    Raises ``InputError`` for a risk that its data cannot vouch for; 1 stands for memory that does not count.
     """
     predictor = stack_predictor(instance.stack)
-    if not predictor.smallest_risk <= max_oom_risk < 1:
-        raise InputError("--max-oom-risk", f"must be in [{predictor.smallest_risk:.2g}, 1), got {max_oom_risk}.")
+    if not predictor.smallest_risk <= max_oom_risk <= IGNORED_RISK:
+        smallest = f"{predictor.smallest_risk:.2g}"
+        raise InputError(
+            "--max-oom-risk", f"must be in [{smallest}, 1] (1: memory does not count), got {max_oom_risk}."
+        )
     return predictor
 
 
-def _fitting(checked: Sequence[CheckedConfig]) -> list[FittingCandidate]:
-    return [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in checked]
+def fitting_candidates(memory: MemoryCheck) -> list[FittingCandidate]:
+    """What fits, as :func:`~pipette_opt.build.build_problem_data` takes it."""
+    return [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in memory.fitting]
 
 
 def _only(problem: ProblemData, *, exact: bool) -> ProblemData:
@@ -183,7 +191,7 @@ def candidate_overview(
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     instance = with_edge_loss(instance, memory)
-    problem = build_problem_data(instance, _fitting(memory.fitting), memory.capacity_bytes)
+    problem = build_problem_data(instance, fitting_candidates(memory), memory.capacity_bytes)
     fastest: dict[ParallelConfig, float] = {}
     for candidate in problem.candidates:
         ticks = optimistic_ticks(problem, candidate)
@@ -193,7 +201,7 @@ def candidate_overview(
         CandidateRow(
             config=one.config,
             fits=fits,
-            need_gib=gib(float(one.need_bytes.max())),
+            need_gib=gib(float(one.prediction.upper_bytes.max())),
             fastest_s=fastest.get(one.config),
         )
         for group, fits in ((memory.fitting, True), (memory.rejected, False))

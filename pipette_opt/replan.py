@@ -24,6 +24,7 @@ from pipette_opt.judge import (
     stage_memory,
 )
 from pipette_opt.moves import Layout, Move, hosts_that_load, moves
+from pipette_opt.notes import plan_notes
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.optimize import OptimizeParams, Watcher, optimize
 from pipette_opt.parallel import ParallelConfig, RankGrid
@@ -32,8 +33,9 @@ from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.solution import Solution
 from pipette_opt.specs import Instance
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.types import IntArray
-from pipette_opt.verify import verify
+from pipette_opt.verify import verify_content
 
 Item = TypeVar("Item")
 
@@ -120,7 +122,7 @@ def replan(
                 raise
     front = _front(options, lambda one: (one.num_loads, one.plan.estimate.iteration_time_s))
     chosen = _choose(front, max_loads, tolerance)
-    verify(instance, chosen.plan)
+    verify_content(instance, chosen.plan)
     return Replanned(chosen=chosen, options=tuple(front))
 
 
@@ -154,7 +156,7 @@ def _options(
     kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
     judged = [_judged(prepared, before, index, one) for index, one in kept]
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
-    fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop)
+    fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     known = best_known(prepared, kept)
     free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
@@ -163,7 +165,7 @@ def _options(
             one.estimate.iteration_time_s < free.estimate.iteration_time_s
             or len(hosts_that_load(loads)) < options[0].num_loads
         ):
-            options.append(Option(plan=_plan(prepared, one, free, params, inputs), moves=loads))
+            options.append(Option(plan=_plan(prepared, one, free, params), moves=loads))
     return options
 
 
@@ -322,9 +324,7 @@ def start_from(data: ProblemData, candidate: CandidateData, holds: IntArray) -> 
     return nodes
 
 
-def _plan(
-    prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams, inputs: Mapping[str, Any] | None
-) -> Plan:
+def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams) -> Plan:
     """A plan of a kept placement; what is proven of all plans holds for it too."""
     proven = make_certificate(
         prepared.instance, prepared.problem, judged, free.certificate.lower_bound_s, free.certificate.wall_time_s
@@ -343,8 +343,16 @@ def _plan(
     memory = stage_memory(
         prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk
     )
+    config, seconds = judged.candidate.config, judged.estimate.iteration_time_s
     return make_plan(
-        prepared.instance, prepared.problem, [judged], certificate, memory, seed=params.seed, inputs=inputs
+        prepared.instance,
+        prepared.problem,
+        [judged],
+        certificate,
+        memory,
+        notes=plan_notes(prepared.instance, config, seconds, prepared.memory, memory),
+        seed=params.seed,
+        inputs=free.inputs,
     )
 
 
@@ -366,7 +374,9 @@ def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], j
     """
     for host in lost:
         if host not in old:
-            raise InputError("--lost", f"host {host!r} is not among the hosts of the plan: {', '.join(old)}.")
+            raise InputError(
+                "--lost", f"host {host!r} is not among the hosts of the plan: {compress_hosts(tuple(old))}."
+            )
         if host in joined:
             raise InputError("--lost", f"host {host!r} is also given with --joined.")
     for host in joined:

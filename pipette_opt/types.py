@@ -56,3 +56,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+ProofStep = Literal["best links", "judge over best links", "search"]
+"""Which bound rules a configuration out, from the cheapest on: a form or the judge over the best links, or a search."""

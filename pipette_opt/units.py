@@ -13,6 +13,11 @@ def gib(num_bytes: float) -> float:
     return num_bytes / GIB
 
 
+def counted(number: int, word: str) -> str:
+    """``1 flow``, ``1,024 flows``."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
 def ceil_div(numerator: int, denominator: int) -> int:
     """Integer quotient, rounded up."""
     return -(-numerator // denominator)

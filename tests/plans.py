@@ -8,8 +8,20 @@ from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.estimator.closed_form import closed_s
 from pipette_opt.estimator.estimate import estimate
+from pipette_opt.judge import _links_free, stage_memory
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
-from pipette_opt.plan import Alternative, Baseline, Certificate, ClosedForm, Plan, Proof, StageMemory
+from pipette_opt.plan import (
+    Alternative,
+    Baseline,
+    Certificate,
+    ClosedForm,
+    Plan,
+    Proof,
+    StageMemory,
+    why_slower,
+    why_unused,
+)
+from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.types import Launcher
 from pipette_opt.units import GIB
@@ -89,8 +101,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             for stage in range(chosen.pipeline_model_parallel_size)
         ),
         unused_hosts={
-            given.cluster.hosts[node]: "in its best place (for n0) it would cost 0.0123 s (1.23%) per iteration"
-            for node in unused
+            given.cluster.hosts[node]: "in place of n0 it would cost 0.0123 s (1.23%) per iteration" for node in unused
         },
         alternatives=(
             Alternative(
@@ -149,3 +160,59 @@ def llama_plan(**options: object) -> Plan:
     given = instance(cluster(4, gpus=4), LLAMA_8B, launcher="torchrun")
     settings = {"sequence_parallel": True, "use_distributed_optimizer": True, **options}
     return plan_of(given, config(tp=2, pp=2, dp=4, num_layers=32, **settings), (2, 0, 3, 1))
+
+
+def sound(given: Instance, plan: Plan) -> Plan:
+    """The plan with its real memory and placement-dependent time, and a judged alternative: nothing is invented."""
+    links_free = estimate(_links_free(given), plan.config, plan.placement)
+    dependent_s, proof = plan.estimate.iteration_time_s - links_free.iteration_time_s, plan.certificate
+    certificate = replace(
+        proof,
+        placement_dependent_s=dependent_s,
+        placement_gap=(proof.objective_s - proof.lower_bound_s) / dependent_s,
+    )
+    return replace(
+        plan,
+        memory=stage_memory(given, plan.config, plan.placement, load_predictor(0.01, given), 0.01),
+        certificate=certificate,
+        alternatives=_slower(given, plan),
+        unused_hosts=_unused(given, plan),
+        baselines=(),
+        notes=(),
+        inputs={**plan.inputs, "max_oom_risk": 0.01},
+    )
+
+
+def _slower(given: Instance, plan: Plan) -> tuple[Alternative, ...]:
+    """The plan without its distributed optimizer, in the first packing of the same hosts; nothing if that is faster."""
+    other = replace(plan.config, use_distributed_optimizer=not plan.config.use_distributed_optimizer)
+    used = plan.placement.nodes_used
+    for block in node_blocks(other, given.cluster.gpus_per_node, given.launcher):
+        placement = block_placement(other, block, used.reshape(block.node_grid(other)))
+        judged = estimate(given, other, placement)
+        if judged.iteration_time_s < plan.estimate.iteration_time_s:
+            return ()
+        memory = stage_memory(given, other, placement, load_predictor(0.01, given), 0.01)
+        worst = max(memory, key=lambda stage: stage.oom_probability)
+        return (
+            Alternative(
+                config=other,
+                hosts=tuple(given.cluster.hosts[node] for node in used),
+                objective_s=None,
+                iteration_time_s=judged.iteration_time_s,
+                oom_probability=worst.oom_probability,
+                oom_probability_at_most=worst.oom_probability_at_most,
+                reason=why_slower(plan.estimate, judged),
+            ),
+        )
+    return ()
+
+
+def _unused(given: Instance, plan: Plan) -> dict[str, str]:
+    """Each host without a rank, in place of the first that has some."""
+    first, found = int(plan.placement.nodes_used[0]), {}
+    for host in plan.unused_hosts:
+        node = np.where(plan.placement.node == first, given.cluster.hosts.index(host), plan.placement.node)
+        seconds = estimate(given, plan.config, replace(plan.placement, node=node)).iteration_time_s
+        found[host] = why_unused(given.cluster.hosts[first], seconds, plan.estimate.iteration_time_s)
+    return found

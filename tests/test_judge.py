@@ -85,6 +85,11 @@ def test_the_judge_at_the_best_links_holds(seed: int, p2p: P2PMode) -> None:
         bound = judge_times(times, one.num_microbatches, p2p).iteration_time_s
         assert 0.8 * fastest < bound <= fastest * (1 + 1e-9)
         assert bound > judge_lower_bound_s(replace(lower, candidates=(lower.candidates[index],)))
+        rows = [best_links_times(job, one, slow_row=row) for row in range(one.grid[0])]
+        closer = min(
+            judge_times(times, one.num_microbatches, p2p).iteration_time_s for times in rows if times is not None
+        )
+        assert bound * (1 - 1e-12) <= closer <= fastest * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
@@ -165,7 +170,7 @@ def test_reasons_for_unused_hosts() -> None:
     for cell in range(4):
         nodes = best.copy()
         nodes.flat[cell] = left_out
-        costs.append(objective_ticks(data, candidate, nodes))
-    loss = (min(costs) - objective_ticks(data, candidate, best)) * data.tick_s
+        costs.append(judge_solution(job, data, Solution(candidate=0, nodes=nodes, objective_ticks=0)))
+    loss = min(one.estimate.iteration_time_s for one in costs) - judged.estimate.iteration_time_s
     assert left_out not in best
     assert f"{loss:.3g} s" in reason

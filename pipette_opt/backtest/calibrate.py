@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.backtest.cases import Case, make_cases, untimed, with_stack
+from pipette_opt.backtest.cases import Case, Skipped, make_cases, untimed, with_stack
 from pipette_opt.backtest.descent import NOISE, LeastSquares, badness, descend
 from pipette_opt.backtest.edge import edge_risks
-from pipette_opt.backtest.fit_notes import INTERRUPTED, layer_notes, version_notes
+from pipette_opt.backtest.fit_notes import INTERRUPTED, layer_notes, repeat_notes, version_notes
 from pipette_opt.backtest.free import Free, told_constants
 from pipette_opt.backtest.layers import learn_layers
+from pipette_opt.backtest.left_out import LeftOut, counted, left_out_lines, named
 from pipette_opt.backtest.losing import group_chances
-from pipette_opt.backtest.metrics import Errors, measure, slow_note
-from pipette_opt.backtest.predict import predicted_times_s
+from pipette_opt.backtest.metrics import UNBELIEVABLE, Errors, measure
+from pipette_opt.backtest.predict import NOT_FINITE, predicted_times_s
 from pipette_opt.backtest.versions import run_version, version_factors
 from pipette_opt.errors import InputError
 from pipette_opt.read.runs import MeasuredRun
@@ -32,6 +33,12 @@ MOST_RARE = 16.0
 """Fewer runs of a number of GPUs than this share of the usual have no more say."""
 
 MIN_RUNS = 3
+
+OFF = 2.0
+"""Predicted over measured time, or its inverse, from which on a fitted run is called badly off; chosen."""
+
+MOST_OFF = 0.5
+"""Share of the runs that may be badly off; with more the fit is refused."""
 
 FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
 """From each start, to choose one; and from that."""
@@ -55,6 +62,8 @@ class Fit:
         Each run predicted by a fit that saw no run of its group; ``None`` with a single group.
     larger
         The largest jobs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
+    left_out
+        Runs with a time that was not used, and why.
     notes
         What to know before using it, for people.
     interrupted
@@ -66,6 +75,7 @@ class Fit:
     errors: Errors
     held_out: Errors | None
     larger: Errors | None
+    left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
     interrupted: bool = False
 
@@ -82,8 +92,14 @@ class Fit:
     def record(self) -> dict[str, object]:
         """What the stack's file says about its making."""
         errors = {"fit": self.errors, "held_out_groups": self.held_out, "larger_jobs": self.larger}
-        means = {name: round(one.mean, 4) for name, one in errors.items() if one is not None}
-        return {"num_runs": len(self.runs), "ranges": self.ranges, "mean_error": means, "notes": list(self.notes)}
+        known = {name: one for name, one in errors.items() if one is not None}
+        return {
+            "num_runs": len(self.runs),
+            "ranges": self.ranges,
+            "mean_error": {name: round(one.mean, 4) for name, one in known.items()},
+            "p90_error": {name: round(one.p90, 4) for name, one in known.items()},
+            "notes": list(self.notes),
+        }
 
 
 def calibrate_runs(
@@ -109,12 +125,13 @@ def calibrate_runs(
         Whether to cross-validate, which takes as long as a few fits; Ctrl-C then ends it, and the fit is kept.
     """
     base = replace(base, layers=None, versions=None)
-    cases = make_cases(_timed(runs), base, cluster)
-    usable = [case for case in cases if isinstance(case, Case) and not untimed(case)]
+    usable, left_out = usable_cases(runs, base, cluster)
     if len(usable) < MIN_RUNS:
-        raise InputError(
-            "calibrate", f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."
-        )
+        without = len(runs) - len(usable) - len(left_out)
+        lines = left_out_lines(left_out, len(runs))
+        lines += [f"{without} of {counted(len(runs))} without a time, or out of memory"] if without else []
+        said = f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."
+        raise InputError("calibrate", "\n- ".join([said, *lines]))
     last = run_version(runs[-1])
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
     risks = edge_risks(usable, base)
@@ -141,6 +158,13 @@ def calibrate_runs(
     if len(indices) < len(usable):
         stack = every.taught(stack)
     predicted, measured = problem.with_stack_s(stack), problem.measured_s
+    off = [run.row for run, ratio in zip(problem.runs, predicted / measured, strict=True) if not 1 / OFF < ratio < OFF]
+    if len(off) > MOST_OFF * len(problem.runs):
+        raise InputError(
+            "calibrate",
+            f"no constants fit: {len(off)} of {len(problem.runs)} runs ({named(off)}) stay off by more than a factor "
+            f"of {OFF:g}. Check their units and whether their columns say all that was done.",
+        )
     held_out = larger = None
     interrupted = False
     try:
@@ -155,8 +179,10 @@ def calibrate_runs(
         errors=measure(predicted, measured),
         held_out=held_out,
         larger=larger,
+        left_out=tuple(left_out),
         notes=(
-            *_unit_notes(problem),
+            *repeat_notes(problem.runs),
+            *([f"{named(off)} still off by more than a factor of {OFF:g} after the fit"] if off else []),
             *_notes(problem, values),
             *layer_notes(stack),
             *version_notes(stack, problem.runs, last),
@@ -304,6 +330,32 @@ class _Problem:
         )
 
 
+def usable_cases(
+    runs: Sequence[MeasuredRun], base: StackSpec, cluster: ClusterSpec | None = None
+) -> tuple[list[Case], list[LeftOut]]:
+    """
+    The runs that can teach of time, and why the others with a time cannot.
+
+    What the starting stack cannot time has no slope, and what takes ``UNBELIEVABLE`` times as long as it says is in
+    other units.
+    """
+    cases = make_cases(_timed(runs), base, cluster)
+    reasons = [case.reason if isinstance(case, Skipped) else untimed(case) for case in cases]
+    left_out = [LeftOut(case.run.row, reason) for case, reason in zip(cases, reasons, strict=True) if reason]
+    known = [case for case, reason in zip(cases, reasons, strict=True) if isinstance(case, Case) and not reason]
+    usable = []
+    for case, time_s in zip(known, predicted_times_s(known, edge_risks(known, base)).tolist(), strict=True):
+        measured_s = case.run.iter_time_s or 0.0
+        if not 0 < time_s < np.inf:
+            left_out.append(LeftOut(case.run.row, NOT_FINITE))
+        elif measured_s > UNBELIEVABLE * time_s:
+            said = f"takes {measured_s / time_s:,.0f} times what {base.name} predicts: iter_time_s must be in seconds"
+            left_out.append(LeftOut(case.run.row, said))
+        else:
+            usable.append(case)
+    return usable, left_out
+
+
 def _measured(runs: Sequence[MeasuredRun]) -> FloatArray:
     return np.array([run.iter_time_s for run in runs], dtype=np.float64)
 
@@ -365,13 +417,6 @@ def _refit(problem: _Problem, out: Sequence[int], start: FloatArray) -> FloatArr
     if seen.may_lose:
         stack = seen.with_groups(stack).with_chance(stack)
     return replace(judged, loses=np.ones(len(out))).with_stack_s(stack)
-
-
-def _unit_notes(problem: _Problem) -> list[str]:
-    """Whether times look like milliseconds to the stack that one starts from."""
-    predicted = problem.with_stack_s(replace(problem.base, layers=None))
-    note = slow_note(zip(predicted.tolist(), problem.measured_s.tolist(), strict=True))
-    return [note] if note else []
 
 
 def _notes(problem: _Problem, values: FloatArray) -> tuple[str, ...]:

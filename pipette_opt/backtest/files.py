@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Sequence
 
+from pipette_opt.backtest.left_out import LeftOut
 from pipette_opt.backtest.predict import MEMORY_COLUMNS, Prediction
 from pipette_opt.backtest.rivals import RIVALS
 
@@ -14,25 +15,28 @@ SIZE, MARGIN = 520.0, 60.0
 COLOURS = ("#1b6ca8", "#c8553d", "#3a7d44", "#8e5aa8", "#b8860b", "#4f5d75", "#00798c", "#d1495b")
 
 
-def predictions_csv(predictions: Sequence[Prediction]) -> str:
+def predictions_csv(predictions: Sequence[Prediction], left_out: Sequence[LeftOut] = ()) -> str:
     """
     One line for each run, in order: ``row`` (0 for the first), times in seconds, memory in GiB.
 
-    A cell is empty where nothing can be said; ``reason`` then says why.
+    A cell is empty where nothing can be said; ``reason`` then says why. ``left_out`` are rows that could not be read.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "predicted_iter_time_s", *MEMORY_COLUMNS, *RIVAL_COLUMNS, "reason"])
-    for one in predictions:
-        writer.writerow(
-            [
-                one.run.row,
-                _cell(one.iter_time_s),
-                *(_cell(one.memory.get(name)) for name in MEMORY_COLUMNS),
-                *(_cell(one.rivals_s.get(name)) for name in RIVALS),
-                one.reason,
-            ]
+    lines = [
+        (
+            one.run.row,
+            _cell(one.iter_time_s),
+            *(_cell(one.memory.get(name)) for name in MEMORY_COLUMNS),
+            *(_cell(one.rivals_s.get(name)) for name in RIVALS),
+            one.reason,
         )
+        for one in predictions
+    ]
+    nothing = [""] * (1 + len(MEMORY_COLUMNS) + len(RIVALS))
+    lines += [(one.row, *nothing, one.reason) for one in left_out]
+    writer.writerows(sorted(lines))
     return text.getvalue()
 
 

@@ -149,8 +149,37 @@ def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun
 
 
 def calibrate_memory(runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None) -> Framework:
-    """The constants of a stack for its memory, from all rows that tell about it."""
-    return fit_framework(memory_runs(runs, stack), base or framework_of_stack(stack))
+    """The constants of a stack for its memory, from all rows that tell about it; as they were if none does."""
+    return fit_memory(runs, stack, base)[0]
+
+
+def fit_memory(
+    runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None
+) -> tuple[Framework, str | None]:
+    """
+    The same, and why nothing was learned; ``None`` if something was.
+
+    Runs that all fit, or all ran out of memory, do not say where the limit is: constants fitted to them wander as far
+    as their priors let them, down to stages that need less than nothing.
+    """
+    start = base or framework_of_stack(stack)
+    known = memory_runs(runs, stack)
+    if not known:
+        return start, "no run tells about it"
+    if not any(run.peak_gib is not None for run in known):
+        labels = {run.ran_out for run in known if run.ran_out is not None}
+        if len(labels) < 2:
+            what = "ran out of memory" if labels == {True} else "fit"
+            return (
+                start,
+                f"no peak was measured and all {len(known)} runs {what}, which does not say where the limit is",
+            )
+    found = fit_framework(known, start)
+    needs = [predict_memory(found, run).needed_gib for run in known]
+    absurd = sum(not need > 0 for need in needs)
+    if absurd:
+        return start, f"the constants that suit the runs best are absurd: {absurd} of {len(known)} would need nothing"
+    return found, None
 
 
 def framework_of_stack(stack: StackSpec) -> Framework:
@@ -159,22 +188,29 @@ def framework_of_stack(stack: StackSpec) -> Framework:
 
 
 def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
-    """Columns of a back-test: for the stage and the kind of peak that the source measured; none if nobody can say."""
+    """
+    Columns of a back-test; none if nobody can say.
+
+    The peaks are those of the stage and of the kind that the source measured, mostly memory that the allocator holds:
+    it keeps what it once had until the card is full, then gives blocks back and goes on. So no run shows more than its
+    card has, and the bound ends there, unless the prediction itself lies above: such a run does not fit. The
+    probability is of the memory that the job needs at once, on its fullest stage.
+    """
     run = row_memory(case)
     if run is None:
         return {}
     memory = predict_memory(framework, run)
     return {
         "predicted_peak_mem_gib": memory.taken_gib,
-        "upper_peak_mem_gib": upper_gib(framework, memory, max_oom_risk),
+        "upper_peak_mem_gib": min(upper_gib(framework, memory, max_oom_risk), max(run.capacity_gib, memory.taken_gib)),
         "oom_probability": oom_probability(memory),
     }
 
 
-def memory_notes(framework: Framework) -> list[str]:
-    """What to know before using the constants, for people."""
-    if not framework.largest_job:
-        return ["memory: no run tells about it, constants as they were"]
+def memory_notes(framework: Framework, untold: str | None = None) -> list[str]:
+    """What to know before using the constants, for people; ``untold`` is why nothing was learned."""
+    if untold is not None or not framework.largest_job:
+        return [f"memory: constants as they were: {untold or 'no run tells about it'}"]
     notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation of what is certain)"]
     kinds = {name.removesuffix("_spread"): getattr(framework, name) for name in KINDS}
     if any(kinds.values()):

@@ -1,5 +1,6 @@
 """Every configuration that Megatron-Core would accept on this cluster."""
 
+from pipette_opt.candidates.coverage import left_out, searched_values
 from pipette_opt.candidates.enumeration import (
     Enumeration,
     choose_num_gpus,
@@ -8,7 +9,7 @@ from pipette_opt.candidates.enumeration import (
     world_sizes,
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
-from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.candidates.space import SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
 
 __all__ = [
@@ -21,6 +22,9 @@ __all__ = [
     "enumerate_candidates",
     "enumerate_with_reasons",
     "layer_splits",
+    "left_out",
     "pipeline_split_options",
+    "searched_values",
+    "space_of",
     "world_sizes",
 ]

@@ -1,8 +1,11 @@
 """Which configurations to look at."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from pipette_opt.errors import InputError
+from pipette_opt.specs.recorded import recorded_spec
 from pipette_opt.types import RecomputeGranularity
 
 OPTION_OF_FIELD = {
@@ -115,6 +118,11 @@ class SearchSpace:
                 raise InputError("--ddp-bucket-size", "has no effect without --overlap-grad-reduce.")
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
+
+
+def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
+    """The search space that a plan records under ``inputs.search``; lists become tuples, unknown names are refused."""
+    return recorded_spec(SearchSpace, recorded, "inputs.search")
 
 
 def _check_count(option: str, value: object) -> None:

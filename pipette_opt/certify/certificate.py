@@ -1,16 +1,17 @@
 """The certificate, step by step."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Report
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge
+from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge, settle_few_orders
 from pipette_opt.certify.proving import prove
 from pipette_opt.judge import JudgedSolution
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.prepare import Prepared
+from pipette_opt.types import ProofStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,6 +29,8 @@ class Certified:
         Configurations that no bound without a search rules out.
     is_closed
         Whether nothing can be faster than the fastest plan known by more than the gap limit.
+    steps
+        Of each configuration of the problem which bound rules it out, and that bound in seconds.
     ledger
         Where the certificate stands, to go on from.
     """
@@ -36,6 +39,7 @@ class Certified:
     judged: tuple[JudgedSolution, ...]
     open_configs: frozenset[ParallelConfig]
     is_closed: bool
+    steps: Mapping[ParallelConfig, tuple[ProofStep, float]]
     ledger: Ledger
 
 
@@ -63,6 +67,7 @@ def certify(
     report("bounding the judge", None, None)
     order = open_candidates(ledger)
     open_configs = frozenset(one.candidate.config for one in ledger.could_win())
+    settle_few_orders(ledger)
     anneal_open(ledger)
     runners_up = place_runners_up(ledger, order)
     reseat_by_judge(ledger)
@@ -86,5 +91,6 @@ def _certified(
         judged=(*ledger.judged, *runners_up),
         open_configs=open_configs,
         is_closed=ledger.is_closed,
+        steps=ledger.steps(),
         ledger=ledger,
     )

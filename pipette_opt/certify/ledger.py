@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import numpy as np
 
@@ -14,12 +15,12 @@ from pipette_opt.estimator.longest_paths import critical_counts
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.judge import JudgedSolution, judge_solution
 from pipette_opt.optimistic import optimistic_ticks
-from pipette_opt.parallel import block_placement
+from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.placed import objective_ticks
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Solution
-from pipette_opt.types import BoolArray, IntArray
+from pipette_opt.types import BoolArray, IntArray, ProofStep
 
 FLOAT_MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles, and allowed where form and judge are compared."""
@@ -119,6 +120,7 @@ class Ledger:
             self.take(one)
         self.closed_s = float("inf") if prepared.pruned is None else prepared.pruned.bound_s
         self.open: list[OpenCandidate] = []
+        self.closed: dict[int, tuple[ProofStep, float]] = {}
         self._report = report
 
     @property
@@ -158,9 +160,27 @@ class Ledger:
             if one is not None:
                 self.look(one, plan.nodes)
 
-    def close(self, bound_s: float) -> None:
-        """Candidates are ruled out: none of their plans is faster than this."""
+    def close(self, bound_s: float, index: int | None = None, by: ProofStep = "best links") -> None:
+        """A candidate is ruled out, or several are: none of their plans is faster than this."""
         self.closed_s = min(self.closed_s, bound_s)
+        if index is not None:
+            self.closed[index] = (by, bound_s)
+
+    def steps(self) -> dict[ParallelConfig, tuple[ProofStep, float]]:
+        """
+        Of each configuration the last step that one of its packings needed, and the least bound of them in seconds.
+
+        Infinite if it has no placement.
+        """
+        found: dict[ParallelConfig, tuple[ProofStep, float]] = {}
+        packings = {**self.closed}
+        packings |= {one.index: ("search", one.bound_ticks * self.data.tick_s) for one in self.open}
+        for index, candidate in enumerate(self.data.candidates):
+            by, bound_s = packings.get(index, ("best links", float("inf")))
+            before, least_s = found.get(candidate.config, (by, float("inf")))
+            last = max(by, before, key=get_args(ProofStep).index)
+            found[candidate.config] = (last, min(bound_s, least_s))
+        return found
 
     def take(self, judged: JudgedSolution) -> None:
         """A plan, which may be the fastest."""

@@ -32,10 +32,11 @@ def open_candidates(ledger: Ledger) -> list[int]:
     for plan in sorted(ledger.known, key=lambda one: -one.estimate.iteration_time_s):
         nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
     order = [index for index in np.argsort(bounds, kind="stable").tolist() if bounds[index] < UNUSABLE_TICKS]
-    for index in order:
+    for number, index in enumerate(order):
         bound_s, candidate = bounds[index] * ledger.data.tick_s, ledger.data.candidates[index]
         if bound_s >= ledger.fastest_s or ledger.seconds_left <= 0:
-            ledger.close(bound_s)
+            for other in order[number:]:
+                ledger.close(bounds[other] * ledger.data.tick_s, other)
             break
         one = _opened(ledger, index, candidate, bounds[index])
         if one is None:
@@ -56,7 +57,7 @@ def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: i
     if times is not None:
         ideal_s = judge_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
         if ideal_s * (1 - FLOAT_MARGIN) >= ledger.fastest_s:
-            ledger.close(ideal_s)
+            ledger.close(ideal_s * (1 - FLOAT_MARGIN), index, "judge over best links")
             return None
         deciding = _deciding_stages(candidate, times.backward_s[0].min(axis=1) / ledger.data.tick_s)
         counts = critical_counts(times, candidate.num_microbatches, ledger.data.p2p)
@@ -64,6 +65,18 @@ def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: i
         ideal_ticks = int(ideal_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s)
         bound_ticks = max(bound_ticks, ideal_ticks, candidate_bound(ledger.data, candidate))
     return OpenCandidate(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
+
+
+def bound_by_slowest_host(ledger: Ledger, one: OpenCandidate) -> None:
+    """Raise the bound to the judge's time over the best links, with the slowest host in the row that suits it best."""
+    least_s = float("inf")
+    for row in range(one.candidate.grid[0]):
+        times = best_links_times(ledger.prepared.instance, one.candidate, slow_row=row)
+        if times is None or ledger.is_over:
+            return
+        judged = judge_times(times, one.candidate.num_microbatches, ledger.data.p2p)
+        least_s = min(least_s, judged.iteration_time_s)
+    one.raise_bound(int(least_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s))
 
 
 def slow_links_down(ledger: Ledger, one: OpenCandidate) -> None:

@@ -26,59 +26,76 @@ def backtest(
 
     Per group: mean and p90 error, median ratio of predicted to measured, rank correlation, and regret: how much slower
     than the best measured configuration the one predicted fastest was; and pick, the same for the fastest of those
-    predicted to fit, which may have died. Then all runs by ours and by four other closed forms.
+    predicted to fit, which may have died. Then all runs by ours and by four other closed forms. Rows that cannot be
+    predicted are left out, and named with the reason.
+
+    Of memory the file says what a log will show (predicted_peak_mem_gib; at most upper_peak_mem_gib, exceeded with
+    --max-oom-risk), which may be all that the card has, and how likely the job needs more than that (oom_probability).
 
     Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
     """
     from functools import partial
 
     from pipette_opt.backtest.files import predictions_csv, scatter_svg
+    from pipette_opt.backtest.left_out import LeftOut, left_out_entries, left_out_lines, unread
     from pipette_opt.backtest.memory import framework_of_stack, memory_columns
     from pipette_opt.backtest.metrics import slow_note
     from pipette_opt.backtest.predict import predict_runs
     from pipette_opt.backtest.tables import form_rows, form_table, group_rows, group_table
-    from pipette_opt.cli.output import check_not_overwritten, check_place, say, show, show_json
+    from pipette_opt.cli.output import (
+        check_not_overwritten,
+        check_place,
+        check_stdout,
+        say,
+        say_written,
+        show,
+        show_json,
+    )
     from pipette_opt.errors import InputError
-    from pipette_opt.files import write_atomically
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.cluster import read_cluster
-    from pipette_opt.read.runs import read_runs
+    from pipette_opt.read.runs import read_rows
     from pipette_opt.read.stack import read_stack
 
     if not 0 < max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
-    if out is not None:
+    if out is not None and not is_stdout(out):
         plot = plot or out.with_suffix(".svg")
     check_place(out, plot)
+    check_stdout(json, out, plot)
     check_not_overwritten(out, plot, inputs=(runs, calibration, cluster))
     stack = read_stack(calibration) if calibration else read_stack()
-    measured = read_runs(runs)
+    measured, bad = read_rows(runs)
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)
     predictions = predict_runs(measured, stack, read_cluster(cluster) if cluster else None, memory=memory)
+    left_out = unread(bad)
+    untimed = [LeftOut(one.run.row, one.reason) for one in predictions if one.reason]
+    total = len(measured) + len(bad)
+    lines = [*left_out_lines(left_out, total), *left_out_lines(untimed, total, "without a predicted time")]
+    if all(one.reason and not one.memory for one in predictions):
+        raise InputError(str(runs), "\n- ".join(["has no row that can be predicted.", *lines]))
     if out is not None:
-        write_atomically(out, predictions_csv(predictions))
+        write_atomically(out, predictions_csv(predictions, left_out))
     if plot is not None:
         write_atomically(plot, scatter_svg(predictions, f"{runs.name}, {stack.name}"))
     note = slow_note([(one.iter_time_s, one.measured_s) for one in predictions])
     if json:
-        skipped = [{"row": one.run.row, "reason": one.reason} for one in predictions if one.reason]
         show_json(
             {
                 "groups": group_rows(predictions, max_oom_risk),
                 "forms": form_rows(predictions),
-                "skipped": skipped,
+                "rows": total,
+                "skipped": left_out_entries([*left_out, *untimed]),
                 "notes": [note] if note else [],
             }
         )
         return
-    show(group_table(predictions, max_oom_risk), form_table(predictions))
-    reasons: dict[str, int] = {}
-    for one in predictions:
-        if one.reason:
-            reasons[one.reason] = reasons.get(one.reason, 0) + 1
-    for reason, count in reasons.items():
-        say(f"{count} of {len(predictions)} rows without a prediction: {reason}")
+    stdout = next((path for path in (out, plot) if is_stdout(path)), None)
+    show(group_table(predictions, max_oom_risk), form_table(predictions), beside=stdout)
+    for line in lines:
+        say(line)
     if note:
         say(note)
     for path in (out, plot):
         if path is not None:
-            say(f"written to {path}")
+            say_written(path)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig, Placement
     from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plan import IterationTime, Plan, StageMemory
-    from pipette_opt.specs import Instance
+    from pipette_opt.read.megatron_args import MegatronArgs
+    from pipette_opt.report.comparison import Uncounted
+    from pipette_opt.specs import Instance, ModelSpec, NotModelled
     from pipette_opt.types import IntArray
 
 
@@ -27,6 +29,10 @@ class Current:
     ----------
     instance
         The job as the launch trains it.
+    max_oom_risk
+        Accepted risk of running out of memory.
+    not_modelled
+        What its times and sizes leave out.
     """
 
     instance: "Instance"
@@ -36,31 +42,87 @@ class Current:
     estimate: "IterationTime"
     memory: "tuple[StageMemory, ...]"
     schedule: "Schedule | None" = None
+    max_oom_risk: float | None = None
+    not_modelled: "tuple[NotModelled, ...]" = ()
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
-        """The estimate, beside a plan if there is one."""
-        from pipette_opt.report.tables import estimate_tables
+        """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
+        from rich.text import Text
 
+        from pipette_opt.report.cells import titled
+        from pipette_opt.report.comparison import comparison
+        from pipette_opt.report.tables import estimate_tables, notes
+
+        title = "your current launch"
         parts = estimate_tables(
-            self.config, self.estimate, self.memory, hosts=self.hosts, plan=plan, title="your current launch"
+            self.config,
+            self.estimate,
+            self.memory,
+            hosts=self.hosts,
+            title=title,
+            max_oom_risk=self.max_oom_risk,
+            links_measured=self.instance.cluster.links_measured,
+            not_modelled=self.not_modelled,
         )
+        if plan is None:
+            parts += [Text(line) for line in ("", *self.uncounted().lines())]
+        else:
+            parts.append(comparison(self.config, self.estimate, plan, title, self.uncounted()))
         if self.schedule is not None:
             from pipette_opt.parallel.schedule import max_in_flight
 
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
-        return parts
+        if plan is None:
+            if self.instance.cluster.assumed:
+                parts.append(notes(self.instance.cluster.assumed))
+            return [*parts, Text(), parts[0]]
+        return [titled("Your current launch", parts[0]), *parts[1:]]
+
+    @property
+    def host_order(self) -> tuple[int, ...]:
+        """Hosts by index: those that run today in their order, then the others as listed."""
+        known = self.instance.cluster.hosts
+        used = [known.index(host) for host in dict.fromkeys(self.hosts) if host in known]
+        return (*used, *(index for index in range(len(known)) if index not in used))
+
+    def uncounted(self) -> "Uncounted":
+        """What its time leaves out."""
+        from pipette_opt.read.megatron_table import parts_saved
+        from pipette_opt.report.comparison import Uncounted
+
+        timed = [one for one in self.not_modelled if one.effect != "memory"]
+        saved = parts_saved(timed)
+        return Uncounted(
+            # What is free afterwards shortens an iteration by no more than the critical path had of it.
+            saved_s={option: self.estimate.critical_path.get(part, 0.0) for option, part in saved.items()},
+            parts=saved,
+            others=len({one.option for one in timed if one.option not in saved}),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         from dataclasses import asdict
 
+        from pipette_opt.report.plan_file import estimate_to_dict
+        from pipette_opt.report.verdict import verdict
+
         return {
+            "verdict": verdict(
+                self.memory,
+                self.estimate,
+                max_oom_risk=self.max_oom_risk,
+                links_measured=self.instance.cluster.links_measured,
+                not_modelled=self.not_modelled,
+            ),
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
-            "estimate": {**asdict(self.estimate), "breakdown": dict(self.estimate.breakdown)},
+            "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
+            "notes": list(self.instance.cluster.assumed),
+            "not_modelled": [asdict(one) for one in self.not_modelled],
+            "least_iteration_time_s": self.uncounted().least_s(self.estimate),
             **self._schedule_dict(),
         }
 
@@ -74,101 +136,160 @@ class Current:
         return {"schedule": {"stages": stages, "layout": self.schedule.layout, "max_in_flight": held}}
 
 
-def current_of(job: Job, arguments: str, hosts: str | None, max_oom_risk: float = 0.01) -> Current:
+def current_of(
+    job: Job,
+    given: "MegatronArgs",
+    hosts: str | None,
+    max_oom_risk: float = 0.01,
+) -> Current:
     """
     Judge Megatron arguments on hosts in the given order.
 
     Parameters
     ----------
-    arguments
-        Megatron's command-line arguments, or a file that has them.
     hosts
         Names or ranges; the cluster's order by default. Ranks fill them one after the other.
     """
-    from dataclasses import replace
-    from pathlib import Path
-
-    from pipette_opt.candidates import check_legal
     from pipette_opt.estimator.estimate import estimate
-    from pipette_opt.fullness import with_edge_loss
     from pipette_opt.judge import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
-    from pipette_opt.read.files import read_text
-    from pipette_opt.read.megatron_args import parse_megatron_args
+    from pipette_opt.read.bands import with_band
 
-    where = "the current arguments"
-    one_word = not arguments.lstrip().startswith("-") and len(arguments.split()) == 1
-    if one_word or (not arguments.lstrip().startswith("-") and Path(arguments).is_file()):
-        where, arguments = arguments.strip(), read_text(arguments.strip())
-    if not arguments.strip():
-        raise InputError(where, "are empty; give Megatron's options, e.g. --tensor-model-parallel-size 8.")
-    given = parse_megatron_args(arguments, where)
-    if given.precision not in (None, job.instance.training.precision):
-        raise InputError(
-            where, f"train in {given.precision}, the job in {job.instance.training.precision}; compare equal formats."
-        )
-    if given.fp8 != job.instance.training.fp8 and (given.fp8 or given.precision is not None):
-        unlike = (
-            "have --fp8-format; give --fp8, too" if given.fp8 else "have no --fp8-format; leave --fp8 out, or add it"
-        )
-        raise InputError(where, f"{unlike}: compared are equal formats.")
-    instance = job.instance
+    instance = _as_trained(job, given)
     nodes = _nodes(job, hosts)
     per_node = instance.cluster.gpus_per_node
     num_gpus = job.num_gpus or len(nodes) * per_node
     config = given.parallel_config(instance.model.num_layers, num_gpus)
-    if given.global_batch_size not in (None, instance.training.global_batch_size):
-        raise InputError(
-            where,
-            f"--global-batch-size {given.global_batch_size} differs from the job's "
-            f"{instance.training.global_batch_size}; compare equal batches.",
-        )
-    if given.seq_length not in (None, instance.training.seq_length):
-        raise InputError(
-            where,
-            f"--seq-length {given.seq_length} differs from the job's {instance.training.seq_length}; compare equal "
-            "sequences.",
-        )
-    for field in ("num_layers", "hidden_size") if given.model is not None else ():
-        theirs, ours = getattr(given.model, field), getattr(instance.model, field)
-        if theirs != ours:
-            option = f"--{field.replace('_', '-')}"
-            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal models.")
-    for field, theirs in given.expert_fields.items():
-        ours = instance.model.expert_ffn_size if field == "moe_ffn_hidden_size" else getattr(instance.model, field)
-        if theirs != (ours if instance.model.num_experts is not None else None):
-            option, dense = f"--{field.replace('_', '-')} {theirs}", instance.model.num_experts is None
-            said = "the job's model has no experts" if dense else f"the job has {ours}"
-            raise InputError(where, f"{option}, but {said}; compare equal models.")
-    if given.model is not None and given.model.num_moe_layers != instance.model.num_moe_layers:
-        raise InputError(
-            where,
-            f"{given.model.num_moe_layers} layers with experts, but the job has {instance.model.num_moe_layers}; "
-            "compare equal models.",
-        )
-    if instance.model.num_experts is not None:
-        dispatched = replace(instance.training, moe_token_dispatcher_type=given.moe_token_dispatcher_type)
-        instance = with_edge_loss(replace(instance, training=dispatched))
-    reasons = check_legal(instance.model, instance.training, config)
-    if reasons:
-        raise InputError(where, f"{config.label()} cannot run on {num_gpus} GPUs: {'; '.join(reasons)}.")
+    _check_legal(instance, given, config)
     if num_gpus > len(nodes) * per_node:
-        raise InputError(where, f"{num_gpus} GPUs need more than the {len(nodes)} hosts of {per_node} GPUs given.")
+        raise InputError(
+            given.where, f"{num_gpus} GPUs need more than the {len(nodes)} hosts of {per_node} GPUs given."
+        )
     nodes = nodes[: -(-num_gpus // per_node)]
+    instance, unmeasured = _with_links(instance, nodes)
     placement = identity_placement(config, per_node, nodes, given.rank_order)
     return Current(
         instance=instance,
         config=config,
         placement=placement,
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
-        estimate=estimate(instance, config, placement),
+        estimate=with_band(estimate(instance, config, placement), instance, config),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
+        max_oom_risk=max_oom_risk,
+        not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *instance.not_modelled))),
     )
+
+
+def _as_trained(job: Job, given: "MegatronArgs") -> "Instance":
+    """The job with the formats, kernels and dispatcher of the arguments; batch, precision and model must be equal."""
+    from dataclasses import replace
+
+    from pipette_opt.fullness import with_edge_loss
+
+    where, instance = given.where, job.instance
+    if given.precision not in (None, instance.training.precision):
+        raise InputError(
+            where, f"train in {given.precision}, the job in {instance.training.precision}; compare equal formats."
+        )
+    if given.fp8 != instance.training.fp8 and (given.fp8 or given.precision is not None):
+        unlike = (
+            "have --fp8-format; give --fp8, too" if given.fp8 else "have no --fp8-format; leave --fp8 out, or add it"
+        )
+        raise InputError(where, f"{unlike}: compared are equal formats.")
+    for field, what in (("global_batch_size", "batches"), ("seq_length", "sequences")):
+        theirs, ours = getattr(given, field), getattr(instance.training, field)
+        if theirs not in (None, ours):
+            option = f"--{field.replace('_', '-')}"
+            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal {what}.")
+    _check_model(instance.model, given)
+    training = given.training(instance.training)
+    if instance.model.num_experts is not None:
+        training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type)
+    return with_edge_loss(replace(instance, training=training))
+
+
+def _check_model(model: "ModelSpec", given: "MegatronArgs") -> None:
+    """Raise ``InputError`` where the arguments are of another model."""
+    where = given.where
+    for field in ("num_layers", "hidden_size") if given.model is not None else ():
+        theirs, ours = getattr(given.model, field), getattr(model, field)
+        if theirs != ours:
+            option = f"--{field.replace('_', '-')}"
+            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal models.")
+    for field, theirs in given.expert_fields.items():
+        ours = model.expert_ffn_size if field == "moe_ffn_hidden_size" else getattr(model, field)
+        if theirs != (ours if model.num_experts is not None else None):
+            option, dense = f"--{field.replace('_', '-')} {theirs}", model.num_experts is None
+            said = "the job's model has no experts" if dense else f"the job has {ours}"
+            raise InputError(where, f"{option}, but {said}; compare equal models.")
+    if given.model is not None and given.model.num_moe_layers != model.num_moe_layers:
+        raise InputError(
+            where,
+            f"{given.model.num_moe_layers} layers with experts, but the job has {model.num_moe_layers}; "
+            "compare equal models.",
+        )
+
+
+def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelConfig") -> None:
+    """Raise ``InputError`` with every reason; a layout that says it may split the layers in any way."""
+    from pipette_opt.candidates.legality import broken_rules
+    from pipette_opt.costs.compute import check_timed
+
+    broken = broken_rules(instance.model, instance.training, config)
+    if given.pipeline_layout is not None:
+        broken.pop("layers", None)
+    if broken:
+        reasons = "; ".join(broken.values())
+        raise InputError(given.where, f"{config.label()} cannot run on {config.world_size} GPUs: {reasons}.")
+    try:
+        check_timed(instance.model, config)
+    except InputError as error:
+        raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
+
+
+def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, list[NotModelled]]":
+    """
+    The instance with a stand-in for each link among ``nodes`` that was not measured: the slowest one that was.
+
+    What runs today uses its links, measured or not; a plan never uses one that was not.
+    """
+    from dataclasses import replace
+
+    from pipette_opt.specs import LinkMatrix, NotModelled
+
+    cluster = instance.cluster
+    pairs = {
+        tuple(sorted((int(a), int(b))))
+        for matrix in cluster.link_matrices
+        for a in nodes
+        for b in nodes
+        if a != b and np.isnan(matrix.bytes_per_s[a, b])
+    }
+    if not pairs:
+        return instance, []
+    matrices = tuple(
+        LinkMatrix(
+            concurrent_flows=matrix.concurrent_flows,
+            bytes_per_s=np.where(np.isnan(matrix.bytes_per_s), np.nanmin(matrix.bytes_per_s), matrix.bytes_per_s),
+        )
+        for matrix in cluster.link_matrices
+    )
+    first = " - ".join(cluster.hosts[node] for node in min(pairs))
+    more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
+    left_out = NotModelled(
+        option="links not measured",
+        value=f"{first}{more}",
+        effect="time",
+        direction="either",
+        why="The slowest measured link is counted for each; a plan uses none of them.",
+    )
+    return replace(instance, cluster=replace(cluster, link_matrices=matrices)), [left_out]
 
 
 def _nodes(job: Job, hosts: str | None) -> "IntArray":
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.specs.host_names import compress_hosts
 
     known = job.instance.cluster.hosts
     if hosts is None:
@@ -176,8 +297,8 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     names = expand_hosts(hosts, "host order")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError("host order", f"{', '.join(unknown)} not in cluster {job.instance.cluster.name}.")
+        raise InputError("host order", f"{compress_hosts(tuple(unknown))} not in cluster {job.instance.cluster.name}.")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InputError("host order", f"{', '.join(repeated)} more than once.")
+        raise InputError("host order", f"{compress_hosts(tuple(repeated))} more than once.")
     return np.array([known.index(name) for name in names], dtype=np.int64)

@@ -1,31 +1,117 @@
 """``pipette-opt verify``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipette_opt.cli import options as opt
+from pipette_opt.cli.interrupt import stop_on_interrupt
+from pipette_opt.errors import InputError
+
+if TYPE_CHECKING:
+    from pipette_opt.plan import Plan
+    from pipette_opt.prove import Proven
+    from pipette_opt.specs import Instance
+    from pipette_opt.verify import Checked
 
 
 def verify(
     plan: Annotated[Path, typer.Argument(help="The plan to check.")],
     cluster: opt.Cluster = None,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Also solve again what no cheap bound shows, until the bound is reached.")
+    ] = False,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(help="Seconds for --prove; a minute, or twice the time of the plan's own search.", min=0.1),
+    ] = None,
+    workers: opt.Workers = None,
     json: opt.Json = False,
 ) -> None:
     """
-    Check every rule of a finished plan again, without the solver.
+    Check every figure of a finished plan again, without the solver.
 
-    Example: [bold]pipette-opt verify plan.json[/]
+    Memory and times are predicted again, the searched space is enumerated again, and each of its configurations is
+    bounded by the time that it would take over links as fast as the fastest. What is left of the certificate rests on
+    the search; [bold]--prove[/] solves again. Exit code 2 names the rules that are broken.
+
+    Example: [bold]pipette-opt verify plan.json --prove[/]
     """
-    from pipette_opt.cli.output import say, show_json
+    from pipette_opt.cli.output import live_progress, say, show_json
+    from pipette_opt.file_rules import FILE_RULES
+
+    if time_limit is not None and not prove:
+        raise InputError("--time-limit", "has no effect without --prove.")
+    found, instance, checked, unread = check_file(plan, cluster)
+    rules = [*checked.rules, *FILE_RULES]
+    proven = None
+    if prove and checked.open_configs:
+        from pipette_opt.optimize import Watcher
+        from pipette_opt.prove import prove as solve_again
+
+        watcher = Watcher()
+        with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+            proven = solve_again(
+                instance, found, time_limit_s=time_limit, workers=opt.threads(workers), watcher=watcher
+            )
+    if json:
+        show_json(
+            {"plan": str(plan), "valid": True, "rules": len(rules), "rule_names": rules, **_as_dict(checked, proven)}
+        )
+        return
+    for missing in unread:
+        say(f"{missing} is not there: not checked whether it is still what the plan was made from")
+    say(f"{plan}: all {len(rules)} rules hold")
+    for line in _lines(found, checked, proven):
+        say(line)
+
+
+def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance, Checked, list[str]]":
+    """
+    The plan of a file, its job, what it was checked for, and files of its inputs that are not there any more.
+
+    Raises ``InputError`` for a damaged file or changed inputs, ``PlanError`` with every broken rule by name.
+    """
+    from json import loads
+
+    from pipette_opt.cli.inputs import check_inputs
     from pipette_opt.cli.plans import plan_and_instance
-    from pipette_opt.verify import RULES
+    from pipette_opt.file_rules import broken_file_rules
     from pipette_opt.verify import verify as check
 
-    found, instance = plan_and_instance(plan, cluster)
-    check(instance, found)
-    if json:
-        show_json({"plan": str(plan), "valid": True, "rules": len(RULES)})
-    else:
-        say(f"{plan}: all {len(RULES)} rules hold")
+    plan, instance = plan_and_instance(path, cluster)
+    unread = check_inputs(plan, path, cluster)
+    content = loads(path.read_text(encoding="utf-8-sig"))
+    return plan, instance, check(instance, plan, broken_file_rules(content, instance, plan)), unread
+
+
+def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
+    """For ``--json``."""
+    return {
+        "configurations": checked.num_configurations,
+        "bounded_without_search": checked.num_bounded,
+        "rest_on_search": [config.label() for config in checked.open_configs],
+        "proven": None if proven is None else {"bound_s": proven.bound_s, "seconds": proven.seconds},
+    }
+
+
+def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[str]:
+    """What was checked of the certificate, and how."""
+    bound, count, left = plan.certificate.lower_bound_s, checked.num_configurations, len(checked.open_configs)
+    claim = f"that nothing searched is faster than {bound:.4f} s"
+    everything = f"all {count} configurations that fit" if count > 1 else "the only configuration that fits"
+    if not left:
+        return [f"{claim}: shown again for {everything}, without a search"]
+    lines = [
+        f"{claim}: shown again for {checked.num_bounded} of {count} configurations that fit, without a search",
+    ]
+    if proven is not None:
+        return [*lines, f"and for the other {left} by solving again in {proven.seconds:.1f} s"]
+    names = ", ".join(config.label() for config in checked.open_configs[:MOST_NAMED])
+    more = f", and {left - MOST_NAMED} more" if left > MOST_NAMED else ""
+    return [*lines, f"not checked for the other {left} ({names}{more}), which rest on the search: --prove solves again"]
+
+
+MOST_NAMED = 3
+"""Configurations that are named where the bound of several rests on the search."""

@@ -45,10 +45,10 @@ backward passes the stages before.
 
 import numpy as np
 
-from pipette_opt.costs.times import PlacedTimes
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.estimator.critical_path import Walked
 from pipette_opt.estimator.cycles import interleaved_bounds
-from pipette_opt.estimator.estimate import stages_done
+from pipette_opt.estimator.estimate import batch_done
 from pipette_opt.estimator.interleaved import interleaved_lower_s
 from pipette_opt.types import FloatArray, P2PMode
 
@@ -145,7 +145,8 @@ def finish_lower_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> F
 
 def _done_s(times: PlacedTimes, walked: Walked) -> float:
     """The stage that is finished last, its reduction and tied embeddings included, then the optimizer."""
-    return float(stages_done(times, walked).max()) + times.optimizer_s
+    one = Walked(walked.launch_s[None], walked.finish_s[None])
+    return float(batch_done(PlacedBatch.of([times]), one).max()) + times.optimizer_s
 
 
 def _at_once(times: PlacedTimes, finish: FloatArray) -> Walked:

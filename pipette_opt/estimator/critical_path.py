@@ -86,7 +86,7 @@ def critical_path(
 
 def walk(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None) -> Walked:
     """The same, and when the reduction of each chunk may start."""
-    program = _program_for(times, num_microbatches, p2p, schedule)
+    program = program_for(times, num_microbatches, p2p, schedule)
     (walked,) = walk_batches(program, [PlacedBatch.of([times])], num_microbatches)
     return Walked(walked.launch_s[0], walked.finish_s[0])
 
@@ -132,7 +132,8 @@ def walk_batches(program: Program, batches: Sequence[PlacedBatch], num_microbatc
     return found
 
 
-def _program_for(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None) -> Program:
+def program_for(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None) -> Program:
+    """The instructions of all stages. ``ValueError`` if the schedule is not one of these times."""
     num_chunks, pp, _ = times.forward_s.shape
     if schedule is None:
         return megatron_program(pp, num_microbatches, num_chunks, p2p, times.overlap_p2p)
@@ -162,7 +163,7 @@ def events(
     """
     from pipette_opt.estimator import _kernel
 
-    program = _program_for(times, num_microbatches, p2p, schedule)
+    program = program_for(times, num_microbatches, p2p, schedule)
     batch, one = PlacedBatch.of([times]), slice(replica, replica + 1)
     kinds, chunks = table_kinds(program, [batch]), len(times.forward_s)
     work = np.ascontiguousarray(work_table(batch, kinds)[0][:, :, one])

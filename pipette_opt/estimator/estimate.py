@@ -1,8 +1,7 @@
 """Iteration time of a placed configuration, by cause."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +9,8 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.products import FP8
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.errors import InputError
-from pipette_opt.estimator.critical_path import Walked, critical_path, walk
+from pipette_opt.estimator.breakdown import causes_of
+from pipette_opt.estimator.critical_path import Walked, walk
 from pipette_opt.estimator.schedule import WEIGHT, Layout, Schedule
 from pipette_opt.estimator.time_tables import weight_part
 from pipette_opt.parallel import ParallelConfig, Placement
@@ -26,73 +26,39 @@ class Judged:
 
     Parameters
     ----------
-    breakdown
-        Seconds by cause, adding up to ``iteration_time_s``; keys as in :class:`~pipette_opt.plan.IterationTime`.
     finish_s
         End of the last backward of each stage of each replica, shape ``(pp, dp)``.
+    reduced_s
+        When each stage has reduced its gradients, those of tied embeddings apart, shape ``(pp,)``.
     critical_stage, critical_replica
         The stage that is finished last, its reduction included, and its slowest replica.
     """
 
     iteration_time_s: float
-    breakdown: Mapping[str, float]
     finish_s: FloatArray
+    reduced_s: FloatArray
     critical_stage: int
     critical_replica: int
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "finish_s", read_only(self.finish_s, np.float64))
+        object.__setattr__(self, "reduced_s", read_only(self.reduced_s, np.float64))
 
 
 def judge_times(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None) -> Judged:
-    """
-    Iteration time: the stage that is finished last after its slowest replica and its reduction, then the optimizer.
-
-    Of that stage: its own work without communication inside layers, that communication (what experts send apart), the
-    idle time that would remain if all transfers were free (bubble), what the transfers add (pipeline_parallel), and
-    what gradients and parameters take after the last backward or add beside the others (data_parallel). Each part is
-    non-negative, as a stage does all its work before it is finished, and as no operation of the schedule starts later
-    when something gets shorter: starts are maxima of sums.
-    """
+    """The stage that is finished last after its slowest replica and its reduction, then the optimizer."""
     walked = walk(times, num_microbatches, p2p, schedule)
-    finish, split = walked.finish_s, is_split(schedule)
-    done = stages_done(times, walked, split_backward=split)
-    stage = int(done.argmax())
-    replica = int(finish[stage].argmax())
-    one = _replica(times, replica)
-    finished = alone = float(finish[stage, replica])
-    if any(getattr(times, name) is not None for name in BESIDE):
-        one = replace(one, ready_s=None, first_extra_s=None, last_extra_s=None)
-        alone = float(critical_path(one, num_microbatches, p2p, schedule)[stage, 0])
-    free = critical_path(_transfers_free(one), num_microbatches, p2p, schedule)
-    work = num_microbatches * float((times.forward_s + times.backward_s)[:, stage, replica].sum())
-    inside = num_microbatches * float((times.tensor_forward_s + times.tensor_backward_s)[:, stage, replica].sum())
-    experts = 0.0
-    if times.expert_forward_s is not None and times.expert_backward_s is not None:
-        sent = (times.expert_forward_s + times.expert_backward_s)[:, stage, replica]
-        experts = num_microbatches * float(sent.sum())
-    sharded = 0.0
-    if times.sharded_forward_s is not None and times.sharded_backward_s is not None:
-        shown = (times.sharded_forward_s + times.sharded_backward_s)[:, stage, replica]
-        sharded = num_microbatches * float(shown.sum())
-    # The clips remove rounding only.
-    pipeline = max(alone - float(free[stage, 0]), 0.0)
-    bubble = max(alone - pipeline - work, 0.0)
-    breakdown = {
-        "compute": alone - pipeline - bubble - inside - sharded,
-        "tensor_parallel": max(inside - experts, 0.0),
-        **({"expert_parallel": experts} if times.expert_forward_s is not None else {}),
-        "bubble": bubble,
-        "pipeline_parallel": pipeline,
-        "data_parallel": float(done[stage]) - finished + max(finished - alone, 0.0) + sharded,
-        "optimizer": times.optimizer_s,
-    }
+    batch, one = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
+    reduced = reduction_ends(batch, one, split_backward=is_split(schedule))[-1]
+    done = _with_embedding(batch, reduced)[0]
+    # Of the two ends of tied embeddings, which are done together, the one that the other waits for.
+    stage = int(np.where(done == done.max(), reduced[0], -np.inf).argmax())
     return Judged(
         iteration_time_s=float(done[stage]) + times.optimizer_s,
-        breakdown=breakdown,
-        finish_s=finish,
+        finish_s=walked.finish_s,
+        reduced_s=reduced[0],
         critical_stage=stage,
-        critical_replica=replica,
+        critical_replica=int(walked.finish_s[stage].argmax()),
     )
 
 
@@ -104,13 +70,6 @@ def layout_of(schedule: Schedule | None) -> Layout:
 def is_split(schedule: Schedule | None) -> bool:
     """Whether a schedule splits its backwards."""
     return schedule is not None and bool((schedule.kind == WEIGHT).any())
-
-
-def stages_done(times: PlacedTimes, walked: Walked, *, split_backward: bool = False) -> FloatArray:
-    """:func:`batch_done` of one placement, shape ``(pp,)``."""
-    one = Walked(walked.launch_s[None], walked.finish_s[None])
-    done: FloatArray = batch_done(PlacedBatch.of([times]), one, split_backward=split_backward)[0]
-    return done
 
 
 def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
@@ -127,7 +86,12 @@ def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = Fal
     split_backward
         Whether the last backward is a weight half.
     """
-    done: FloatArray = reduction_ends(times, walked, split_backward=split_backward)[-1].copy()
+    return _with_embedding(times, reduction_ends(times, walked, split_backward=split_backward)[-1])
+
+
+def _with_embedding(times: PlacedBatch, reduced_s: FloatArray) -> FloatArray:
+    """The ends of reductions, those of tied embeddings after them, shape ``(n, pp)``."""
+    done = reduced_s.copy()
     tied = times.embedding_s > 0
     if tied.any():
         later = np.maximum(done[:, 0], done[:, -1]) + times.embedding_s
@@ -183,15 +147,19 @@ def estimate(
     num_microbatches = microbatches_of(instance, config)
     times = placed_times(instance, config, placement, layout_of(schedule))
     judged = judge_times(times, num_microbatches, instance.p2p, schedule)
-    training = instance.training
+    causes = causes_of(times, judged, num_microbatches, instance.p2p, schedule)
+    model, training = instance.model, instance.training
     tokens_per_s = training.tokens / judged.iteration_time_s
-    flops_per_s = instance.model.flops_per_token(training.seq_length) * tokens_per_s
+    per_flop = tokens_per_s / _peak_flops(instance, placement)
+    executed = model.flops_per_token(training.seq_length, causal=False, recompute=config.recompute_granularity)
     return IterationTime(
         iteration_time_s=judged.iteration_time_s,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / config.world_size,
-        mfu=flops_per_s / _peak_flops(instance, placement),
-        breakdown=_with_loss(judged.breakdown, instance, config),
+        mfu=model.flops_per_token(training.seq_length) * per_flop,
+        hfu=executed * per_flop,
+        breakdown=_with_loss(causes.pipeline, instance, config),
+        critical_path=_with_loss(causes.critical_path, instance, config),
     )
 
 
@@ -209,42 +177,6 @@ def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
         return config.num_microbatches(instance.training.global_batch_size)
     except ValueError as error:
         raise InputError("global_batch_size", str(error)) from error
-
-
-EXPERTS = ("expert_forward_s", "expert_backward_s")
-"""Tokens on their way."""
-
-SHARDED = ("sharded_forward_s", "sharded_backward_s")
-"""What ZeRO stages 2 and 3 add to every micro-batch."""
-
-BESIDE = ("ready_s", "first_extra_s", "last_extra_s")
-"""What collectives beside compute add to a schedule."""
-
-
-def _replica(times: PlacedTimes, replica: int) -> PlacedTimes:
-    """One replica."""
-    one = slice(replica, replica + 1)
-    names = (
-        "forward_s",
-        "backward_s",
-        "tensor_forward_s",
-        "tensor_backward_s",
-        "weight_s",
-        *EXPERTS,
-        *SHARDED,
-        *BESIDE,
-    )
-    of_replica: dict[str, Any] = {
-        name: array[:, :, one] for name in names if (array := getattr(times, name)) is not None
-    }
-    sends = {name: getattr(times, name)[:, one] for name in ("send_forward_s", "send_backward_s")}
-    return replace(times, **of_replica, **sends)
-
-
-def _transfers_free(times: PlacedTimes) -> PlacedTimes:
-    """The same with all transfers between stages taking no time."""
-    free = np.zeros_like(times.send_forward_s)
-    return replace(times, send_forward_s=free, send_backward_s=free)
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:

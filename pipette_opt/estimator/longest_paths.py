@@ -34,13 +34,16 @@ def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> 
     links = np.concatenate([times.send_forward_s, times.send_backward_s, np.zeros((1, work.shape[2]))])
     found = []
     for replica in _distinct(np.concatenate([work.reshape(-1, work.shape[2]), links])):
-        operations, transfers = count_critical(
+        operations, transfers, *_ = count_critical(
             program.rows,
             piece,
             np.ascontiguousarray(work[:, :, replica]),
+            np.zeros((chunks, pp)),
             np.ascontiguousarray(links[program.hop_link, replica]),
             program.hop_link,
             num_microbatches,
+            chunks,
+            np.arange(pp),
         )
         found.append(np.concatenate([np.arange(pp)[:, None], operations.reshape(pp, -1), transfers], axis=1))
     table = np.unique(np.concatenate(found), axis=0)

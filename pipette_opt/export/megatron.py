@@ -30,6 +30,9 @@ SAID_OF_TRAINING = (
     "fp8",
     "fused_softmax",
     "moe_token_dispatcher_type",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
 )
 NOT_SAID_OF_MODEL = ("parallel_residual",)
 """What Megatron-Core has no layer for."""
@@ -91,7 +94,7 @@ def megatron_options(plan: Plan) -> list[Option]:
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
         *model_options(model, training),
-        *_precision_options(training),
+        *_precision_options(training, plan.config.use_distributed_optimizer),
     ]
 
 
@@ -247,6 +250,7 @@ def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         *_position_options(model, training),
         *_window_options(model),
         *_expert_options(model, training),
+        *model.other_arguments,
     ]
 
 
@@ -375,8 +379,12 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     return options
 
 
-def _precision_options(training: TrainingSpec) -> list[Option]:
+def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:
     """Number formats and the attention kernel; bf16 keeps its gradients in fp32 unless told otherwise."""
+    if training.narrow_states and not distributed_optimizer:
+        raise InputError(
+            "training", "Megatron-LM keeps optimizer states in less than fp32 only where they are divided."
+        )
     options: list[Option] = []
     if training.precision != "fp32":
         options.append((f"--{training.precision}",))
@@ -386,6 +394,13 @@ def _precision_options(training: TrainingSpec) -> list[Option]:
             options.append(("--grad-reduce-in-bf16",))
     if training.fp8:
         options += [("--transformer-impl", "transformer_engine"), ("--fp8-format", "hybrid")]
+    if training.narrow_states:
+        options += [
+            ("--use-precision-aware-optimizer",),
+            ("--main-params-dtype", training.main_params_dtype),
+            ("--exp-avg-dtype", training.exp_avg_dtype),
+            ("--exp-avg-sq-dtype", training.exp_avg_sq_dtype),
+        ]
     if not training.fused_softmax:
         options.append(("--no-masked-softmax-fusion",))
     return [*options, ("--attention-backend", training.attention_kernel)]

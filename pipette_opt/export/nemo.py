@@ -31,8 +31,8 @@ SAID_OF_TRAINING = (
     "attention_kernel",
     "moe_token_dispatcher_type",
 )
-NOT_SAID_OF_MODEL = ("activation_func", "parallel_residual")
-"""A function, which Hydra's overrides cannot name, and what megatron-core has no layer for."""
+NOT_SAID_OF_MODEL = ("activation_func", "other_arguments", "parallel_residual")
+"""A function, which Hydra's overrides cannot name; words of Megatron-LM; what megatron-core has no layer for."""
 
 SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)
 """All else is overridden; vocabulary and number of positions come with the recipe's tokenizer and sequences."""

@@ -200,7 +200,7 @@ def _refuse_another(model: ModelSpec, flavor: str) -> None:
     for field in fields(ModelSpec):
         found, has = getattr(model, field.name), getattr(wanted, field.name)
         if field.name not in FREE and found != has:
-            raise InputError(field.name, f"is {found!r}; torchtitan's llama3 {flavor} has {has!r}.")
+            raise InputError(field.name, f"is {found!r}; torchtitan's llama3 {flavor}, as Llama 3.1, has {has!r}.")
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.memory.predictor import MemoryPrediction, MemoryPredictor
+from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPrediction, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.types import IntArray, read_only
-from pipette_opt.units import ceil_div, gib
+from pipette_opt.units import ceil_div, counted, gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,7 +20,7 @@ class CheckedConfig:
     Parameters
     ----------
     need_bytes
-        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
+        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``; nothing where memory does not count.
     short_bytes
         What the configuration lacks to fit, at least; 0 if it may fit.
     """
@@ -65,7 +65,7 @@ class MemoryCheck:
     def explain(self) -> str:
         """How many candidates memory rules out, and the nearest miss with its numbers."""
         total = len(self.fitting) + len(self.rejected)
-        head = f"memory rules out {len(self.rejected)} of {total} candidates"
+        head = f"memory rules out {len(self.rejected):,} of {counted(total, 'candidate')}"
         miss = self.nearest_miss
         if miss is None:
             return f"{head}."
@@ -95,7 +95,7 @@ def keep_fitting(
 
     Stages are matched with hosts, the largest need with the largest capacity, as if GPUs of different hosts could
     be mixed freely; a candidate that fails even so fails in every placement. Which hosts a stage really gets is
-    the solver's to decide.
+    the solver's to decide. With an accepted risk of 1 memory does not count: everything fits.
     """
     capacity = usable_bytes(instance.cluster, predictor)
     gpus = np.repeat(np.sort(capacity)[::-1], instance.cluster.gpus_per_node)
@@ -110,10 +110,9 @@ def keep_fitting(
     fitting: list[CheckedConfig] = []
     rejected: list[CheckedConfig] = []
     for config, prediction in zip(candidates, predictions, strict=True):
-        short = _short_bytes(config, prediction.upper_bytes, gpus)
-        checked = CheckedConfig(
-            config=config, prediction=prediction, need_bytes=prediction.upper_bytes, short_bytes=short
-        )
+        need = np.zeros_like(prediction.upper_bytes) if max_oom_risk >= IGNORED_RISK else prediction.upper_bytes
+        short = _short_bytes(config, need, gpus)
+        checked = CheckedConfig(config=config, prediction=prediction, need_bytes=need, short_bytes=short)
         (rejected if short else fitting).append(checked)
     return MemoryCheck(
         fitting=tuple(fitting), rejected=tuple(rejected), capacity_bytes=capacity, max_oom_risk=max_oom_risk

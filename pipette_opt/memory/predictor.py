@@ -30,6 +30,12 @@ _SPREAD_POINTS = 64
 MOST_PARAMETERS = 1e14
 """Beyond this nobody has trained anything, and whole numbers may overflow."""
 
+IGNORED_RISK = 1.0
+"""Accepted risk at which memory does not count."""
+
+USUAL_RISK = 0.01
+"""Risk of the bounds that are shown where memory does not count."""
+
 SMALLEST_FITTED_RISK = 1e-4
 """Of a normal spread nobody knows more."""
 
@@ -136,11 +142,13 @@ class MemoryPredictor:
         intra_node_bytes_per_s
             Between GPUs of one host, which NCCL's buffers go with. ``None``: as NVLink of A100.
         max_oom_risk
-            Accepted probability that a stage needs more than ``upper_bytes``; at least :attr:`smallest_risk`.
+            Accepted probability that a stage needs more than ``upper_bytes``; at least :attr:`smallest_risk`. From a
+            half on that is the prediction itself; 1 (memory does not count) gives the bounds of ``USUAL_RISK``.
         """
         if not configs:
             return []
         check_size(model)
+        max_oom_risk = USUAL_RISK if max_oom_risk >= IGNORED_RISK else max_oom_risk
         margin = self.risk_margin(max_oom_risk)
         table = stage_table(model, training, configs)
         predicted, outside = self._predict(table)
@@ -151,6 +159,7 @@ class MemoryPredictor:
             work = work_keys(table, facts) if self.framework.twins else ()
             predicted, spread = self._calibrated(self.framework, self._columns(table, predicted, facts), configs, work)
             upper = predicted * np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * spread)
+        upper = np.maximum(upper, predicted)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
         ends = np.cumsum([0, *(config.pipeline_model_parallel_size for config in configs)]).tolist()
         return [
@@ -221,6 +230,10 @@ class MemoryPredictor:
         points = len(self.network.residuals)
         probability: FloatArray = (1 + points * beyond) / (1 + points)
         return probability
+
+    def at_floor(self, probability: float) -> bool:
+        """Whether a probability is so small that the data can only say: at most that."""
+        return bool(probability <= self.smallest_risk * (1 + 1e-9))
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
         """What the tensors of a stage may take on a GPU."""

@@ -16,7 +16,7 @@ from pipette_opt.read.matrices import HostMatrix
 from pipette_opt.read.nccl_tests import NcclRow, NcclTest, pair_bytes_per_s, pair_flows
 from pipette_opt.read.pair_tests import PairTest
 from pipette_opt.read.switches import SwitchTree
-from pipette_opt.units import KIB, MIB
+from pipette_opt.units import KIB, MIB, counted
 
 Pair = tuple[str, str]
 
@@ -212,11 +212,6 @@ class LinkEvidence:
 def unordered(a: str, b: str) -> Pair:
     """A pair in natural order, whichever end comes first."""
     return (a, b) if natural_key(a) <= natural_key(b) else (b, a)
-
-
-def counted(number: int, word: str) -> str:
-    """``1 flow``, ``2 flows``."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _large(rows: Sequence[NcclRow]) -> list[NcclRow]:

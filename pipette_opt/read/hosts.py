@@ -3,11 +3,11 @@
 import re
 
 from pipette_opt.errors import InputError
+from pipette_opt.specs.host_names import compress_hosts as compress_hosts  # the other way round
 
 MAX_HOSTS = 100_000
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
-_NUMBERED = re.compile(r"^(.*?)(\d+)$")
 _LEGAL = re.compile(r"^[A-Za-z0-9_.-]+$")
 
 
@@ -25,23 +25,6 @@ def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
     if not names:
         raise InputError(where, "hosts must name at least one host.")
     return tuple(names)
-
-
-def compress_hosts(hosts: tuple[str, ...]) -> str:
-    """
-    Short form of host names, e.g. ``gpu[01-16,20]``; ``expand_hosts`` gives the same names in the same order.
-
-    Runs of one prefix and one width are joined where they follow each other.
-    """
-    groups: list[tuple[str, list[str]]] = []
-    for host in hosts:
-        match = _NUMBERED.match(host)
-        prefix, number = match.groups() if match else (host, "")
-        if number and groups and groups[-1][0] == prefix and groups[-1][1]:
-            groups[-1][1].append(number)
-        else:
-            groups.append((prefix, [number] if number else []))
-    return ",".join(_group_text(prefix, numbers) for prefix, numbers in groups)
 
 
 def natural_key(text: str) -> list[tuple[int, int | str]]:
@@ -78,17 +61,3 @@ def _numbers(where: str, text: str, part: str) -> list[str]:
     if int(last) - int(first) >= MAX_HOSTS:
         raise InputError(where, f"hosts {text!r}: the range {part} is more than {MAX_HOSTS} names.")
     return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-
-
-def _group_text(prefix: str, numbers: list[str]) -> str:
-    if not numbers:
-        return prefix
-    runs: list[list[str]] = []
-    for number in numbers:
-        follows = runs and int(number) == int(runs[-1][-1]) + 1 and number == str(int(number)).zfill(len(runs[-1][0]))
-        if follows:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"{prefix}{numbers[0]}" if len(numbers) == 1 else f"{prefix}[{','.join(texts)}]"

@@ -78,7 +78,7 @@ def _qwen(keys: Keys) -> dict[str, Any]:
     """Qwen 2 and 3: windows, if there are any, in the layers after the first ``max_window_layers``."""
     layers = keys.whole("num_hidden_layers")
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
-    first = keys.value("max_window_layers") if keys.has("max_window_layers") else 28
+    first = _count(keys, "max_window_layers") if keys.has("max_window_layers") else 28
     windowed = windowed_layers(keys, layers, [layer >= first for layer in range(layers)])
     return (
         _llama_like(keys)
@@ -93,7 +93,7 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
     rotated = keys.value("no_rope_layers")  # 1 is a layer *with* rotary positions
     if rotated is None:
         rotated = [int((layer + 1) % interval != 0) for layer in range(layers)]
-    if not isinstance(rotated, list) or len(rotated) != layers or not {0, 1}.issuperset(rotated):
+    if not isinstance(rotated, list) or len(rotated) != layers or any(one not in (0, 1) for one in rotated):
         raise keys.wrong("no_rope_layers", f"it must say 0 or 1 for each of the {layers} layers")
     keys.value("max_window_layers")  # written by older versions, read by none
     windowed = windowed_layers(keys, layers, [not one for one in rotated])
@@ -144,7 +144,8 @@ def _qwen3_moe(keys: Keys) -> dict[str, Any]:
         raise InputError(keys.where, f"{problem} are not supported.")
     if keys.flag("use_sliding_window", False):
         raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
-    keys.value("sliding_window"), keys.value("max_window_layers")  # without use_sliding_window they say nothing
+    for name in ("sliding_window", "max_window_layers"):
+        keys.value(name)  # without use_sliding_window they say nothing
     _no_attention_bias(keys)
     heads = keys.whole("num_attention_heads")
     return _llama_like(keys) | {

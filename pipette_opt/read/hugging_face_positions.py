@@ -37,7 +37,11 @@ _LLAMA_3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_
 
 
 def rotary_fields(
-    keys: Keys, *, theta: float = 10000.0, percent: float = 1.0, names: tuple[str, str] = ("rope_theta", "rotary_pct")
+    keys: Keys,
+    *,
+    theta: float = 10000.0,
+    percent: float = 1.0,
+    names: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
 ) -> dict[str, Any]:
     """
     Rotary positions out of ``rope_theta`` and ``rope_scaling``, or ``rope_parameters`` of transformers 5.
@@ -54,11 +58,11 @@ def rotary_fields(
     for name in scaling:
         if name not in (*_COMMON, *_OF_KIND[kind]):
             raise _wrong(keys, f"{name} is not known of type {kind}")
-    base = float(scaling.get("rope_theta", keys.positive(names[0], theta)))
+    base = _number(keys, scaling, "rope_theta", keys.positive(names[0], theta))
     if abs(round(base) - base) > ROUNDING * base:
         problem = f"{names[0]}: {base} is not supported; --rotary-base of Megatron is whole."
         raise InputError(keys.where, problem)
-    share = float(scaling.get("partial_rotary_factor", _share(keys, names[1], percent)))
+    share = _number(keys, scaling, "partial_rotary_factor", _share(keys, names[1], percent))
     found = {"position_embedding_type": "rope", "rotary_base": round(base), "rotary_percent": share}
     if kind == "linear":
         factor = _number(keys, scaling, "factor")
@@ -133,9 +137,9 @@ def _parameters(keys: Keys) -> dict[str, Any]:
 
 def _kind(keys: Keys, scaling: dict[str, Any]) -> str:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind not in _OF_KIND:
+    if not isinstance(kind, str) or kind not in _OF_KIND:
         raise _wrong(keys, f"type {kind!r} is none of Megatron's ({', '.join(_OF_KIND)})")
-    return str(kind)
+    return kind
 
 
 def _share(keys: Keys, name: str, percent: float) -> float:

@@ -1,19 +1,27 @@
 """Megatron-LM's command-line arguments: the model, and how the user trains it today."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.files import read_text
 from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
-from pipette_opt.specs import ModelSpec
+from pipette_opt.read.pipeline_layout import layers_of_layout
+from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 
 Dispatcher = Literal["alltoall", "allgather"]
 
 _EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
+
+
+_TRIAL = re.compile(r"^TRIAL_ARGS=\(\n.*?^\)$", re.DOTALL | re.MULTILINE)
+"""The array of an exported file that makes it a trial run; it has another vocabulary, for its tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +33,10 @@ class MegatronArgs:
     ----------
     model
         ``None`` without ``--num-layers``.
-    micro_batch_size, global_batch_size, seq_length, precision
+    micro_batch_size, global_batch_size, seq_length
         ``None`` if not given.
+    precision
+        ``None`` if not given, unless model and batch are: such a launch trains in fp32.
     fp8
         Whether ``--fp8-format`` is given.
     recompute_granularity
@@ -35,6 +45,16 @@ class MegatronArgs:
         Of a model with experts.
     expert_fields
         What is said of experts, by field of :class:`~pipette_opt.specs.ModelSpec`, with or without a model.
+    zero_stage
+        What replicas share with ``--use-megatron-fsdp`` or ``--use-torch-fsdp2``, 0 to 3; ``None`` without them.
+    pipeline_layout
+        ``--pipeline-model-parallel-layout``; it decides which stage holds which layers, and how many chunks there are.
+    gradients_in_fp32
+        What is said of the format of gradients; ``None``: nothing, so that it follows from the precision.
+    training_fields
+        What else is said of the training, by field of :class:`~pipette_opt.specs.TrainingSpec`.
+    not_modelled
+        What of the options the numbers leave out.
     account_for_embedding, account_for_loss
         Embedding and output head count as a layer when layers are dealt to stages.
     """
@@ -69,6 +89,24 @@ class MegatronArgs:
     moe_token_dispatcher_type: Dispatcher = "allgather"
     expert_fields: Mapping[str, int] = field(default_factory=dict)
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
+    zero_stage: int | None = None
+    pipeline_layout: str | None = None
+    gradients_in_fp32: bool | None = None
+    training_fields: Mapping[str, Any] = field(default_factory=dict)
+    not_modelled: tuple[NotModelled, ...] = ()
+
+    def training(self, base: TrainingSpec) -> TrainingSpec:
+        """
+        The training with what is said of gradients, optimizer states and kernels; batch and precision are ``base``'s.
+
+        Gradients are kept and reduced in fp32 with bf16, and in fp16 with fp16, unless an option says otherwise
+        (``validate_args`` in ``megatron/training/arguments.py``).
+        """
+        in_fp32 = base.precision != "fp16" if self.gradients_in_fp32 is None else self.gradients_in_fp32
+        try:
+            return replace(base, accumulate_allreduce_grads_in_fp32=in_fp32, **self.training_fields)
+        except ValueError as error:
+            raise InputError(self.where, str(error)) from None
 
     def parallel_config(self, num_layers: int, num_gpus: int) -> ParallelConfig:
         """
@@ -81,8 +119,9 @@ class MegatronArgs:
             problem = f"tensor x context x pipeline = {ranks * pp} must divide the {num_gpus} GPUs."
             raise InputError(self.where, problem)
         layers = self.layers_per_stage(num_layers)
+        sharded = self._fully_sharded(num_gpus // (ranks * pp) * self.context_parallel_size)
         try:
-            return ParallelConfig(
+            config = ParallelConfig(
                 tensor_model_parallel_size=self.tensor_model_parallel_size,
                 pipeline_model_parallel_size=pp,
                 data_parallel_size=num_gpus // (ranks * pp),
@@ -96,17 +135,39 @@ class MegatronArgs:
                 recompute_method=self.recompute_method,
                 recompute_num_layers=self.recompute_num_layers,
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
-                use_distributed_optimizer=self.use_distributed_optimizer,
-                overlap_grad_reduce=self.overlap_grad_reduce,
-                overlap_param_gather=self.overlap_param_gather,
-                ddp_bucket_size=self.ddp_bucket_size,
+                use_distributed_optimizer=self.zero_stage > 0 if self.zero_stage else self.use_distributed_optimizer,
+                zero_stage=self.zero_stage if sharded else None,
+                overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
+                overlap_param_gather=self.overlap_param_gather and not sharded,
+                ddp_bucket_size=None if sharded else self.ddp_bucket_size,
                 overlap_p2p_communication=not self.no_overlap_p2p_communication,
             )
         except ValueError as error:
+            if self.pipeline_layout is not None:
+                raise InputError(self.where, _unlike_chunks(self.pipeline_layout)) from None
             raise InputError(self.where, str(error)) from None
+        if self.pipeline_layout is not None and config.layers_per_chunk != self._layout(num_layers):
+            raise InputError(self.where, _unlike_chunks(self.pipeline_layout))
+        return config
+
+    def _fully_sharded(self, replicas: int) -> bool:
+        """Whether replicas share more than optimizer states, which is sent beside the work of each micro-batch."""
+        if self.zero_stage is None or self.zero_stage < 2 or replicas == 1:
+            return False
+        if self.pipeline_model_parallel_size > 1 or self.expert_fields.get("num_experts"):
+            problem = "gradients and parameters that replicas share are not timed with pipelines or experts"
+            raise InputError(self.where, f"--use-megatron-fsdp or --use-torch-fsdp2: {problem}; leave it out.")
+        return True
+
+    def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
+        """Layers of each chunk of each stage that the layout says, shape ``(num_chunks, pp)``."""
+        pp = self.pipeline_model_parallel_size
+        return layers_of_layout(self.pipeline_layout or "", num_layers, pp, self.where)
 
     def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
         """Transformer layers of each pipeline stage, dealt as Megatron-Core deals them."""
+        if self.pipeline_layout is not None:
+            return tuple(map(sum, zip(*self._layout(num_layers), strict=True)))
         pp = self.pipeline_model_parallel_size
         first, last = self.decoder_first_pipeline_num_layers, self.decoder_last_pipeline_num_layers
         if self.account_for_embedding or self.account_for_loss:
@@ -145,7 +206,9 @@ class MegatronArgs:
 
     def _num_chunks(self, num_layers: int) -> int | None:
         """Model chunks per stage, ``None`` without interleaving."""
-        if self.num_virtual_stages_per_pipeline_rank is not None:
+        if self.pipeline_layout is not None:
+            chunks = len(self._layout(num_layers))
+        elif self.num_virtual_stages_per_pipeline_rank is not None:
             chunks = self.num_virtual_stages_per_pipeline_rank
             if self.account_for_embedding or self.account_for_loss:
                 stage = self._counted_layers(num_layers)
@@ -163,39 +226,167 @@ class MegatronArgs:
         return chunks if chunks > 1 else None
 
 
+def arguments_behind(source: str) -> MegatronArgs | None:
+    """Megatron arguments, if that is what a text is or the file that it names holds; of other kinds of models none."""
+    text = source.strip()
+    if text.startswith("--"):
+        return parse_megatron_args(text)
+    path = Path(text)
+    if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml", ".json") or not path.is_file():
+        return None
+    content = read_text(path)
+    return None if content.lstrip().startswith("{") else parse_megatron_args(content, str(path), path.stem)
+
+
+def read_megatron_args(arguments: str, where: str) -> MegatronArgs:
+    """Megatron arguments, written out or in a file; ``where`` names them in messages if they are written out."""
+    text = arguments.strip()
+    one_word = not text.startswith("-") and len(text.split()) == 1
+    if one_word or (not text.startswith("-") and Path(text).is_file()):
+        where, text = text, read_text(text)
+    if not text.strip():
+        raise InputError(where, "are empty; give Megatron's options, e.g. --tensor-model-parallel-size 8.")
+    return parse_megatron_args(text, where)
+
+
 def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str = "megatron") -> MegatronArgs:
     """
     Parse arguments as they stand in a command line or a shell script.
 
-    Quotes, parentheses, comments and line continuations of the shell are dropped; options that concern neither the
-    model nor the parallel degrees are ignored, unless they look like one of ours misspelt.
+    Options that change the numbers and are not modelled come out as ``not_modelled``; what there are no numbers for is
+    an error. Of a file that was exported here the job counts, not the trial run that stands beside it.
     """
-    given = given_options(text, where)
+    said = given_options(_TRIAL.sub("", text), where)
+    given = said.values
     model = model_of_options(given, where, name) if "num_layers" in given else None
-    activations = given.get("recompute_activations")
     read_apart = ("recompute_granularity", "recompute_method", "recompute_num_layers", "moe_token_dispatcher_type")
     simple = {
         name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
     }
-    return MegatronArgs(
+    dispatcher = _word(given, "moe_token_dispatcher_type", ("alltoall", "allgather", "flex"), "allgather", where)
+    found = MegatronArgs(
         where=where,
         model=model,
-        precision="bf16" if given.get("bf16") else "fp16" if given.get("fp16") else None,
+        precision=_precision(given, where),
         fp8=_word(given, "fp8_format", ("e4m3", "hybrid"), None, where) is not None,
-        recompute_granularity=_word(
-            given, "recompute_granularity", ("selective", "full"), "selective" if activations else None, where
-        ),
+        recompute_granularity=_granularity(given, where),
         recompute_method=_word(given, "recompute_method", ("uniform", "block"), "uniform", where),
         recompute_num_layers=given.get("recompute_num_layers", 1),
-        moe_token_dispatcher_type=_word(
-            given, "moe_token_dispatcher_type", ("alltoall", "allgather"), "allgather", where
-        ),
+        moe_token_dispatcher_type="alltoall" if dispatcher == "flex" else dispatcher,
         expert_fields={name: given[name] for name in _EXPERT_FIELDS if name in given},
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
+        zero_stage=_zero_stage(given, where),
+        pipeline_layout=given.get("pipeline_model_parallel_layout"),
+        gradients_in_fp32=_gradients_in_fp32(given, where),
+        training_fields=_training_fields(given, where),
+        not_modelled=(*said.not_modelled, *_absent(given)),
         **simple,
     )
+    _check_overlap(found)
+    return found
+
+
+def _precision(given: Mapping[str, Any], where: str) -> Precision | None:
+    """What is said; a whole launch that says nothing trains in fp32, as Megatron does."""
+    if given.get("bf16") and given.get("fp16"):
+        raise InputError(where, "--bf16 contradicts --fp16; give one of them.")
+    if given.get("bf16") or given.get("fp16"):
+        return "bf16" if given.get("bf16") else "fp16"
+    whole = ("num_layers", "global_batch_size", "micro_batch_size")
+    return "fp32" if all(name in given for name in whole) else None
+
+
+def _unlike_chunks(layout: str) -> str:
+    return (
+        f"--pipeline-model-parallel-layout {layout} gives a stage chunks of different sizes; the chunks of a stage "
+        "must be equal here, except that the first and the last of all may have one layer less."
+    )
+
+
+def _granularity(given: Mapping[str, Any], where: str) -> RecomputeGranularity | None:
+    """``selective`` means the attention core; with ``--recompute-modules`` only if it is among them."""
+    found: RecomputeGranularity | None = _word(
+        given,
+        "recompute_granularity",
+        ("selective", "full"),
+        "selective" if given.get("recompute_activations") else None,
+        where,
+    )
+    if found == "selective" and "core_attn" not in given.get("recompute_modules", ["core_attn"]):
+        return None
+    return found
+
+
+def _gradients_in_fp32(given: Mapping[str, Any], where: str) -> bool | None:
+    """What is said of the format in which gradients are added up and reduced; ``None`` if nothing is."""
+    if given.get("accumulate_allreduce_grads_in_fp32") and given.get("grad_reduce_in_bf16"):
+        raise InputError(
+            where, "--accumulate-allreduce-grads-in-fp32 contradicts --grad-reduce-in-bf16; give one of them."
+        )
+    if given.get("grad_reduce_in_bf16") or _main_grads(given, where) == "bf16":
+        return False
+    return True if given.get("accumulate_allreduce_grads_in_fp32") else None
+
+
+def _main_grads(given: Mapping[str, Any], where: str) -> str | None:
+    word: str | None = _word(given, "main_grads_dtype", ("fp32", "bf16"), None, where)
+    return word if given.get("use_precision_aware_optimizer") else None
+
+
+_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+"""``--data-parallel-sharding-strategy`` by ZeRO stage."""
+
+
+def _zero_stage(given: Mapping[str, Any], where: str) -> int | None:
+    if given.get("use_torch_fsdp2"):
+        return 2 if given.get("torch_fsdp2_no_reshard_after_forward") else 3
+    if not given.get("use_megatron_fsdp"):
+        return None
+    if "data_parallel_sharding_strategy" not in given:
+        problem = "needs --data-parallel-sharding-strategy, whose default differs between releases"
+        raise InputError(where, f"--use-megatron-fsdp {problem}: {' or '.join(_STRATEGIES)}.")
+    return _STRATEGIES.index(_word(given, "data_parallel_sharding_strategy", _STRATEGIES, None, where))
+
+
+_ATTENTION_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
+"""Kinds of attention by ``--attention-backend``: neither flash nor cuDNN's fused attention stores the scores."""
+
+
+def _training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Kernels and formats that are said; optimizer states have one of their own only where it is precision-aware."""
+    fields: dict[str, Any] = {}
+    if given.get("no_masked_softmax_fusion"):
+        fields["fused_softmax"] = False
+    if given.get("transformer_impl") == "local":
+        fields["attention_kernel"] = "unfused"
+    if given.get("use_flash_attn"):
+        fields["attention_kernel"] = "flash"
+    if "attention_backend" in given:
+        word = _word(given, "attention_backend", tuple(_ATTENTION_KERNELS), None, where)
+        fields["attention_kernel"] = _ATTENTION_KERNELS[word]
+    if given.get("use_precision_aware_optimizer"):
+        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
+            if name in given:
+                fields[name] = given[name]
+    return fields
+
+
+def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
+    """What the numbers assume and the options do not ask for."""
+    if not given.get("num_experts") or given.get("moe_grouped_gemm"):
+        return []
+    why = "Without it the experts' products run one after another; all in one are counted."
+    return [NotModelled(option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why)]
+
+
+def _check_overlap(given: MegatronArgs) -> None:
+    """Megatron-LM's own rule, in its options' names."""
+    if given.overlap_param_gather and not (given.overlap_grad_reduce and given.use_distributed_optimizer):
+        raise InputError(
+            given.where, "--overlap-param-gather needs --overlap-grad-reduce and --use-distributed-optimizer."
+        )
 
 
 def _word(given: Mapping[str, Any], field: str, choices: tuple[str, ...], default: str | None, where: str) -> Any:

@@ -7,39 +7,35 @@ from pipette_opt.errors import InputError, shown
 from pipette_opt.specs import ModelSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_frequency
 
-MODEL_WORDS = (
-    "activation_func_clamp_value",
-    "glu_linear_offset",
-    "init_method_std",
-    "mscale",
-    "mscale_all_dim",
-    "no_rope_freq",
-    "norm_epsilon",
-    "rope_scaling_factor",
-    "rotary_base",
-    "rotary_percent",
-    "rotary_scaling_factor",
-    "rotary_seq_len_interpolation_factor",
-    "softmax_type",
-    "window_attn_skip_freq",
-    "window_size",
-    "yarn_beta_fast",
-    "yarn_beta_slow",
-    "yarn_original_max_position_embeddings",
+PASSED_ON = (
+    "apply_query_key_layer_scaling",
+    "apply_residual_connection_post_layernorm",
+    "embedding_init_method_std",
+    "init_method_xavier_uniform",
+    "mup_attn_scale_power",
+    "mup_base_head_dim",
+    "mup_base_hidden_size",
+    "mup_embedding_mult",
+    "mup_output_mult",
+    "use_mup",
 )
-"""Options with a value that make it the same model; numbers are read here."""
+"""Options that make it the same model, and that nothing here looks at."""
 
-MODEL_FLAGS = (
-    "apply_layernorm_1p",
-    "moe_router_pre_softmax",
-    "no_yarn_correction_range_round_to_int",
-    "quick_geglu",
-    "rotary_interleaved",
-    "squared_relu",
-    "use_rope_scaling",
-    "yarn_correction_range_round_to_int",
+PASSED_ON_OF_EXPERTS = (
+    "moe_apply_probs_on_input",
+    "moe_aux_loss_coeff",
+    "moe_input_jitter_eps",
+    "moe_router_bias_update_rate",
+    "moe_router_dtype",
+    "moe_router_enable_expert_bias",
+    "moe_router_group_topk",
+    "moe_router_load_balancing_type",
+    "moe_router_num_groups",
+    "moe_router_score_function",
+    "moe_router_topk_scaling_factor",
+    "moe_z_loss_coeff",
 )
-"""The same without a value."""
+"""The same of a mixture of experts."""
 
 _POSITIONS = ("learned_absolute", "rope", "yarn", "none")
 _SOFTMAX_TYPES = ("vanilla", "off-by-one", "learnable")
@@ -53,7 +49,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
     Parameters
     ----------
     given
-        Values by option, with underscores; text where :data:`MODEL_WORDS` names the option; ``True`` for flags.
+        Values by option, with underscores; ``True`` for flags.
     where
         Start of every error message.
     """
@@ -92,6 +88,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
             attention_dropout=given.get("attention_dropout", 0.1),
             softmax_type=_word(given, "softmax_type", _SOFTMAX_TYPES, where),
             init_method_std=_number(given, "init_method_std", 0.02, where),
+            other_arguments=_passed_on(given),
             make_vocab_size_divisible_by=1 if padded else given.get("make_vocab_size_divisible_by", 128),
             **_activation(given, where),
             **_positions(given, where),
@@ -102,6 +99,19 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         raise
     except ValueError as error:
         raise InputError(where, str(error)) from None
+
+
+def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """Options of the model that are written as they were read."""
+    names = (*PASSED_ON, *(PASSED_ON_OF_EXPERTS if given.get("num_experts") else ()))
+    found: list[tuple[str, ...]] = []
+    for name in names:
+        value = given.get(name, False)
+        if value is True:
+            found.append((_option(name),))
+        elif value is not False and value != "":
+            found.append((_option(name), *map(str, value if isinstance(value, list) else [value])))
+    return tuple(found)
 
 
 def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -1,152 +1,183 @@
-"""The options that are read of a Megatron-LM command line or shell script."""
+"""The options of a Megatron-LM command line or shell script, each with what the numbers make of it."""
 
 import difflib
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pipette_opt.errors import InputError, shown
-from pipette_opt.read.megatron_model import MODEL_FLAGS, MODEL_WORDS
+from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
+from pipette_opt.read.shell_words import ENDS, shell_words
+from pipette_opt.specs import NotModelled
 
-_WHOLE = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "vocab_size",
-    "padded_vocab_size",
-    "max_position_embeddings",
-    "make_vocab_size_divisible_by",
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "decoder_first_pipeline_num_layers",
-    "decoder_last_pipeline_num_layers",
-    "recompute_num_layers",
-    "ddp_bucket_size",
-    "num_experts",
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "expert_tensor_parallel_size",
-)
-_NUMBERS = ("hidden_dropout", "attention_dropout")
-_WORDS = (
-    "normalization",
-    "position_embedding_type",
-    "recompute_granularity",
-    "recompute_method",
-    "moe_layer_freq",
-    "moe_token_dispatcher_type",
-    "fp8_format",
-    *MODEL_WORDS,
-)
-_FLAGS = (
-    "group_query_attention",
-    "swiglu",
-    "untie_embeddings_and_output_weights",
-    "disable_bias_linear",
-    "add_qkv_bias",
-    "qk_layernorm",
-    "use_rotary_position_embeddings",
-    "no_position_embedding",
-    "multi_latent_attention",
-    "sequence_parallel",
-    "use_distributed_optimizer",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "no_overlap_p2p_communication",
-    "recompute_activations",
-    "use_tp_pp_dp_mapping",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "bf16",
-    "fp16",
-    *MODEL_FLAGS,
-)
-_NOT_TIMED = (
-    "moe_expert_capacity_factor",
-    "moe_pad_expert_input_to_capacity",
-    "moe_enable_deepep",
-    "moe_shared_expert_overlap",
-    "overlap_moe_expert_parallel_comm",
-    "use_megatron_fsdp",
-    "use_custom_fsdp",
-    "use_torch_fsdp2",
-    "fp4_format",
-)
-"""What they change is not modelled, or not read here, so they are not passed over."""
+NEAR = 0.9
+"""Likeness (``difflib``, of 1) from which an unknown option counts as a known one misspelt; chosen."""
 
-_KNOWN = (*_WHOLE, *_NUMBERS, *_WORDS, *_FLAGS)
+_OF_TORCHRUN = (
+    "nnodes",
+    "nproc_per_node",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "rdzv_conf",
+    "max_restarts",
+    "monitor_interval",
+    "start_method",
+    "local_addr",
+    "log_dir",
+    "redirects",
+    "tee",
+    "role",
+    "standalone",
+)
+"""Options of the launcher that scripts keep in a variable of their own; they change nothing here."""
 
 
-def given_options(text: str, where: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenOptions:
     """
-    Values of the options that concern the model or the parallel degrees, by name with underscores.
+    What a command line says.
 
-    Whole numbers, other numbers and words are values, flags are true; the rest is ignored.
+    Parameters
+    ----------
+    values
+        By name with underscores: whole and other numbers, words, lists of words, true for a flag.
+    not_modelled
+        What the numbers leave out, in the order of the command line.
+    """
+
+    values: Mapping[str, Any]
+    not_modelled: tuple[NotModelled, ...]
+
+
+def given_options(text: str, where: str) -> GivenOptions:
+    """
+    Read the options of a command line, one way or another each of them.
 
     Raises
     ------
     InputError
-        If there is no option at all, a value is missing or wrong, or an option looks like one of ours misspelt or
-        changes the time in a way that is not modelled.
+        If there is no option at all, a value is missing or wrong, an option looks like one of Megatron's misspelt, or
+        there are no numbers for a job with it.
     """
-    tokens = _tokens(text)
-    if not any(token.startswith("--") for token in tokens):
+    words = shell_words(text)
+    if not any(word.startswith("--") for word in words):
         raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text.strip())}.")
-    given: dict[str, Any] = {}
-    for index, token in enumerate(tokens):
-        if not token.startswith("--") or token == "--":
+    values: dict[str, Any] = {}
+    unknown: dict[str, Sequence[str]] = {}
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if not re.match(r"--\w", word):
             continue
-        option, equals, value = token.partition("=")
-        field = option[2:].replace("-", "_")
-        if field in _NOT_TIMED:
-            raise InputError(where, f"{option} is not supported: how it changes the time is not known here.")
-        if field not in _KNOWN:
-            _refuse_misspelt(option, field, where)
-            continue
-        if field in _FLAGS:
-            given[field] = True
-            continue
-        if not equals:
-            value = tokens[index + 1] if index + 1 < len(tokens) else ""
-        if not value or value.startswith("--"):
-            raise InputError(where, f"{option} must be followed by a value.")
-        given[field] = _value(field, option, value, where)
-    return given
+        following = [value] if equals else _following(words[index + 1 :])
+        option = megatron_options().get(field_of(name))
+        if option is not None:
+            reversed_flag = field_of(name) == f"no_{option.field}"
+            values[option.field] = False if reversed_flag else _value(option, following, where)
+        elif field_of(name) not in _OF_TORCHRUN:
+            unknown[name] = following
+    found = _judged(values, where)
+    found += [_unknown(name, following, where) for name, following in unknown.items()]
+    found += [_unseen_options(variable) for variable in _unseen(words)]
+    return GivenOptions(values=values, not_modelled=tuple(found))
 
 
-def _tokens(text: str) -> list[str]:
-    """Words of a command line or script, without the shell's punctuation."""
-    text = re.sub(r"(?m)(^|\s)#.*$", " ", text)
-    text = re.sub(r"\\\s*\n", " ", text)
-    return re.sub(r"[\"'();\\]", " ", text).split()
+def _following(words: Sequence[str]) -> list[str]:
+    """Values after an option: the words up to the next option or the end of the command."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("--") or word in ENDS or re.match(r"\d?>|\w+=$", word) or _is_list_of_options(word):
+            break
+        found.append(word)
+    return found
 
 
-def _value(field: str, option: str, text: str, where: str) -> Any:
-    if text.startswith("$"):
-        raise InputError(where, f"{option} is the shell variable {text}; write its value.")
-    if field in _WORDS:
-        return text
-    wanted = "a whole number >= 1" if field in _WHOLE else "a number"
+def _value(option: MegatronOption, following: Sequence[str], where: str) -> Any:
+    if option.kind == "flag":
+        return True
+    counts = option.status in ("modelled", "refused") or option.modelled_values or option.kind in ("whole", "number")
+    if not following:
+        if option.status != "harmless":
+            raise InputError(where, f"{option.name} must be followed by a value.")
+        return ""
+    unset = next((word for word in following[: None if option.kind == "list" else 1] if "$" in word), None)
+    if unset is not None and counts:
+        raise InputError(where, f"{option.name} is the shell variable {unset}; write its value.")
+    if option.kind == "list":
+        return list(following)
+    if option.kind in ("whole", "number"):
+        return _number(option, following[0], where)
+    return following[0]
+
+
+def _number(option: MegatronOption, text: str, where: str) -> int | float:
+    whole = option.kind == "whole"
+    least = 0 if "0" in option.modelled_values else 1
+    wanted = f"a whole number >= {least}" if whole else "a number"
     try:
-        value = int(text) if field in _WHOLE else float(text)
+        value = int(text) if whole else float(text)
     except ValueError:
-        raise InputError(where, f"{option} must be {wanted}, got {shown(text)}.") from None
-    if field in _WHOLE and value < 1:
-        raise InputError(where, f"{option} must be {wanted}, got {text}.")
+        raise InputError(where, f"{option.name} must be {wanted}, got {shown(text)}.") from None
+    if whole and value < least:
+        raise InputError(where, f"{option.name} must be {wanted}, got {text}.")
     return value
 
 
-def _refuse_misspelt(option: str, field: str, where: str) -> None:
-    near = difflib.get_close_matches(field, _KNOWN, n=1, cutoff=0.94)
+def _judged(values: Mapping[str, Any], where: str) -> list[NotModelled]:
+    """What the numbers leave out; an error names the options that there are no numbers for."""
+    refused: list[tuple[MegatronOption, str]] = []
+    found: list[NotModelled] = []
+    for field, value in values.items():
+        option = megatron_options()[field]
+        words = option.unlike(value)
+        if not words or not option.matters(values):
+            continue
+        if option.status == "refused":
+            refused.append((option, " ".join(words)))
+        elif option.status != "harmless":
+            found += option.not_modelled(words)
+    if refused:
+        (option, value), *rest = refused
+        others = f" Refused, too: {', '.join(one.name for one, _ in rest)}." if rest else ""
+        why = option.why[0].lower() + option.why[1:] if not option.why[1].isupper() else option.why
+        raise InputError(where, f"{f'{option.name} {value}'.strip()} is refused: {why}{others}")
+    return found
+
+
+def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
+    """An option that Megatron does not have: misspelt, or of somebody's own."""
+    near = difflib.get_close_matches(field_of(name), megatron_options(), n=1, cutoff=NEAR)
     if near:
-        raise InputError(where, f"unknown option {option}. Did you mean --{near[0].replace('_', '-')}?")
+        raise InputError(where, f"unknown option {name}. Did you mean --{near[0].replace('_', '-')}?")
+    return NotModelled(
+        option=name,
+        value=" ".join(following),
+        effect="both",
+        direction="either",
+        why="No option of Megatron-LM from 0.16 on; what it does is not known here.",
+    )
+
+
+def _is_list_of_options(word: str) -> bool:
+    """Whether a word is a shell variable that may hold options, as ``$EXTRA_ARGS`` or ``${GPT_ARGS[@]}``."""
+    return re.fullmatch(r"\$\{?\w+\[[@*]\]\}?|\$\{?\w*(ARGS|OPTS|OPTIONS|FLAGS|PARAMS)\w*\}?|\$[@*]", word) is not None
+
+
+def _unseen(words: Sequence[str]) -> list[str]:
+    """Variables in the place of options that the text does not set."""
+    set_here = {word[:-1] for word in words if re.fullmatch(r"\w+=", word)}
+    found = [word for word in words if _is_list_of_options(word)]
+    return [word for word in dict.fromkeys(found) if re.sub(r"\[.*|[${}]", "", word) not in set_here]
+
+
+def _unseen_options(variable: str) -> NotModelled:
+    return NotModelled(
+        option=variable,
+        effect="both",
+        direction="either",
+        why="Options in a variable that is not set here are not seen; write them out.",
+    )

@@ -138,27 +138,51 @@ class MeasuredRun:
         return self.model, self.seq_len, self.num_gpus, self.attention_kernel
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadRow:
+    """A row that cannot be, its line in the file, and which column and value say so."""
+
+    row: int
+    line: int
+    problem: str
+
+
 def read_runs(path: str | Path) -> list[MeasuredRun]:
     """
     Every row of the file, in its order.
 
-    An ``InputError`` names file, line, column and value of the first cell that cannot be: text where a number
-    belongs, degrees that do not multiply to the number of GPUs, a batch that does not divide, a time faster than the
-    hardware's peak or longer than a day, more memory than the GPU has.
+    An ``InputError`` names file, line, column and value of the first cell that cannot be, see :func:`read_rows`.
+    """
+    runs, unread = read_rows(path)
+    if unread:
+        raise InputError(f"{path}, line {unread[0].line}", unread[0].problem)
+    return runs
+
+
+def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
+    """
+    The rows that can be, in the file's order, and those that cannot.
+
+    The latter have text where a number belongs, degrees that do not multiply to the number of GPUs, a batch that does
+    not divide, a time faster than the hardware's peak or longer than a day, or more memory than the GPU has. An
+    ``InputError`` is raised for a file that is no table of runs at all.
     """
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     header = [name.strip() for name in reader.fieldnames or ()]
     _check_header(str(path), header)
     reader.fieldnames = header
-    runs = []
+    runs, unread = [], []
     try:
         for index, cells in enumerate(reader):
-            runs.append(_read_row(f"{path}, line {reader.line_num}", index, dict(cells)))
+            try:
+                runs.append(_read_row(f"{path}, line {reader.line_num}", index, dict(cells)))
+            except InputError as error:
+                unread.append(UnreadRow(row=index, line=reader.line_num, problem=error.problem))
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}", f"is not valid CSV: {error}.") from None
-    if not runs:
+    if not runs and not unread:
         raise InputError(str(path), "has no rows.")
-    return runs
+    return runs, unread
 
 
 def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry | None:
@@ -166,14 +190,15 @@ def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry |
     Catalogue entry of a GPU as people write it in tables: ``A100``, ``T4-16GB``, ``H100-96GB-HBM2e-500W``.
 
     The family is the first word; among several sizes the nearest to ``memory_gib``, or to the figure in the name,
-    or the largest. ``None`` if the catalogue has no such family.
+    or the largest. ``None`` if the catalogue has no such family. Cards in PCIe or NVL form are taken for the SXM kind
+    of that memory: tables rarely say how they are joined.
     """
     catalogue = read_gpu_catalogue()
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removesuffix("-(dgx)")
     if wanted in catalogue:
         return catalogue[wanted]
     family = re.split(r"-(?=\d)|-(?=sxm|pcie|nvl|hbm)", wanted)[0]
-    members = {key: entry for key, entry in catalogue.items() if key.split("-")[0] == family}
+    members = {key: one for key, one in catalogue.items() if re.fullmatch(rf"{re.escape(family)}(-\d+gb)?", key)}
     if not members:
         return recognise_gpu(name)
     found = re.search(r"(\d+)\s*g(?:i?b)?(?![a-z0-9])", wanted)
@@ -231,7 +256,7 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any]) -> MeasuredR
         recompute=_recompute(recompute_text),
         recompute_text=recompute_text,
         attention_kernel=row.text("attention_kernel"),
-        precision=row.text("precision").lower(),
+        precision=row.text("precision").lower().replace("_", "-"),
         layers_per_stage=_layers_per_stage(row),
         iter_time_s=row.number("iter_time_s", above_zero=True),
         peak_mem_bytes=None if (peak := row.number("peak_mem_gib", above_zero=True)) is None else peak * GIB,

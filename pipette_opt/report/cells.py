@@ -37,9 +37,11 @@ def percent(share: float) -> str:
     return f"{share:.2%}"
 
 
-def risk(probability: float) -> str:
-    """A percentage that is never rounded to nothing."""
-    return f"{probability:.2%}" if probability == 0 or probability >= 1e-4 else "< 0.01%"
+def risk(probability: float, *, at_most: bool = False) -> str:
+    """A percentage that is never rounded to nothing, and says where it is the smallest that can be vouched for."""
+    if 0 < probability < 1e-4:
+        return "< 0.01%"
+    return f"<= {probability:.2%}" if at_most else f"{probability:.2%}"
 
 
 def words(name: str) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pipette_opt.moves import Move
 from pipette_opt.plan import Plan
-from pipette_opt.units import GB
+from pipette_opt.units import GB, counted
 
 MOST_HOSTS = 24
 """Hosts shown; the CSV has all."""
@@ -115,9 +115,12 @@ def _headline(old: Plan, new: Plan) -> Text:
     change = after.tokens_per_s / before.tokens_per_s - 1
     text = Text()
     text.append(f"\n{new.config.label()}", style="bold")
-    text.append(f"  on {len(new.placement.nodes_used)} of {len(new.hosts)} hosts, {new.config.world_size} GPUs\n")
+    used, listed = len(new.placement.nodes_used), counted(len(new.hosts), "host")
+    text.append(f"  on {used} of {listed}, {counted(new.config.world_size, 'GPU')}\n")
     text.append(f"{after.iteration_time_s:.4g} s per iteration, {after.tokens_per_s:,.0f} tokens/s ({change:+.1%}); ")
-    text.append(f"before {before.iteration_time_s:.4g} s with {old.config.label()} on {old.config.world_size} GPUs")
+    text.append(
+        f"before {before.iteration_time_s:.4g} s with {old.config.label()} on {counted(old.config.world_size, 'GPU')}"
+    )
     return text
 
 
@@ -162,7 +165,8 @@ def _moves_tables(moves: Sequence[Move]) -> list[RenderableType]:
         )
     parts: list[RenderableType] = [table]
     if len(by_host) > MOST_HOSTS:
-        parts.append(Text(f"and {len(by_host) - MOST_HOSTS} more hosts; --moves FILE writes all.", style="dim"))
+        more = counted(len(by_host) - MOST_HOSTS, "more host")
+        parts.append(Text(f"and {more}; --moves FILE writes all.", style="dim"))
     return parts
 
 

@@ -19,6 +19,7 @@ from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plan import (
     SCHEMA_VERSION,
     Alternative,
+    Band,
     Baseline,
     Certificate,
     ClosedForm,
@@ -30,6 +31,9 @@ from pipette_opt.plan import (
     rank_rows,
 )
 from pipette_opt.report.entries import Entries, damaged
+from pipette_opt.report.verdict import verdict
+from pipette_opt.specs import NotModelled
+from pipette_opt.specs.not_modelled import Direction, Effect
 from pipette_opt.types import Launcher, P2PMode, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.units import GIB
 
@@ -41,6 +45,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "created": plan.created,
+        "verdict": plan_verdict(plan),
         "inputs": _plain(plan.inputs),
         "seed": plan.seed,
         "versions": dict(plan.versions),
@@ -54,12 +59,35 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "placement": [row._asdict() for row in rank_rows(plan)],
         "unused_hosts": [{"host": host, "reason": reason} for host, reason in plan.unused_hosts.items()],
         "certificate": _certificate_to_dict(plan.certificate),
-        "estimate": {**asdict(plan.estimate), "breakdown": dict(plan.estimate.breakdown)},
+        "estimate": estimate_to_dict(plan.estimate),
         "memory": [_memory_to_dict(stage) for stage in plan.memory],
         "alternatives": [_alternative_to_dict(one, plan.global_batch_size) for one in plan.alternatives],
         "baselines": [_baseline_to_dict(one, plan.global_batch_size) for one in plan.baselines],
+        "not_modelled": [asdict(one) for one in plan.not_modelled],
         "notes": list(plan.notes),
     }
+
+
+def plan_verdict(plan: Plan) -> str:
+    """The verdict of a plan; see :func:`~pipette_opt.report.verdict.verdict`."""
+    accepted = plan.inputs.get("max_oom_risk")
+    risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
+    return verdict(
+        plan.memory,
+        plan.estimate,
+        max_oom_risk=risk,
+        certificate=plan.certificate,
+        links_measured=_links_measured(plan),
+        not_modelled=plan.not_modelled,
+    )
+
+
+def _links_measured(plan: Plan) -> bool:
+    """Whether links were measured; not where a plan records a cluster file without matrices, or no file at all."""
+    cluster = plan.inputs.get("cluster")
+    if not isinstance(cluster, Mapping) or len(plan.hosts) == 1:
+        return True
+    return "document" not in cluster and bool(cluster.get("matrices", True))
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -97,7 +125,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     hosts = tuple(top.texts("hosts"))
     if len(set(hosts)) < len(hosts):
         raise damaged(where, "hosts", "names a host more than once.")
-    estimate = top.mapping("estimate")
+    estimate = _read_estimate(top.mapping("estimate"))
     plan = Plan(
         config=config,
         placement=_read_placement(top, config, hosts),
@@ -106,19 +134,14 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         global_batch_size=global_batch_size,
         launcher=top.choice("launcher", get_args(Launcher)),
         p2p=top.choice("p2p", get_args(P2PMode)),
-        certificate=_read_certificate(top.mapping("certificate"), estimate.number("iteration_time_s")),
-        estimate=IterationTime(
-            iteration_time_s=estimate.number("iteration_time_s"),
-            tokens_per_s=estimate.number("tokens_per_s"),
-            tokens_per_s_per_gpu=estimate.number("tokens_per_s_per_gpu"),
-            mfu=estimate.number("mfu"),
-            breakdown=estimate.mapping("breakdown").numbers(),
-        ),
+        certificate=_read_certificate(top.mapping("certificate"), estimate.iteration_time_s),
+        estimate=estimate,
         memory=tuple(_read_memory(one) for one in top.mappings("memory")),
         unused_hosts={one.text("host"): one.text("reason") for one in top.mappings("unused_hosts")},
         alternatives=tuple(_read_alternative(one) for one in top.mappings("alternatives")),
         baselines=tuple(_read_baseline(one) for one in top.mappings("baselines")),
         inputs=dict(top.mapping("inputs").data),
+        not_modelled=_read_not_modelled(top),
         notes=tuple(top.texts("notes")),
         nccl_algorithm=top.text("nccl_algorithm"),
         seed=top.whole("seed"),
@@ -223,6 +246,49 @@ def _check_coordinates(top: Entries, plan: Plan) -> None:
                 raise damaged(row.where, row.at(name), f"is {found}; rank {expected.rank} of {order} has {right}.")
 
 
+def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
+    """The estimate as in ``plan.json``."""
+    band = estimate.band
+    return {
+        "iteration_time_s": estimate.iteration_time_s,
+        "tokens_per_s": estimate.tokens_per_s,
+        "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
+        "mfu": estimate.mfu,
+        "hfu": estimate.hfu,
+        "breakdown": dict(estimate.breakdown),
+        "critical_path": dict(estimate.critical_path),
+        "band": None
+        if band is None
+        else {
+            "low_s": band.low_s,
+            "high_s": band.high_s,
+            "share": band.share,
+            "from": band.source,
+            "runs": band.runs,
+        },
+    }
+
+
+def _read_estimate(estimate: Entries) -> IterationTime:
+    """The estimate; files of older versions lack some fields."""
+    band = None
+    if estimate.data.get("band") is not None:
+        given = estimate.mapping("band")
+        numbers = {name: given.number(name) for name in ("low_s", "high_s", "share")}
+        band = Band(**numbers, source=given.text("from"), runs=given.whole("runs"))
+    path = estimate.mapping("critical_path").numbers() if "critical_path" in estimate.data else {}
+    return IterationTime(
+        iteration_time_s=estimate.number("iteration_time_s"),
+        tokens_per_s=estimate.number("tokens_per_s"),
+        tokens_per_s_per_gpu=estimate.number("tokens_per_s_per_gpu"),
+        mfu=estimate.number("mfu"),
+        hfu=estimate.optional("hfu", estimate.number) if "hfu" in estimate.data else None,
+        breakdown=estimate.mapping("breakdown").numbers(),
+        critical_path=path,
+        band=band,
+    )
+
+
 def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:
     return {
         "stage": stage.stage,
@@ -230,6 +296,7 @@ def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:
         "upper_gib": stage.upper_bytes / GIB,
         "capacity_gib": stage.capacity_bytes / GIB,
         "oom_probability": stage.oom_probability,
+        "oom_probability_at_most": stage.oom_probability_at_most,
         "extrapolates": stage.extrapolates,
     }
 
@@ -241,6 +308,7 @@ def _read_memory(stage: Entries) -> StageMemory:
         upper_bytes=round(stage.number("upper_gib") * GIB),
         capacity_bytes=round(stage.number("capacity_gib") * GIB),
         oom_probability=stage.number("oom_probability"),
+        oom_probability_at_most="oom_probability_at_most" in stage.data and stage.flag("oom_probability_at_most"),
         extrapolates=stage.flag("extrapolates"),
     )
 
@@ -319,6 +387,7 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
         "objective_s": one.objective_s,
         "iteration_time_s": one.iteration_time_s,
         "oom_probability": one.oom_probability,
+        "oom_probability_at_most": one.oom_probability_at_most,
         "reason": one.reason,
     }
 
@@ -330,6 +399,7 @@ def _read_alternative(one: Entries) -> Alternative:
         objective_s=one.optional("objective_s", one.number),
         iteration_time_s=one.optional("iteration_time_s", one.number),
         oom_probability=one.optional("oom_probability", one.number),
+        oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),
         reason=one.text("reason"),
     )
 
@@ -351,6 +421,22 @@ def _read_baseline(one: Entries) -> Baseline:
         iteration_time_s=one.number("iteration_time_s"),
         objective_s=one.number("objective_s"),
         wall_time_s=one.number("wall_time_s"),
+    )
+
+
+def _read_not_modelled(top: Entries) -> tuple[NotModelled, ...]:
+    """What the numbers leave out; files of before there was a list of it have none."""
+    if "not_modelled" not in top.data:
+        return ()
+    return tuple(
+        NotModelled(
+            option=one.text("option"),
+            value=one.text("value"),
+            effect=one.choice("effect", get_args(Effect)),
+            direction=one.choice("direction", get_args(Direction)),
+            why=one.text("why"),
+        )
+        for one in top.mappings("not_modelled")
     )
 
 

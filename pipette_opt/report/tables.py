@@ -28,23 +28,34 @@ from pipette_opt.report.cells import (
     words,
     yes_no,
 )
-from pipette_opt.units import gib
+from pipette_opt.report.left_out import left_out_table
+from pipette_opt.report.plan_file import plan_verdict
+from pipette_opt.report.verdict import verdict
+from pipette_opt.specs import NotModelled
+from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.units import counted, gib
 
 NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is called tight."""
 
 SMALL_GAP = 0.01
 
-EQUAL = 5e-5
-"""Relative difference that two digits of a percentage do not show."""
-
 MOST_STAGES = 32
 """Stages shown one by one; of more, the fullest ones."""
 
 
-def plan_tables(plan: Plan) -> list[RenderableType]:
-    """Everything about a plan: headline, configuration, proof, times, memory, hosts, and what else there was."""
+def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[RenderableType]:
+    """
+    Everything about a plan: verdict, configuration, proof, times, memory, hosts, what else there was, verdict.
+
+    Parameters
+    ----------
+    beside
+        What comes before the last line, e.g. the launch of today.
+    """
+    said = verdict_line(plan_verdict(plan))
     parts: list[RenderableType] = [
+        said,
         headline(plan),
         configuration_table(plan),
         certificate_table(plan.certificate),
@@ -56,16 +67,23 @@ def plan_tables(plan: Plan) -> list[RenderableType]:
         parts.append(alternatives_table(plan))
     if plan.baselines:
         parts.append(baselines_table(plan))
+    parts += left_out_table(plan.not_modelled)
     if plan.notes:
         parts.append(notes(plan.notes))
+    parts += [*beside, Text(), said]
     return parts
+
+
+def verdict_line(said: str) -> RenderableType:
+    """The verdict, first and last of every answer."""
+    return Text(said, style="bold")
 
 
 def headline(plan: Plan) -> RenderableType:
     """The answer in two lines."""
     used, listed = len(plan.placement.nodes_used), len(plan.hosts)
     first = Text(plan.config.label(), style="bold")
-    first.append(f"  on {used} of {listed} hosts, {plan.config.world_size} GPUs", style="")
+    first.append(f"  on {used} of {counted(listed, 'host')}, {counted(plan.config.world_size, 'GPU')}", style="")
     return Group(Text(), first, _speed(plan.estimate))
 
 
@@ -74,7 +92,7 @@ def configuration_table(plan: Plan) -> RenderableType:
     config = plan.config
     rows = [
         ("tensor x pipeline x data", _degrees(config)),
-        ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {_rounds(plan)} rounds"),
+        ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {counted(_rounds(plan), 'round')}"),
         ("layers per stage", _runs(config.layers_per_stage)),
         ("schedule", _schedule(plan)),
         ("sequence parallel", yes_no(config.sequence_parallel)),
@@ -111,7 +129,7 @@ def certificate_table(certificate: Certificate) -> RenderableType:
         share = f"of the {seconds_text(certificate.placement_dependent_s)} that depend on the placement"
         table.add_row(Text("placement gap"), Text(percent(certificate.placement_gap)), Text(share))
     searched = (
-        f"{certificate.num_candidates} configurations, {certificate.num_pruned} ruled out by bounds, "
+        f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned:,} ruled out by bounds, "
         f"{certificate.wall_time_s:.1f} s"
     )
     details = Text(f"covers    {certificate.scope}\nsearched  {searched}", style=QUIET)
@@ -119,14 +137,20 @@ def certificate_table(certificate: Certificate) -> RenderableType:
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:
-    """Seconds by cause, adding up to the iteration time."""
-    table = columns_table("where the time goes", "seconds >", "share >", "")
+    """Seconds by cause of the mean rank and of the critical path, each adding up to the iteration time."""
+    path = estimate.critical_path
+    headers = ("critical path >", "share >") if path else ()
+    table = columns_table("where the time goes", "mean of all ranks >", "share >", "", *headers)
     total = estimate.iteration_time_s
     for name, seconds in estimate.breakdown.items():
         share = seconds / total
-        table.add_row(Text(words(name)), Text(f"{seconds:.4f}"), Text(percent(share)), Bar(filled=share))
+        row: list[RenderableType] = [Text(words(name)), Text(f"{seconds:.4f}"), Text(percent(share)), Bar(filled=share)]
+        if path:
+            row += [Text(f"{path.get(name, 0.0):.4f}"), Text(percent(path.get(name, 0.0) / total))]
+        table.add_row(*row)
     table.add_section()
-    table.add_row(Text("iteration", style="bold"), Text(f"{total:.4f}", style="bold"), Text(percent(1.0)), Text())
+    sums = [Text(f"{total:.4f}", style="bold"), Text(percent(1.0))]
+    table.add_row(Text("iteration", style="bold"), *sums, Text(), *(sums if path else ()))
     return spaced(table)
 
 
@@ -146,7 +170,7 @@ def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
             Text(f"{gib(one.upper_bytes):.1f} GiB"),
             Text(f"{gib(one.capacity_bytes):.1f} GiB"),
             Bar(filled=one.predicted_bytes / one.capacity_bytes, reached=full, style=style),
-            Text(risk(one.oom_probability), style=style),
+            Text(risk(one.oom_probability, at_most=one.oom_probability_at_most), style=style),
         )
     if any(one.extrapolates for one in memory):
         table.caption = "* outside of the predictor's training data"
@@ -157,12 +181,13 @@ def hosts_tables(plan: Plan) -> list[RenderableType]:
     """Hosts in grid order, stages down and replicas across; then who is left out, and why."""
     table = columns_table("stages", "hosts, in data-parallel order")
     for stages, hosts in _host_grid(plan):
-        table.add_row(Text(stages), Text("  ".join(hosts)))
+        table.add_row(Text(stages), Text(_folded(hosts)))
     parts: list[RenderableType] = [spaced(table)]
     if plan.unused_hosts:
         unused = columns_table("left out", "why")
-        for host, reason in plan.unused_hosts.items():
-            unused.add_row(Text(host, style=FAIR), Text(reason))
+        for reason in dict.fromkeys(plan.unused_hosts.values()):
+            hosts = [host for host, why in plan.unused_hosts.items() if why == reason]
+            unused.add_row(Text(_folded(hosts), style=FAIR), Text(reason))
         parts.append(spaced(unused))
     return parts
 
@@ -175,7 +200,9 @@ def alternatives_table(plan: Plan) -> RenderableType:
             Text(one.config.label()),
             Text(seconds_text(one.iteration_time_s)),
             Text(seconds_text(one.objective_s)),
-            Text("-" if one.oom_probability is None else risk(one.oom_probability)),
+            Text(
+                "-" if one.oom_probability is None else risk(one.oom_probability, at_most=one.oom_probability_at_most)
+            ),
             Text(one.reason),
         )
     return spaced(table)
@@ -201,11 +228,13 @@ def estimate_tables(
     memory: Sequence[StageMemory],
     *,
     hosts: Sequence[str],
-    plan: Plan | None = None,
     title: str = "this launch",
+    max_oom_risk: float | None = None,
+    links_measured: bool = True,
+    not_modelled: Sequence[NotModelled] = (),
 ) -> list[RenderableType]:
     """
-    A configuration on given hosts, judged; beside a plan if there is one.
+    A configuration on given hosts, judged; its verdict first.
 
     Parameters
     ----------
@@ -213,13 +242,28 @@ def estimate_tables(
         In rank order.
     title
         What the configuration is called.
+    max_oom_risk
+        Accepted risk of running out of memory.
+    links_measured
+        Whether links between hosts were measured.
+    not_modelled
+        What times and sizes leave out.
     """
+    said = verdict_line(
+        verdict(
+            memory,
+            estimate,
+            max_oom_risk=max_oom_risk,
+            links_measured=links_measured,
+            not_modelled=not_modelled,
+        )
+    )
     first = Text(title, style="bold")
-    first.append(f"  {config.label()} on {len(hosts)} hosts, {config.world_size} GPUs", style="not bold")
-    parts: list[RenderableType] = [Group(Text(), first, _speed(estimate)), breakdown_table(estimate)]
+    where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
+    first.append(f"  {config.label()} on {where}", style="not bold")
+    parts: list[RenderableType] = [said, Group(Text(), first, _speed(estimate)), breakdown_table(estimate)]
     parts.append(memory_table(memory))
-    if plan is not None:
-        parts.append(_comparison(config, estimate, plan, title))
+    parts += left_out_table(not_modelled)
     return parts
 
 
@@ -229,30 +273,6 @@ def notes(lines: Iterable[str]) -> RenderableType:
     for line in lines:
         table.add_row(Text("-", style=QUIET), Text(line))
     return titled("Notes", table)
-
-
-def _comparison(config: ParallelConfig, estimate: IterationTime, plan: Plan, title: str) -> RenderableType:
-    """Two rows of times, and what each cause saves."""
-    table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
-    for name, label, time in (
-        (title, config.label(), estimate),
-        ("the plan", plan.config.label(), plan.estimate),
-    ):
-        table.add_row(
-            Text(name),
-            Text(label),
-            Text(seconds_text(time.iteration_time_s)),
-            Text(f"{time.tokens_per_s:,.0f}"),
-            Text(percent(time.mfu)),
-        )
-    saved = estimate.iteration_time_s - plan.estimate.iteration_time_s
-    share = abs(saved) / estimate.iteration_time_s
-    verdict = Text("The plan is equally fast.", style="bold")
-    if share >= EQUAL:
-        word, style = ("faster", GOOD) if saved > 0 else ("slower", BAD)
-        verdict = Text(f"The plan is {percent(share)} {word}: {seconds_text(abs(saved))} per iteration.")
-        verdict.stylize(f"bold {style}")
-    return Group(spaced(table), Text(), verdict)
 
 
 def _speed(estimate: IterationTime) -> Text:
@@ -273,6 +293,11 @@ def _host_grid(plan: Plan) -> list[tuple[str, list[str]]]:
         rows.append((name, [plan.hosts[node] for node in nodes]))
         start += count
     return rows
+
+
+def _folded(hosts: Sequence[str]) -> str:
+    """Ranges of hosts, as options take them, with room for line breaks."""
+    return compress_hosts(tuple(hosts)).replace(",", ", ")
 
 
 def _degrees(config: ParallelConfig) -> str:

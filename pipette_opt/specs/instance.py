@@ -7,6 +7,7 @@ from typing import Any
 from pipette_opt.errors import InputError
 from pipette_opt.specs.cluster import ClusterSpec
 from pipette_opt.specs.model import ModelSpec
+from pipette_opt.specs.not_modelled import NotModelled
 from pipette_opt.specs.profile import ComputeProfile
 from pipette_opt.specs.stack import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.training import TrainingSpec
@@ -33,6 +34,8 @@ class Instance:
     edge_loss_s
         Seconds that a configuration loses in one iteration where its memory is nearly full; see
         :mod:`pipette_opt.fullness`.
+    not_modelled
+        Options of the job's own arguments, and parts of its model, that no number counts.
     """
 
     model: ModelSpec
@@ -44,6 +47,7 @@ class Instance:
     stack: StackSpec = DEFAULT_STACK
     allreduce: Collective = "ring"
     edge_loss_s: Callable[[Any], float] | None = None
+    not_modelled: tuple[NotModelled, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what would be timed wrongly."""

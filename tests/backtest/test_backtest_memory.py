@@ -82,6 +82,22 @@ def test_five_runs_correct_a_stack(tmp_path: Path) -> None:
     assert "fewer than 20" in memory_notes(kept)[-1]
 
 
+def test_a_bound_ends_at_the_card(tmp_path: Path) -> None:
+    """
+    A log shows at most a full card, and a job that fits does not die: both columns say the same.
+
+    Only what does not fit by the prediction itself lies above the card, and then it dies.
+    """
+    rows = [(mbs, "", "False", "") for mbs in (1, 2, 4, 8, 16, 32)]
+    runs = read_runs(write_rows(tmp_path / "runs.csv", rows))
+    found = [memory_columns(case, Framework(), 1e-3) for case in make_cases(runs, read_stack())]
+    card = runs[0].gpu.gpu.memory_bytes / GIB if runs[0].gpu else 0.0
+    assert any(one["upper_peak_mem_gib"] == card > one["predicted_peak_mem_gib"] for one in found)
+    for one in found:
+        assert one["upper_peak_mem_gib"] <= max(card, one["predicted_peak_mem_gib"])
+        assert one["upper_peak_mem_gib"] <= card or one["oom_probability"] > 0.5
+
+
 def test_rows_of_unexplained_failures_do_not_teach(tmp_path: Path) -> None:
     """``after_pp_fix`` False and a pipeline: left out of a fit."""
     path = write_rows(tmp_path / "runs.csv", [(1, "20", "False", "")])

@@ -113,11 +113,16 @@ def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyP
         calibrate_runs(seen, DEFAULT_STACK)
 
 
-def test_times_in_milliseconds_are_noticed() -> None:
-    """Beside the constants that they make absurd."""
-    seen = [replace(run, iter_time_s=1e3 * (run.iter_time_s or 0.0)) for run in runs_of(TRUTH, shapes((8,), 2048)[:5])]
-    fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
-    assert "iter_time_s must be in seconds" in fit.notes[0]
+def test_times_in_milliseconds_are_not_fitted() -> None:
+    """Constants would become absurd; some such rows are left out, and a file of them is refused."""
+    runs = runs_of(TRUTH, shapes((8,), 2048)[:6])
+    slow = [replace(run, row=index, iter_time_s=1e3 * (run.iter_time_s or 0.0)) for index, run in enumerate(runs)]
+    with pytest.raises(InputError, match=r"6 of 6 rows left out \(rows 0-5\): takes .* must be in seconds"):
+        calibrate_runs(slow, DEFAULT_STACK, validate=False)
+    fit = calibrate_runs([slow[0], *runs[1:]], DEFAULT_STACK, validate=False)
+    assert [one.row for one in fit.left_out] == [0]
+    assert len(fit.runs) == 5
+    assert fit.errors.mean < 0.05
 
 
 def test_nothing_to_fit() -> None:

@@ -4,18 +4,17 @@ import dataclasses
 import inspect
 import warnings
 from dataclasses import replace
-from importlib import util
 from typing import Any
 
 import pytest
+from clients_here import require_at_collection
 from plans import plan_of
 from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.export.nemo import overrides
 from pipette_opt.specs import ModelSpec, YarnScaling
 
-if util.find_spec("megatron") is None:
-    pytest.skip("megatron-core is not installed", allow_module_level=True)
+require_at_collection("megatron.core")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -24,6 +23,8 @@ with warnings.catch_warnings():
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import TransformerConfig
     from megatron.core.transformer.utils import is_layer_window_attention
+
+pytestmark = pytest.mark.client("megatron.core")
 
 MODELS: dict[str, ModelSpec] = {
     "llama": LLAMA_8B,

@@ -12,6 +12,7 @@ from pipette_opt.costs.overlap import shown_gather_s
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.sharded import once_traffic, sharded_costs
 from pipette_opt.errors import InputError
+from pipette_opt.estimator.breakdown import causes_of
 from pipette_opt.estimator.estimate import estimate, judge_times
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.specs import ClusterSpec, Instance
@@ -132,7 +133,8 @@ def test_estimates_count_it_as_data_parallel() -> None:
     for stage in (1, 2, 3):
         chosen = sharded(stage, mbs=1)
         found = estimate(job(1.0), chosen, on_hosts(chosen))
-        assert sum(found.breakdown.values()) == pytest.approx(found.iteration_time_s)
+        for causes in (found.breakdown, found.critical_path):
+            assert sum(causes.values()) == pytest.approx(found.iteration_time_s)
         parts[stage] = found.breakdown
     assert parts[1]["data_parallel"] < parts[2]["data_parallel"] < parts[3]["data_parallel"]
     assert parts[3]["compute"] == pytest.approx(parts[1]["compute"])
@@ -141,7 +143,11 @@ def test_estimates_count_it_as_data_parallel() -> None:
 def test_every_micro_batch_pays() -> None:
     """Twice the micro-batches, twice what is added."""
     given, chosen = job(1.0), sharded(3)
-    one, two = (judge_times(times(given, chosen), count, "blocking").breakdown["data_parallel"] for count in (1, 2))
+    spent = times(given, chosen)
+    one, two = (
+        causes_of(spent, judge_times(spent, count, "blocking"), count, "blocking").pipeline["data_parallel"]
+        for count in (1, 2)
+    )
     assert two == pytest.approx(2 * one)
 
 

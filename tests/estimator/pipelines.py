@@ -1,9 +1,12 @@
 """Pipelines with chosen or random times, for the tests of this folder."""
 
 import numpy as np
+import pytest
 
 from pipette_opt.costs.placed import PlacedTimes
-from pipette_opt.types import FloatArray
+from pipette_opt.estimator import Schedule, judge_times
+from pipette_opt.estimator.breakdown import Causes, causes_of
+from pipette_opt.types import FloatArray, P2PMode
 
 
 def pipeline(
@@ -31,6 +34,17 @@ def pipeline(
         reduction_s=np.zeros(pp) if reduction is None else np.asarray(reduction, dtype=float),
         optimizer_s=optimizer,
     )
+
+
+def causes(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None) -> Causes:
+    """The judge's time by cause; each way of counting is non-negative and adds up to it."""
+    judged = judge_times(times, num_microbatches, p2p, schedule)
+    found = causes_of(times, judged, num_microbatches, p2p, schedule)
+    for one in (found.pipeline, found.critical_path):
+        assert sum(one.values()) == pytest.approx(judged.iteration_time_s, rel=1e-12)
+        assert min(one.values()) >= -1e-9
+    assert found.critical_path["bubble"] == 0.0
+    return found
 
 
 def random_pipeline(

@@ -79,7 +79,40 @@ def test_arguments_read_back_are_the_plan(name: str) -> None:
     assert found.parallel_config(model.num_layers, chosen.world_size) == chosen
     assert (found.global_batch_size, found.seq_length, found.precision) == (64, 1024, "bf16")
     assert found.rank_order == plan.placement.order
+    assert found.training(given.training) == replace(given.training, moe_token_dispatcher_type="alltoall")
+    assert found.not_modelled == ()
     assert (stages_per_host == 2) == ("--use-tp-pp-dp-mapping" in words)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accumulate_allreduce_grads_in_fp32": False},
+        {"precision": "fp16", "accumulate_allreduce_grads_in_fp32": False},
+        {"precision": "fp16"},
+        {"attention_kernel": "unfused", "fused_softmax": False},
+        {"main_params_dtype": "fp16", "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "fp8"},
+        {"fp8": True},
+    ],
+)
+def test_formats_read_back_are_the_plans(changes: dict[str, object]) -> None:
+    """Gradients, optimizer states, attention."""
+    plan = with_training(small_plan(), **changes)
+    found = parse_megatron_args(" ".join([*megatron_arguments(plan), "--vocab-size 50000"]))
+    asked = TrainingSpec(**plan.inputs["training"])
+    others = {name: getattr(asked, name) for name in ("global_batch_size", "seq_length", "precision", "fp8")}
+    assert found.training(TrainingSpec(**others)) == asked
+    assert (found.fp8, found.precision) == (asked.fp8, asked.precision)
+
+
+def test_a_layout_read_back_is_the_plans() -> None:
+    """Stages that only a layout can say."""
+    uneven = config(tp=2, pp=4, dp=2, layers_per_stage=(1, 2, 3, 2))
+    plan = replace(small_plan(), config=uneven)
+    (word,) = [option[1] for option in megatron_options(plan) if option[0] == "--pipeline-model-parallel-layout"]
+    degrees = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4"
+    found = parse_megatron_args(f"{degrees} --pipeline-model-parallel-layout {word}")
+    assert found.parallel_config(8, 16).layers_per_stage == (1, 2, 3, 2)
 
 
 def test_trial_vocabulary_is_padded_like_the_plans() -> None:

@@ -96,6 +96,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
         "parallel_residual": False,
         "init_method_std": draw(positive),
+        "other_arguments": draw(st.sampled_from([(), (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
     }
     values |= draw(rotary_fields(values["position_embedding_type"], layers))
@@ -152,6 +153,22 @@ def test_random_models_come_back(model: ModelSpec) -> None:
     assert written_and_read(model) == model
 
 
+def test_the_routers_formula_is_passed_on() -> None:
+    """What no estimate looks at is written as it was read; of a dense model it says nothing."""
+    router = (
+        "--moe-aux-loss-coeff 0.001 0.01 --moe-router-enable-expert-bias --moe-router-load-balancing-type seq_aux_loss "
+        "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 2.5"
+    )
+    words = " ".join(word for option in model_options(read_model("mixtral-8x7b"), TRAINING) for word in option)
+    model = parse_megatron_args(f"{words} {router}").model
+    assert model is not None
+    assert " ".join(word for option in model.other_arguments for word in option) == router
+    assert written_and_read(model) == replace(model, name=model.name)
+    dense = parse_megatron_args(f"{words} {router}".replace("--num-experts 8", "")).model
+    assert dense is not None
+    assert dense.other_arguments == ()
+
+
 def test_a_plan_starts_the_model_that_was_planned() -> None:
     """Megatron trained Llama 3 with base 10,000 where the export dropped its 500,000."""
     plan = plan_of(instance(cluster(4, gpus=4), LLAMA_8B), config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
@@ -159,7 +176,10 @@ def test_a_plan_starts_the_model_that_was_planned() -> None:
     for option in ("--rotary-base 500000", "--use-rope-scaling", "--rope-scaling-factor 8.0", "--norm-epsilon 1e-05"):
         assert option in words
     assert parse_megatron_args(words, name="llama").model == LLAMA_8B
-    assert "hand it to GPTModel" not in argument_arrays(plan)
+    text = argument_arrays(plan)
+    assert "hand it to GPTModel" not in text
+    assert "TRIAL_ARGS=(" in text
+    assert parse_megatron_args(text, name="llama").model == LLAMA_8B, "not the trial's vocabulary"
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
 
+from pipette_opt.errors import InputError
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import GpuSpec
 from pipette_opt.units import GIB
 
@@ -86,3 +89,21 @@ def test_a_smaller_risk_needs_more(predictor: MemoryPredictor) -> None:
     careful, careless = (keep_fitting(job, [ONE_HOST], predictor, risk).fitting[0] for risk in (0.01, 0.2))
     assert careful.need_bytes[0] > careless.need_bytes[0]
     np.testing.assert_array_equal(careful.prediction.predicted_bytes, careless.prediction.predicted_bytes)
+
+
+def test_memory_that_does_not_count(predictor: MemoryPredictor) -> None:
+    """With an accepted risk of 1 everything fits anywhere, and the prediction is still there to be shown."""
+    job = instance(cluster(1, kinds=(sized(4 * GIB, predictor),)), LLAMA_8B, 64, 4096)
+    assert not keep_fitting(job, [ONE_HOST], predictor, 0.5).fitting
+    (kept,) = keep_fitting(job, [ONE_HOST], predictor, 1.0).fitting
+    assert kept.need_bytes.tolist() == [0]
+    assert kept.prediction.upper_bytes[0] > 4 * GIB
+
+
+def test_a_risk_of_one_is_accepted() -> None:
+    """By search and predictor; more than that is no probability."""
+    job = instance(cluster(1), LLAMA_8B, 64, 4096)
+    assert OptimizeParams(max_oom_risk=1.0).max_oom_risk == 1
+    load_predictor(1.0, job)
+    with pytest.raises(InputError, match=r"1: memory does not count"):
+        load_predictor(1.5, job)

@@ -257,3 +257,22 @@ def test_foreign_files_are_refused(tmp_path: Path, arrays: dict[str, object], me
         MemoryPredictor.load(changed(tmp_path / "memory.npz", **arrays))
     with pytest.raises(InputError, match="nowhere"):
         MemoryPredictor.load(tmp_path / "nowhere.npz")
+
+
+def test_a_large_accepted_risk_still_needs_the_prediction(shipped: MemoryPredictor) -> None:
+    """At a risk of almost 1 the bound is the prediction; at 1, where memory does not count, the usual bound."""
+    base = config(tp=8, pp=4, dp=2, num_layers=32)
+    bounds = {}
+    for risk in (0.01, 0.5, 0.999999, 1.0):
+        (found,) = shipped.predict(LLAMA_8B, JOB, [base], max_oom_risk=risk)
+        assert (found.upper_bytes >= found.predicted_bytes).all()
+        bounds[risk] = found.upper_bytes
+    np.testing.assert_array_equal(bounds[0.999999], found.predicted_bytes)
+    np.testing.assert_array_equal(bounds[1.0], bounds[0.01])
+
+
+def test_the_smallest_risk_is_known_as_such(shipped: MemoryPredictor) -> None:
+    """With endless room the probability is at the floor of the data, and says so."""
+    (roomy,), (tight,) = (shipped.oom_probability([10**9], room) for room in (10**12, 10**9))
+    assert shipped.at_floor(roomy) is True  # not numpy's, which JSON does not know
+    assert shipped.at_floor(tight) is False

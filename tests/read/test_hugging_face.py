@@ -66,6 +66,7 @@ def test_published_sizes_come_out(tmp_path: Path, name: str) -> None:
         ({"quantization_config": {"bits": 4}}, r"whose weights are not quantized"),
         ({"num_nextn_predict_layers": 1}, r"multi-token prediction is not supported"),
         ({"rope_tetha": 1e6}, r"unknown key 'rope_tetha' .* Did you mean rope_theta\?"),
+        ({"rotary_pct": 0.5}, r"unknown key 'rotary_pct'"),
         ({"frobnicate": 3}, r"unknown key 'frobnicate' \(3\). Take it out of the file if it changes nothing"),
         ({"rope_theta": 10000.5}, r"rope_theta: 10000.5 is not supported; --rotary-base of Megatron is whole"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"type 'dynamic' is none of Megatron's"),
@@ -202,3 +203,27 @@ def test_activations_norms_and_residuals() -> None:
     neox = read(CONFIGS["gpt-neox-20b"])
     assert (neox.parallel_residual, neox.rotary_percent) == (True, 0.25)
     assert not read(CONFIGS["gpt-neox-20b"] | {"use_parallel_residual": False}).parallel_residual
+
+
+ODD: list[Any] = [
+    *("x", [], [1], [[1]], {"a": 1}, 0, -1, 1.5, 1e300, float("inf"), float("nan"), 10**30, True, [[1]] * 36),
+    *({"rope_theta": one} for one in ("x", [1], float("inf"), float("nan"), -5)),
+    *({"type": "yarn", "factor": one} for one in ("x", -4, None)),
+    *({"type": one} for one in ([1], {"a": 1}, 3)),
+    {"partial_rotary_factor": 5},
+    {"type": "yarn", "factor": 4, "original_max_position_embeddings": 1.5},
+]
+"""Values that no config has."""
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "qwen2-7b", "smollm3-3b", "mixtral-8x7b", "gpt2"])
+def test_odd_values_are_taken_or_refused(name: str) -> None:
+    """Whatever the value, the only exception is the one for wrong input."""
+    refused = 0
+    for key in (*CONFIGS[name], "rope_parameters", "rope_scaling", "layer_types", "max_window_layers", "head_dim"):
+        for value in ODD:
+            try:
+                read(CONFIGS[name] | {key: value})
+            except InputError:
+                refused += 1
+    assert refused > len(CONFIGS[name])

@@ -1,17 +1,41 @@
-"""Options out of a command line, and the words that some of them may be."""
+"""Options out of a command line or a script, and what the numbers make of each."""
+
+import csv
+import json
+import os
+from pathlib import Path
 
 import pytest
 
 from pipette_opt.errors import InputError
-from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
 from pipette_opt.read.megatron_options import given_options
+from pipette_opt.read.megatron_table import field_of, megatron_options, parts_saved, table_rows
+from pipette_opt.specs import TrainingSpec
+
+RECIPES = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "recipes"
+ON_RECIPES = pytest.mark.skipif(not RECIPES.is_dir(), reason=f"no folder {RECIPES}")
+
+DENSE = (
+    "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 "
+    "--micro-batch-size 1 --global-batch-size 16 --bf16"
+)
+EXPERTS = f"{DENSE} --num-experts 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
+
+
+def said(text: str) -> dict[str, list[tuple[str, str, str]]]:
+    """What is not modelled, by option: value, effect, direction."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for one in given_options(text, "here").not_modelled:
+        found.setdefault(one.option, []).append((one.value, one.effect, one.direction))
+    return found
 
 
 def test_options_have_their_types() -> None:
-    """Whole and other numbers, words and flags, with a space or an equals sign; foreign ones are left out."""
+    """Whole and other numbers, words and flags, with a space or an equals sign."""
     text = "pretrain.py --num-layers=4 --hidden-dropout 0 --normalization RMSNorm --swiglu --lr 1e-4 -- tail"
-    given = given_options(text, "here")
-    assert given == {"num_layers": 4, "hidden_dropout": 0.0, "normalization": "RMSNorm", "swiglu": True}
+    given = given_options(text, "here").values
+    assert given == {"num_layers": 4, "hidden_dropout": 0.0, "normalization": "RMSNorm", "swiglu": True, "lr": "1e-4"}
     assert isinstance(given["hidden_dropout"], float)
 
 
@@ -27,7 +51,7 @@ def test_words_are_checked(option: str, choices: tuple[str, ...]) -> None:
     """Each choice is taken as it is; any other word is an error that names them."""
     for word in choices:
         assert getattr(parse_megatron_args(f"{option} {word}"), option[2:].replace("-", "_")) == word
-    with pytest.raises(InputError, match=f"{option} must be {' or '.join(choices)}, got 'other'"):
+    with pytest.raises(InputError, match=f"{option} must be {' or '.join(choices)}.*, got 'other'"):
         parse_megatron_args(f"{option} other")
 
 
@@ -36,3 +60,336 @@ def test_granularity_wins_over_activations() -> None:
     assert parse_megatron_args("--bf16").recompute_granularity is None
     assert parse_megatron_args("--recompute-activations").recompute_granularity == "selective"
     assert parse_megatron_args("--recompute-activations --recompute-granularity full").recompute_granularity == "full"
+
+
+TIME_OFF = {
+    "--tensor-model-parallel-size 2 --tp-comm-overlap": "less",
+    "--optimizer-cpu-offload": "more",
+    "--num-distributed-optimizer-instances 2": "either",
+    "--cuda-graph-impl local": "less",
+    "--delay-wgrad-compute": "less",
+    "--context-parallel-size 2 --cp-comm-type a2a": "either",
+    "--fp8-format hybrid --fp8-recipe mxfp8": "either",
+    "--optimizer muon": "either",
+    "--recompute-granularity selective --recompute-modules core_attn mlp moe_act": "more",
+}
+MEMORY_OFF = {
+    "--tensor-model-parallel-size 2 --tp-comm-overlap": "more",
+    "--optimizer-cpu-offload": "less",
+    "--num-distributed-optimizer-instances 2": "more",
+    "--cuda-graph-impl local": "more",
+    "--delay-wgrad-compute": "more",
+    "--context-parallel-size 2 --cp-comm-type a2a": "either",
+    "--fp8-format hybrid --fp8-recipe mxfp8": "more",
+    "--optimizer muon": "either",
+    "--use-precision-aware-optimizer": "less",
+    "--recompute-granularity selective --recompute-modules core_attn mlp moe_act": "less",
+}
+
+
+@pytest.mark.parametrize("options", sorted(TIME_OFF.keys() | MEMORY_OFF.keys()))
+def test_what_is_not_modelled_is_said(options: str) -> None:
+    """Each option that the numbers leave out has its value, and what it does to time and memory."""
+    ((option, found),) = said(options).items()
+    _, _, value = options.partition(f"{option} ")
+    assert {one[0] for one in found} == {value.removeprefix("core_attn ")}
+    directions = {effect: direction for _, effect, direction in found}
+    both = directions.get("both")
+    assert directions.get("time", both) == TIME_OFF.get(options)
+    assert directions.get("memory", both) == MEMORY_OFF.get(options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--optimizer adam --cuda-graph-impl none --fp8-recipe mxfp8",
+        "--tensor-model-parallel-size 1 --tp-comm-overlap",
+        "--context-parallel-size 1 --cp-comm-type a2a",
+        "--moe-permute-fusion --moe-router-fusion",
+        "--recompute-granularity full --recompute-modules mlp",
+        "--num-distributed-optimizer-instances 1 --cpu-offloading-num-layers 0",
+        "--lr 1e-4 --data-path 0.5 $A 0.5 $B --save ckpt --log-interval 1",
+    ],
+)
+def test_what_changes_nothing_is_not_listed(options: str) -> None:
+    """Defaults, what only goes with an option that is not given, and what is no part of a step."""
+    assert said(options) == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--hybrid-override-pattern M-M-M*-", "hybrid"),
+        ("--mtp-num-layers 1", "predict further tokens"),
+        ("--experimental-attention-variant gdn", "attention"),
+        ("--linear-attention-freq 4", "attention"),
+        ("--kv-lora-rank 512", "latent attention"),
+        ("--multi-latent-attention", "latent attention"),
+        ("--mamba-state-dim 128", "state-space"),
+        ("--tensor-parallel-num-weight-shards 2", "more shards"),
+        ("--fp4-format e2m1", "fp4"),
+        ("--yaml-cfg job.yaml", "write them out"),
+        ("--perform-rl-step", "reinforcement learning"),
+    ],
+)
+def test_another_job_is_refused(option: str, named: str) -> None:
+    """The error begins with the option and its value, and says why and what to do."""
+    with pytest.raises(InputError, match=f"^here: {option.replace('*', '.')} is refused: .*{named}"):
+        given_options(f"--num-layers 4 {option}", "here")
+
+
+def test_all_refused_options_are_named() -> None:
+    """One error for them together."""
+    with pytest.raises(InputError, match=r"--kv-lora-rank 512 is refused.* Refused, too: --q-lora-rank\.$"):
+        given_options("--kv-lora-rank 512 --bf16 --q-lora-rank 64", "here")
+
+
+def test_unknown_options_are_never_silent() -> None:
+    """Misspelt: an error; of somebody's own: listed, with its value; torchrun's: nothing of the job."""
+    with pytest.raises(InputError, match=r"unknown option --tp-comm-overlp. Did you mean --tp-comm-overlap"):
+        given_options("--tp-comm-overlp", "here")
+    assert said("--our-secret-sauce 3 --bf16 --nproc-per-node 8") == {"--our-secret-sauce": [("3", "both", "either")]}
+
+
+def test_experts_one_by_one_are_said() -> None:
+    """The numbers count grouped products, which an option must ask for."""
+    found = parse_megatron_args(EXPERTS.replace("--moe-grouped-gemm ", "")).not_modelled
+    assert [(one.option, one.effect, one.direction) for one in found] == [("--moe-grouped-gemm", "time", "more")]
+    assert parse_megatron_args(EXPERTS).not_modelled == ()
+
+
+def training(text: str) -> TrainingSpec:
+    """The training that arguments say."""
+    args = parse_megatron_args(text)
+    return args.training(TrainingSpec(global_batch_size=8, seq_length=64, precision=args.precision or "bf16"))
+
+
+@pytest.mark.parametrize(
+    ("options", "gradient_bytes"),
+    [
+        ("--bf16", 4),
+        ("--bf16 --accumulate-allreduce-grads-in-fp32", 4),
+        ("--bf16 --grad-reduce-in-bf16", 2),
+        ("--bf16 --main-grads-dtype bf16", 4),
+        ("--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16", 2),
+        ("--fp16", 2),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", 4),
+    ],
+)
+def test_bytes_of_a_gradient(options: str, gradient_bytes: int) -> None:
+    """As Megatron-LM decides."""
+    assert training(options).gradient_bytes == gradient_bytes
+
+
+def test_formats_and_kernels_are_read() -> None:
+    """States have formats of their own only with the precision-aware optimizer."""
+    states = "--main-params-dtype fp16 --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
+    assert training(f"--bf16 {states}").optimizer_bytes == 12
+    assert training(f"--bf16 --use-precision-aware-optimizer {states}").optimizer_bytes == 5
+    kernels = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused"}
+    for word, kernel in kernels.items():
+        assert training(f"--attention-backend {word}").attention_kernel == kernel
+    assert training("--transformer-impl local --no-masked-softmax-fusion").attention_kernel == "unfused"
+    assert not training("--no-masked-softmax-fusion").fused_softmax
+    with pytest.raises(InputError, match="contradicts"):
+        parse_megatron_args("--accumulate-allreduce-grads-in-fp32 --grad-reduce-in-bf16")
+
+
+def test_a_whole_launch_without_a_format_trains_in_fp32() -> None:
+    """As Megatron does; what only describes a model or its degrees says nothing of formats."""
+    assert parse_megatron_args(DENSE.replace("--bf16", "")).precision == "fp32"
+    assert parse_megatron_args("--tensor-model-parallel-size 8 --micro-batch-size 1").precision is None
+    assert parse_megatron_args(DENSE).precision == "bf16"
+    with pytest.raises(InputError, match="--bf16 contradicts --fp16"):
+        parse_megatron_args("--bf16 --fp16")
+
+
+def test_modules_without_the_attention_core() -> None:
+    """They are no recomputation here: what they do is listed."""
+    args = parse_megatron_args("--recompute-granularity selective --recompute-modules mlp")
+    assert args.recompute_granularity is None
+    assert [one.option for one in args.not_modelled] == ["--recompute-modules"] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "stage"),
+    [
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --overlap-param-gather", 3),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", 2),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", 1),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", 0),
+        ("--use-torch-fsdp2", 3),
+        ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", 2),
+    ],
+)
+def test_fully_sharded_data_parallelism(options: str, stage: int) -> None:
+    """What replicas share; it overlaps by itself, and one replica shares nothing."""
+    options = f"{options} --use-distributed-optimizer --overlap-grad-reduce"
+    found = parse_megatron_args(options).parallel_config(8, 4)
+    assert found.sharding_stage == max(stage, 1)
+    assert found.overlap_grad_reduce == (stage < 2)
+    assert parse_megatron_args(options).parallel_config(8, 1).zero_stage is None
+
+
+def test_fully_sharded_jobs_that_are_not_timed() -> None:
+    """With pipelines or experts; and a strategy that depends on the release."""
+    fsdp = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    for more in ("--pipeline-model-parallel-size 2", "--num-experts 8"):
+        with pytest.raises(InputError, match=r"--use-megatron-fsdp .* not timed with pipelines or experts"):
+            parse_megatron_args(f"{fsdp} {more}").parallel_config(8, 8)
+    with pytest.raises(InputError, match="--use-megatron-fsdp needs --data-parallel-sharding-strategy"):
+        parse_megatron_args("--use-megatron-fsdp")
+
+
+SCRIPT = """#!/bin/bash
+# don't use --swiglu
+TP=8
+PP=${PP:-4}
+GPT_ARGS="
+    --num-layers 32 \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size ${PP} --data-path "$DATA_PATH"
+"
+MOE_ARGS=(
+    --moe-layer-freq "([0]*1+[1]*31)"  # it's dense first
+    --pipeline-model-parallel-layout "Et*8|(t*8|)*2,t*8L" --spec local)
+torchrun --nnodes 2 pretrain_gpt.py ${GPT_ARGS} "${MOE_ARGS[@]}" $MORE_ARGS --bf16 2>&1 | tee --append log
+"""
+
+
+def test_a_shell_script() -> None:
+    """Quotes, arrays, comments, variables that it sets, and those that it does not."""
+    found = given_options(SCRIPT, "here")
+    assert found.values == {
+        "num_layers": 32,
+        "tensor_model_parallel_size": 8,
+        "pipeline_model_parallel_size": 4,
+        "data_path": ["$DATA_PATH"],
+        "moe_layer_freq": "([0]*1+[1]*31)",
+        "pipeline_model_parallel_layout": "Et*8|(t*8|)*2,t*8L",
+        "spec": ["local"],
+        "bf16": True,
+    }
+    assert [one.option for one in found.not_modelled] == ["--append", "$MORE_ARGS"]
+
+
+@pytest.mark.parametrize(
+    "script", ["--tensor-model-parallel-size ${TP}", "TP=2\nTP=4\n--tensor-model-parallel-size ${TP}"]
+)
+def test_variables_that_have_no_value(script: str) -> None:
+    """Not set, or set to several values."""
+    with pytest.raises(InputError, match=r"is the shell variable \$\{TP\}; write its value"):
+        given_options(script, "here")
+
+
+def test_options_of_launchers_are_theirs() -> None:
+    """Of srun, and of a container; what follows is Megatron's, options in one quoted word among it."""
+    text = (
+        """srun --ntasks-per-node 8 --container-image x bash -c "python pretrain_gpt.py $@ --num-layers 4" '--lr 1'"""
+    )
+    found = given_options(text, "here")
+    assert found.values == {"num_layers": 4, "lr": "1"}
+    assert [one.option for one in found.not_modelled] == ["$@"]
+
+
+def test_values_that_nothing_depends_on_may_be_variables() -> None:
+    """A path that the script's user sets."""
+    text = "--tensor-model-parallel-size 2 --tp-comm-overlap --tp-comm-overlap-cfg $HERE/a.yaml --save ${THERE}"
+    assert said(text)["--tp-comm-overlap-cfg"] == [("$HERE/a.yaml", "time", "either")]
+
+
+def test_the_table_holds_together() -> None:
+    """Every option once; who is off says where; who needs another names one that there is."""
+    names = [name for row in table_rows() if row["option"] for name in (row["option"], *row["aliases"].split())]
+    assert len(names) == len(set(names))
+    for option in megatron_options().values():
+        assert option.why.endswith("."), option.name
+        off = option.time is not None or option.memory is not None
+        assert off if option.status == "approximated" else (not off or option.status == "modelled"), option.name
+        for need in option.needs:
+            assert field_of(need.partition("=")[0]) in megatron_options(), option.name
+
+
+VALUES = {"flag": "", "whole": "7", "number": "0.5", "word": "other", "list": "other"}
+"""A value of each kind that no row calls modelled."""
+
+
+@pytest.mark.parametrize("status", ["modelled", "harmless", "approximated", "refused"])
+def test_every_option_does_what_the_table_says(status: str) -> None:
+    """With what it needs and a value that is not modelled: read, passed over, listed or refused."""
+    for option in megatron_options().values():
+        if option.status != status:
+            continue
+        text = f"{option.name} {VALUES[option.kind]} --bf16"
+        needs_refused = False
+        for need in option.needs[:1]:
+            name, equals, value = need.partition("=")
+            row = megatron_options()[field_of(name)]
+            text += f" {name} {value if equals else VALUES[row.kind]}"
+            needs_refused = row.status == "refused"
+        refusals = []
+        try:
+            found = given_options(text, "here")
+            assert option.field in found.values
+            listed = any(one.option == option.name for one in found.not_modelled)
+            assert listed == (option.time is not None or option.memory is not None), option.name
+        except InputError as error:
+            refusals.append(str(error))
+        assert bool(refusals) == (status == "refused" or needs_refused), option.name
+        assert all(option.name in one for one in refusals) or needs_refused
+
+
+def test_every_modelled_option_is_used() -> None:
+    """Each of them has a field of its own, or one of the readers asks for it by name."""
+    folder = Path(__file__).parents[2] / "pipette_opt" / "read"
+    readers = "".join(path.read_text() for path in folder.glob("megatron_*.py") if path.stem != "megatron_table")
+    assumed = {"moe_grouped_gemm", "moe_router_force_load_balancing"}
+    for option in megatron_options().values():
+        if option.status == "modelled" and option.field not in assumed:
+            used = f'"{option.field}"' in readers or option.field in MegatronArgs.__dataclass_fields__
+            assert used, option.name
+
+
+def test_parts_that_bound_what_is_saved() -> None:
+    """Overlapped communication saves no more than all of it."""
+    left_out = given_options(
+        "--tensor-model-parallel-size 2 --tp-comm-overlap --delay-wgrad-compute", "here"
+    ).not_modelled
+    assert parts_saved(left_out) == {"--tp-comm-overlap": "tensor_parallel"}
+
+
+@ON_RECIPES
+def test_nothing_large_is_harmless() -> None:
+    """No option that somebody else judged large is passed over here, and none is missing."""
+    known = megatron_options()
+    with (RECIPES / "options.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["option"]]
+    assert [row["option"] for row in rows if field_of(row["option"]) not in known] == []
+    large = [row["option"] for row in rows if row["weight"] == "large"]
+    assert [option for option in large if known[field_of(option)].status == "harmless"] == []
+
+
+@ON_RECIPES
+def test_every_recipe_is_read_or_refused() -> None:
+    """Each option of each file is modelled, harmless or listed; or the file is refused with an option's name."""
+    with (RECIPES / "recipes.jsonl").open() as file:
+        num_gpus = {recipe["name"]: recipe["num_gpus"] for recipe in map(json.loads, file)}
+    num_read, refused = 0, {}
+    for path in sorted((RECIPES / "megatron_args").glob("*.args")):
+        text = path.read_text()
+        options = {word.partition("=")[0] for word in text.split() if word.startswith("--")}
+        try:
+            args = parse_megatron_args(text, path.stem)
+            assert args.model is not None
+            args.parallel_config(args.model.num_layers, num_gpus[path.stem])
+        except InputError as error:
+            refused[path.stem] = any(option in str(error) for option in options)
+            continue
+        num_read += 1
+        given = given_options(text, path.stem)
+        listed = {one.option for one in given.not_modelled}
+        for option in options:
+            row = megatron_options()[field_of(option)]
+            fine = not row.unlike(given.values[row.field]) or not row.matters(given.values)
+            assert row.status in ("modelled", "harmless") or fine or row.name in listed, option
+    assert all(refused.values()), refused
+    assert num_read >= 90

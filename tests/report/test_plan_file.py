@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,15 @@ def assert_equal(one: Any, two: Any) -> None:
             assert_equal(left, right)
     elif isinstance(one, np.ndarray):
         np.testing.assert_array_equal(one, two)
+    elif isinstance(one, Mapping):
+        assert as_written(one) == as_written(two)
     else:
         assert one == two
+
+
+def as_written(value: Any) -> Any:
+    """Inputs as a file has them: tuples are lists there."""
+    return json.loads(json.dumps(value))
 
 
 PLANS: dict[str, Callable[[], Plan]] = {
@@ -90,11 +97,31 @@ def test_placement_rows() -> None:
 
 
 def test_file_is_for_people_too(tmp_path: Path) -> None:
-    """One rank per line, no line of hundreds of characters."""
+    """One rank per line; the verdict is a sentence, and no other line has hundreds of characters."""
     write_plan(small_plan(), tmp_path / "plan.json")
     lines = (tmp_path / "plan.json").read_text().splitlines()
     assert sum('"local_rank"' in line for line in lines) == 16
-    assert max(map(len, lines)) < 140
+    assert max(len(line) for line in lines if '"verdict"' not in line) < 140
+
+
+def test_the_verdict_is_made_anew() -> None:
+    """A forged sentence is not believed: what is read back says what the other fields say."""
+    content = plan_to_dict(small_plan())
+    forged = {**content, "verdict": "Fits; proven optimal."}
+    assert plan_to_dict(plan_from_dict(forged))["verdict"] == content["verdict"]
+
+
+def test_older_files_lack_later_fields() -> None:
+    """Critical path, HFU, band, verdict, and what says that a probability is a limit."""
+    content = plan_to_dict(small_plan())
+    del content["verdict"]
+    for name in ("hfu", "critical_path", "band"):
+        del content["estimate"][name]
+    for stage in content["memory"]:
+        del stage["oom_probability_at_most"]
+    plan = plan_from_dict(content)
+    assert (plan.estimate.hfu, plan.estimate.critical_path, plan.estimate.band) == (None, {}, None)
+    assert not plan.memory[0].oom_probability_at_most
 
 
 def put(content: dict[str, Any], path: str, value: object) -> None:

@@ -11,6 +11,7 @@ from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.plan import Plan
 from pipette_opt.report.bars import Bar, columns
+from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.tables import (
     breakdown_table,
     certificate_table,
@@ -19,6 +20,8 @@ from pipette_opt.report.tables import (
     memory_table,
     plan_tables,
 )
+from pipette_opt.report.verdict import verdict
+from pipette_opt.specs import NotModelled
 from pipette_opt.units import GIB
 
 PLANS: dict[str, Callable[[], Plan]] = {
@@ -125,21 +128,59 @@ def test_only_the_fullest_of_many_stages() -> None:
 def test_hosts_in_grid_order() -> None:
     """Stage 0 is on hosts 3 and 0, stage 1 on 4 and 1; two stages on one host are one line."""
     text = shown(*hosts_tables(small_plan()))
-    assert row(text, "0") == ["n3", "n0"]
-    assert row(text, "1") == ["n4", "n1"]
+    assert row(text, "0") == ["n[3,", "0]"]
+    assert row(text, "1") == ["n[4,", "1]"]
     assert row(text, "n2")[0] == "in"
     together = shown(*hosts_tables(plan_of(small_instance(), small_config(), stages_per_host=2)))
-    assert row(together, "0-1") == ["n3", "n0", "n4", "n1"]
+    assert row(together, "0-1") == ["n[3,", "0,", "4,", "1]"]
 
 
-def test_many_hosts_wrap() -> None:
-    """Sixty-four hosts with long names stay within the columns, none is lost."""
+def test_many_hosts_are_folded() -> None:
+    """Sixty-four hosts in order are one range; shuffled ones stay within the columns, none is lost."""
     given = instance(cluster(64, np.full((64, 64), 20.0), gpus=4), TINY)
     plan = plan_of(given, config(tp=4, dp=64, num_layers=8), tuple(range(64)))
     plan = replace(plan, hosts=tuple(f"compute-node-{number:03}" for number in range(64)))
-    text = shown(*hosts_tables(plan))
+    assert "compute-node-[000-063]" in shown(*hosts_tables(plan))
+    shuffled = replace(plan, hosts=tuple(f"compute-node-{7 * number % 64:03}" for number in range(64)))
+    text = shown(*hosts_tables(shuffled))
     assert max(map(len, text.splitlines())) <= 100
-    assert all(host in text for host in plan.hosts)
+    assert all(host[-3:] in text for host in plan.hosts)
+
+
+def test_left_out_hosts_of_one_reason_are_one_row() -> None:
+    """Six unused hosts, two reasons."""
+    plan = small_plan()
+    unused = {f"n{number}": "not needed" for number in (10, 11, 12, 14)} | {"n13": "slow", "n2": "slow"}
+    text = shown(*hosts_tables(replace(plan, unused_hosts=unused)))
+    assert row(text, "n[10-12,")[:1] == ["14]"]
+    assert text.count("slow") == 1
+
+
+def test_one_of_a_thing_has_no_plural() -> None:
+    """One host, one GPU."""
+    plan = small_plan()
+    text = shown(*estimate_tables(config(dp=1, num_layers=8), plan.estimate, plan.memory, hosts=("n0",)))
+    assert "on 1 host, 1 GPU\n" in text.replace(" \n", "\n")
+
+
+def test_the_verdict_is_the_first_line_and_the_last() -> None:
+    """Of a plan, whatever is shown beside it; a launch that nobody searched for begins with its own."""
+    plan = small_plan()
+    launch = estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",))
+    lines = shown(*plan_tables(plan, launch), width=400).rstrip().splitlines()
+    assert lines[0].startswith("Fits (risk of running out of memory")
+    assert lines[-1].rstrip() == lines[0].rstrip()
+    assert "searched space" in lines[0]
+    own = shown(*launch, width=400).splitlines()[0]
+    assert own.startswith("Fits (risk")
+    assert "searched space" not in own
+
+
+def test_a_risk_at_its_floor_says_so() -> None:
+    """The smallest probability that the data can vouch for is an upper limit."""
+    stages = small_plan().memory
+    assert "<= 0.10%" in shown(memory_table([replace(stages[0], oom_probability=1e-3, oom_probability_at_most=True)]))
+    assert "<=" not in shown(memory_table([replace(stages[0], oom_probability=1e-3)]))
 
 
 def test_nothing_in_a_plan_is_markup() -> None:
@@ -152,17 +193,28 @@ def test_nothing_in_a_plan_is_markup() -> None:
         assert part in text
 
 
-def test_estimate_beside_a_plan() -> None:
-    """A launch that takes a quarter longer: the plan saves a fifth of it."""
+def test_estimate_of_a_launch() -> None:
+    """Its title, and nothing of a plan."""
     plan = small_plan()
-    slow = replace(plan.estimate, iteration_time_s=plan.estimate.iteration_time_s * 1.25)
-    for time, said in ((slow, "20.00% faster"), (plan.estimate, "equally fast")):
-        text = shown(*estimate_tables(plan.config, time, plan.memory, hosts=("n0",), plan=plan, title="today"))
-        assert f"The plan is {said}" in text
-    quick = replace(plan.estimate, iteration_time_s=plan.estimate.iteration_time_s * 0.8)
-    text = shown(*estimate_tables(plan.config, quick, plan.memory, hosts=("n0",), plan=plan))
-    assert "The plan is 25.00% slower" in text
-    assert "The plan" not in shown(*estimate_tables(plan.config, slow, plan.memory, hosts=("n0",)))
+    text = shown(*estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",), title="today"))
+    assert "today" in text
+    assert "The plan" not in text
+
+
+def test_what_is_not_modelled() -> None:
+    """One row for each option, with both of its directions."""
+    entries = [
+        NotModelled(option="--x", value="3", effect="time", direction="less", why="It hides."),
+        NotModelled(option="--x", value="3", effect="memory", direction="either", why="It hides."),
+        NotModelled(option="--y", effect="both", direction="more", why="It copies."),
+    ]
+    text = " ".join(shown(*left_out_table(entries)).split())
+    assert "--x 3 less time, more or It hides. less memory" in text
+    assert "--y more time, memory It copies." in text
+    assert left_out_table([]) == []
+    plan = small_plan()
+    assert verdict(plan.memory, plan.estimate, not_modelled=entries).endswith("; not modelled: --x and 1 more.")
+    assert verdict(plan.memory, plan.estimate, not_modelled=entries[2:]).endswith("; not modelled: --y.")
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,9 @@ def test_a_model_survives_its_own_file(tmp_path: Path) -> None:
         f"{BASE} --position-embedding-type yarn --rotary-scaling-factor 4 --window-size 15,0 --window-attn-skip-freq "
         "[1]*6+[0]*2 --norm-epsilon 1e-6"
     )
-    out = tmp_path / "megatron.yaml"
-    assert CliRunner().invoke(app, ["import", "model", text, "-o", str(out)]).exit_code == 0
+    out, script = tmp_path / "megatron.yaml", tmp_path / "train.sh"
+    script.write_text(text)
+    assert CliRunner().invoke(app, ["import", "model", str(script), "-o", str(out)]).exit_code == 0
     assert read_architecture(out) == parse_megatron_args(text).model
     fields = yaml.safe_load(out.read_text())
     out.write_text(yaml.safe_dump(fields).replace("1.0e-06", "1e-6"))

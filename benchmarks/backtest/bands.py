@@ -1,0 +1,224 @@
+"""
+How far public runs were from their predictions, by kind of job: ``python benchmarks/backtest/bands.py [--out FILE]``.
+
+Every visible row whose job the clock knows is predicted by the shipped stack, with nothing fitted; ``data/bands.yaml``
+gets the 5 and 95 % quantiles of measured over predicted time of each kind, and nothing else of the rows. A row seldom
+says what its network attains and what its recipe overlaps. Both are set to what its machine and its framework usually
+have, as users give their own links and their own overlap.
+
+How well a band holds where nobody has measured is tried by leaving one source out: how many of its runs lie in the band
+that the other sources make. WANT (CC BY-NC-SA) is used for such a check only.
+"""
+
+import argparse
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from pipette_opt.backtest.cases import Case, make_cases, untimed
+from pipette_opt.backtest.predict import predicted_times_s
+from pipette_opt.files import write_atomically
+from pipette_opt.read.bands import FEWEST_RUNS, FEWEST_SOURCES, LEAST_LEFT_OUT, SHARE, job_kind
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
+from pipette_opt.read.stack import read_stack
+from pipette_opt.types import FloatArray
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HEAD = """\
+# How far public runs were from their predictions by the shipped stack, by kind of job: 5 and 95 % quantiles of measured
+# over predicted iteration time, nothing fitted. Made by benchmarks/backtest/bands.py, which says how. `left_out`: share
+# of the runs of one source inside the band that the other sources make, over all sources. A kind without a band has
+# fewer than 20 runs, or one source, or a band that does not hold for runs left out. `gpus`: runs of each kind of GPU.
+# Rows are measurements published by: {sources}.
+"""
+
+SOURCES = {
+    "automodel": "NVIDIA NeMo AutoModel",
+    "amp_aws16": "AMP (NeurIPS 2022)",
+    "dgxc_25_05": "NVIDIA DGX Cloud Benchmarking",
+    "llm_foundry": "MosaicML llm-foundry",
+    "megatron_bridge_cards": "NVIDIA Megatron-Bridge (skills)",
+    "megatron_ci_golden": "Megatron-LM functional tests",
+    "mist_runs": "Mist (EuroSys 2025)",
+    "mlperf_training": "MLPerf Training v3.0 to v5.0",
+    "mlperf_v51": "MLPerf Training v5.1",
+    "nvidia_perf_tables": "NVIDIA Megatron-Bridge performance summary",
+    "published_tables": "Korthikanti et al. 2022 and torchtitan",
+    "simumax": "MooreThreads SimuMax",
+    "vtrain_a100": "vTrain (MICRO 2024)",
+}
+"""
+Files that make bands, and who measured. Not among them: nanotron's sweep (one cold step of each run, of a framework
+that this program does not export to), and WANT, by its licence.
+"""
+
+CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
+"""Rows that never make a band."""
+
+OVERLAPPING = ("mlperf", "megatronbridge", "dgxc", "nvidia-nemo/megatron-bridge")
+"""Beginnings of sources whose recipes reduce gradients and gather parameters beside compute (Megatron-Core)."""
+
+NIC_SHARE = 0.9
+"""Of the nominal rate of its NICs, what a host attains; chosen."""
+
+NIC_BYTES_PER_S = {"a100": 25e9, "h100": 50e9, "h200": 50e9, "b200": 50e9, "b300": 100e9}
+"""Nominal, of the one NIC that each GPU has in a DGX or HGX host, one way (datasheets)."""
+
+NVLINK_DOMAIN_GPUS, NVLINK_BYTES_PER_S = 72, {"gb200": 720e9, "gb300": 720e9}
+"""GPUs of an NVL72 rack, and what each sends to a GPU of another tray: 0.8 of 900 GB/s, as in the catalogue."""
+
+NOT_THIS_JOB = ("sft", "lora", "hybrid", "nemotron-h", "nemotron-3", "nemotron v3", "gpt-oss", "gpt oss", "deepseek")
+"""Words of rows that are other jobs than the clock knows: fine-tuning, and layers that it does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One run."""
+
+    kind: str
+    gpu: str
+    source: str
+    num_gpus: int
+    ratio: float
+
+
+def main() -> None:
+    """Predict what is there, write the table, say how it holds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "data" / "bands.yaml")
+    options = parser.parse_args()
+    folder = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
+    missing = [name for name in SOURCES if not (folder / f"{name}.csv").is_file()]
+    if missing:
+        raise SystemExit(f"{folder} has no {', '.join(missing)}: a table of fewer sources would claim too much.")
+    points = points_of(folder, SOURCES)
+    table = bands_of(points)
+    head = HEAD.format(sources=", ".join(SOURCES.values())).rstrip()
+    write_atomically(options.out, f"{_wrapped(head)}\n{yaml.safe_dump(table, sort_keys=False, width=120)}")
+    for name, row in table["kinds"].items():
+        print(name, row)
+    checked = [file for file in CHECKED_ONLY if (folder / f"{file}.csv").is_file()]
+    for kind, ratios in _by(points_of(folder, checked), lambda one: one.kind).items():
+        row = table["kinds"].get(kind)
+        inside = "no band" if row is None or row["low"] is None else f"{_inside(ratios, row['low'], row['high']):.0%}"
+        print(f"not used for any band: {len(ratios)} runs of {', '.join(checked)}, {kind}: {inside} inside")
+
+
+def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
+    """Every run of some files that is a job of the clock's."""
+    points = []
+    for name in names:
+        runs = [_as_usual(run) for run in read_runs(folder / f"{name}.csv") if _is_this_job(run)]
+        cases = [
+            _overlapping(case)
+            for case in make_cases(runs, read_stack())
+            if isinstance(case, Case) and not untimed(case) and not case.run.oom and case.run.iter_time_s
+        ]
+        for case, predicted in zip(cases, predicted_times_s(cases).tolist(), strict=True):
+            kind = job_kind(case.instance)
+            measured = case.run.iter_time_s
+            if kind is not None and measured is not None and np.isfinite(predicted):
+                gpu = case.instance.cluster.nodes[0].gpu.name
+                ratio, num_gpus = measured / predicted, case.run.num_gpus
+                points.append(Point(kind=kind, gpu=gpu, source=name, num_gpus=num_gpus, ratio=ratio))
+    return points
+
+
+def bands_of(points: Sequence[Point]) -> dict[str, Any]:
+    """The content of ``data/bands.yaml``."""
+    kinds = {}
+    for kind in sorted({one.kind for one in points}):
+        own = [one for one in points if one.kind == kind]
+        sources = sorted({one.source for one in own})
+        enough = len(own) >= FEWEST_RUNS and len(sources) >= FEWEST_SOURCES
+        left_out = _left_out(own) if enough else None
+        holds = left_out is not None and left_out >= LEAST_LEFT_OUT
+        low, high = _quantiles([one.ratio for one in own]) if holds else (None, None)
+        kinds[kind] = {
+            "low": low,
+            "high": high,
+            "runs": len(own),
+            "sources": len(sources),
+            "largest_gpus": max(one.num_gpus for one in own),
+            "left_out": left_out,
+        }
+    return {"share": SHARE, "kinds": kinds, "gpus": dict(sorted(Counter(one.gpu for one in points).items()))}
+
+
+def _left_out(points: Sequence[Point]) -> float:
+    """Share of all runs that lie in the band of the other sources."""
+    inside = 0.0
+    for source, ratios in _by(points, lambda one: one.source).items():
+        low, high = _quantiles([one.ratio for one in points if one.source != source])
+        inside += len(ratios) * _inside(ratios, low, high)
+    return round(inside / len(points), 2)
+
+
+def _quantiles(ratios: Sequence[float]) -> tuple[float, float]:
+    """Ends of the band, rounded outwards."""
+    tail = (1 - SHARE) / 2
+    low, high = np.quantile(ratios, [tail, 1 - tail])
+    return float(np.floor(low * 100) / 100), float(np.ceil(high * 100) / 100)
+
+
+def _inside(ratios: FloatArray, low: float, high: float) -> float:
+    return float(((ratios >= low) & (ratios <= high)).mean())
+
+
+def _by(points: Iterable[Point], key: Callable[[Point], str]) -> dict[str, FloatArray]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for one in points:
+        found[key(one)].append(one.ratio)
+    return {name: np.array(ratios) for name, ratios in found.items()}
+
+
+def _is_this_job(run: MeasuredRun) -> bool:
+    """Pre-training of a model that the clock knows, in a precision that the row names."""
+    task = " ".join((run.extra.get("task", ""), run.extra.get("train_mode", ""), run.extra.get("hybrid", "")))
+    said = f"{run.model} {run.notes} {task}".lower()
+    tables_without_precision = not run.precision and "megatronbridge" in run.source.lower()
+    lora = run.extra.get("is_lora", "").lower() == "true"
+    return not (lora or tables_without_precision or any(word in said for word in NOT_THIS_JOB))
+
+
+def _as_usual(run: MeasuredRun) -> MeasuredRun:
+    """The row with the links that its machine usually has, unless it says."""
+    if run.gpu is None or run.extra.get(BANDWIDTH_COLUMN):
+        return run
+    family = run.gpu.gpu.name.split("-")[0]
+    nic = NIC_BYTES_PER_S.get(family)
+    rate = None if nic is None else NIC_SHARE * nic
+    if family in NVLINK_BYTES_PER_S:
+        rate = NVLINK_BYTES_PER_S[family] if run.num_gpus <= NVLINK_DOMAIN_GPUS else NIC_SHARE * NIC_BYTES_PER_S["b200"]
+    if rate is None:
+        return run
+    return replace(run, extra={**run.extra, BANDWIDTH_COLUMN: f"{rate * run.gpus_per_node / 1e9:g}"})
+
+
+def _overlapping(case: Case) -> Case:
+    """The case with the overlap that its recipe has."""
+    if not case.run.source.lower().startswith(OVERLAPPING) or case.config.zero_stage is not None:
+        return case
+    sharded = case.config.use_distributed_optimizer
+    return replace(case, config=replace(case.config, overlap_grad_reduce=True, overlap_param_gather=sharded))
+
+
+def _wrapped(head: str) -> str:
+    """Comment lines of at most 120 characters."""
+    words, lines = head.replace("\n# ", " ").removeprefix("# ").split(), ["#"]
+    for word in words:
+        if len(lines[-1]) + len(word) >= 119:
+            lines.append("#")
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

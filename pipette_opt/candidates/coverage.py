@@ -1,0 +1,103 @@
+"""What a search space covers: the values that its candidates have, and what the job could have beside them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pipette_opt.candidates.enumeration import Enumeration
+from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.specs import Instance
+
+DIMENSIONS: Mapping[str, str] = {
+    "num_gpus": "world_size",
+    "tensor_parallel": "tensor_model_parallel_size",
+    "context_parallel": "context_parallel_size",
+    "pipeline_parallel": "pipeline_model_parallel_size",
+    "data_parallel": "data_parallel_size",
+    "expert_parallel": "expert_model_parallel_size",
+    "expert_tensor_parallel": "expert_tensor_size",
+    "virtual_pipeline": "num_chunks",
+    "micro_batch_size": "micro_batch_size",
+    "sequence_parallel": "sequence_parallel",
+    "use_distributed_optimizer": "use_distributed_optimizer",
+    "recompute": "recompute_granularity",
+    "overlap_grad_reduce": "overlap_grad_reduce",
+    "overlap_param_gather": "overlap_param_gather",
+}
+"""Fields of the search space, each with the property of a configuration that has its value."""
+
+NEVER_SEARCHED = (
+    "ZeRO 2 and 3",
+    "recomputation of some layers of a stage",
+    "stages of unequal depth other than lighter ends",
+    "hosts that hold unequal parts of the grid",
+)
+"""What no search space has, whatever the job."""
+
+UNPINNED_BY_DEFAULT = ("num_gpus", "recompute", "max_micro_batch_size", "max_virtual_pipeline", "uneven_layers")
+"""Fields that :func:`left_out` speaks of by other words."""
+
+
+def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, tuple[Any, ...]]:
+    """The values of each dimension among the legal configurations."""
+    names = dict(DIMENSIONS)
+    if instance.model.num_experts is None:
+        del names["expert_parallel"], names["expert_tensor_parallel"]
+    return {
+        name: tuple(
+            sorted({getattr(one, field) for one in enumeration.candidates}, key=lambda value: (str(type(value)), value))
+        )
+        for name, field in names.items()
+    }
+
+
+def left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration) -> tuple[str, ...]:
+    """What the job could have and the search space has not, each a short text."""
+    return tuple(dict.fromkeys(_left_out(instance, space, enumeration)))
+
+
+def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration) -> Iterator[str]:
+    cluster, values = instance.cluster, searched_values(instance, enumeration)
+    if cluster.num_nodes > 1 or space.num_gpus is not None:
+        yield f"other numbers of GPUs than {_listed(enumeration.world_sizes)}"
+    for name in DIMENSIONS:
+        pinned = getattr(space, name)
+        if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:
+            given = pinned if isinstance(pinned, tuple) else (pinned,)
+            yield f"{_words(name)} other than {_listed(given)} (pinned)"
+    if set(space.recompute) != {None, "selective", "full"}:
+        yield f"recomputation other than {_listed(space.recompute)} (pinned)"
+    if space.layers_per_stage is not None:
+        yield "layers per stage other than those given (pinned)"
+    elif not space.uneven_layers:
+        yield "uneven layers per stage"
+    if space.micro_batch_size is None and instance.training.global_batch_size > space.max_micro_batch_size:
+        yield f"micro-batches above {space.max_micro_batch_size}"
+    if space.virtual_pipeline is None and max(values["pipeline_parallel"], default=1) > 1:
+        yield f"more than {space.max_virtual_pipeline} model chunks per stage"
+    if space.context_parallel is None and cluster.num_nodes > 1:
+        yield "context parallelism across hosts"
+    if instance.model.num_experts is not None and cluster.num_nodes > 1:
+        yield "tensor groups of models with experts over hosts"
+    if space.sequence_parallel is None and max(values["tensor_parallel"], default=1) > 1:
+        yield "tensor parallelism without sequence parallelism"
+    if space.use_distributed_optimizer is None and max(values["data_parallel"], default=1) > 1:
+        yield "replicas without the distributed optimizer"
+    yield from NEVER_SEARCHED
+
+
+def _words(name: str) -> str:
+    return {"use_distributed_optimizer": "distributed optimizer", "num_gpus": "numbers of GPUs"}.get(
+        name, name.replace("_", " ")
+    )
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return " or ".join(_value(value) for value in values)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

@@ -1,0 +1,94 @@
+"""One sentence that sums an answer up: whether it fits, how far from the best it is, how far off its time may be."""
+
+import math
+from collections.abc import Sequence
+
+from pipette_opt.plan import Band, Certificate, IterationTime, StageMemory
+from pipette_opt.specs import NotModelled
+from pipette_opt.units import gib
+
+MEMORY_IGNORED = 1.0
+"""Accepted risk at which memory does not count."""
+
+
+def verdict(
+    memory: Sequence[StageMemory],
+    estimate: IterationTime,
+    *,
+    max_oom_risk: float | None = None,
+    certificate: Certificate | None = None,
+    links_measured: bool = True,
+    not_modelled: Sequence[NotModelled] = (),
+) -> str:
+    """
+    The verdict of a plan, or of a launch that nobody searched for.
+
+    Parameters
+    ----------
+    max_oom_risk
+        Accepted risk of running out of memory; ``None`` where nobody says.
+    certificate
+        What is proven of a plan; ``None`` if nothing was searched.
+    links_measured
+        Whether links between hosts, if there are any, were measured.
+    not_modelled
+        What times and sizes leave out.
+    """
+    parts = [_memory(memory, max_oom_risk)]
+    if certificate is not None:
+        parts.append(_proof(certificate, estimate.iteration_time_s))
+    parts.append(_time(estimate.band, estimate.iteration_time_s))
+    if not links_measured:
+        parts.append("no link was measured")
+    options = list(dict.fromkeys(one.option for one in not_modelled))
+    if options:
+        more = f" and {len(options) - 1} more" if len(options) > 1 else ""
+        parts.append(f"not modelled: {options[0]}{more}")
+    return "; ".join(parts) + "."
+
+
+def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
+    """Whether it fits, by the stage that is most likely to run out of memory."""
+    if not memory:
+        return "Nobody knows whether it fits"
+    worst = max(memory, key=lambda one: (one.oom_probability, one.upper_bytes / one.capacity_bytes))
+    at_most = "at most " if worst.oom_probability_at_most else ""
+    risk = f"risk of running out of memory {at_most}{_share(worst.oom_probability)}"
+    if worst.predicted_bytes > worst.capacity_bytes:
+        need, room = gib(worst.predicted_bytes), gib(worst.capacity_bytes)
+        said = f"Does not fit: stage {worst.stage} needs {need:.1f} GiB of {room:.1f} ({risk})"
+    elif worst.upper_bytes > worst.capacity_bytes or worst.oom_probability > (max_oom_risk or 1.0):
+        said = f"May not fit ({risk})"
+    else:
+        said = f"Fits ({risk})"
+    if max_oom_risk == MEMORY_IGNORED:
+        return f"{said}, but memory was not counted, as asked"
+    return said
+
+
+def _proof(certificate: Certificate, iteration_time_s: float) -> str:
+    """How far from the best of what was searched, by the judge's time."""
+    if certificate.lower_bound_s <= 0:
+        return "nothing is proven about how far it is from the best of the searched space"
+    if certificate.status == "OPTIMAL":
+        return "proven optimal among what was searched"
+    above = iteration_time_s / certificate.lower_bound_s - 1
+    tenths = math.ceil(1000 * above - 1e-6)  # rounded up: at most
+    return f"at most {_share(tenths / 1000)} above the best of the searched space"
+
+
+def _time(band: Band | None, iteration_time_s: float) -> str:
+    """How far off the time may be."""
+    if band is None:
+        return "nobody knows how far off the time is: no run like this was ever measured, or too few"
+    low, high = (end / iteration_time_s - 1 for end in (band.low_s, band.high_s))
+    tenths = band.share * 10
+    of_ten = "nine in ten" if round(tenths, 6) == 9 else _share(band.share)
+    return f"time within {100 * low:+.0f} % to {100 * high:+.0f} %, as {of_ten} of {band.runs:,} {band.source}"
+
+
+def _share(share: float) -> str:
+    """A percentage with one digit after the point; fewer for whole ones."""
+    if 0 < share < 5e-4:
+        return "less than 0.1 %"
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

@@ -1,0 +1,36 @@
+"""Many host names in few characters."""
+
+import re
+
+_NUMBERED = re.compile(r"^(.*?)(\d+)$")
+
+
+def compress_hosts(hosts: tuple[str, ...]) -> str:
+    """
+    Short form of host names, e.g. ``gpu[01-16,20]``; ``expand_hosts`` gives the same names in the same order.
+
+    Runs of one prefix and one width are joined where they follow each other.
+    """
+    groups: list[tuple[str, list[str]]] = []
+    for host in hosts:
+        match = _NUMBERED.match(host)
+        prefix, number = match.groups() if match else (host, "")
+        if number and groups and groups[-1][0] == prefix and groups[-1][1]:
+            groups[-1][1].append(number)
+        else:
+            groups.append((prefix, [number] if number else []))
+    return ",".join(_group_text(prefix, numbers) for prefix, numbers in groups)
+
+
+def _group_text(prefix: str, numbers: list[str]) -> str:
+    if not numbers:
+        return prefix
+    runs: list[list[str]] = []
+    for number in numbers:
+        follows = runs and int(number) == int(runs[-1][-1]) + 1 and number == str(int(number)).zfill(len(runs[-1][0]))
+        if follows:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"{prefix}{numbers[0]}" if len(numbers) == 1 else f"{prefix}[{','.join(texts)}]"

@@ -1,0 +1,154 @@
+"""
+Every rule again, in plain Python, on the finished plan.
+
+Nothing of the solver's problem or solution is used: a plan that passes is right by the given data, whatever produced
+it. Each rule is one function whose docstring is the rule; it yields what is wrong, with the numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipette_opt.errors import InfeasibleError, InputError, PlanError
+from pipette_opt.fullness import with_edge_loss
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plan import Plan
+from pipette_opt.specs import Instance
+from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselines_are_possible
+from pipette_opt.verify.certificate import (
+    SpaceRule,
+    bound_holds,
+    notes_are_reproduced,
+    plan_is_searched,
+    proof_adds_up,
+    scope_is_reproduced,
+)
+from pipette_opt.verify.common import Rule
+from pipette_opt.verify.memory import memory_is_reproduced
+from pipette_opt.verify.rules import (
+    certificate_is_consistent,
+    configuration_is_legal,
+    coordinates_in_rank_order,
+    degrees_fill_the_world,
+    estimate_adds_up,
+    estimate_is_reproduced,
+    hosts_exist,
+    links_were_measured,
+    memory_fits,
+    objective_is_reproduced,
+    one_rank_per_gpu,
+    settings_are_the_given,
+    torchrun_ranks_contiguous,
+)
+from pipette_opt.verify.space import Searched, recorded_space
+from pipette_opt.verify.unused import unused_hosts_are_reproduced
+
+__all__ = ["RULES", "Checked", "recorded_space", "verify"]
+
+MAP_RULES: tuple[Rule, ...] = (degrees_fill_the_world, hosts_exist, one_rank_per_gpu)
+"""What the map must be before anything else can be asked."""
+
+CONTENT_RULES: tuple[Rule, ...] = (
+    coordinates_in_rank_order,
+    torchrun_ranks_contiguous,
+    settings_are_the_given,
+    configuration_is_legal,
+    links_were_measured,
+    memory_fits,
+    memory_is_reproduced,
+    certificate_is_consistent,
+    estimate_adds_up,
+    estimate_is_reproduced,
+    objective_is_reproduced,
+    alternatives_are_reproduced,
+    baselines_are_possible,
+    unused_hosts_are_reproduced,
+)
+
+SPACE_RULES: tuple[SpaceRule, ...] = (
+    plan_is_searched,
+    scope_is_reproduced,
+    notes_are_reproduced,
+    proof_adds_up,
+    bound_holds,
+)
+"""What needs the searched space enumerated again."""
+
+RULES: tuple[Rule | SpaceRule, ...] = (*MAP_RULES, *CONTENT_RULES, *SPACE_RULES)
+"""All rules, in the order in which they are checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """
+    What a plan that passed was checked for.
+
+    Parameters
+    ----------
+    rules
+        Names of the rules that hold.
+    num_configurations
+        Configurations that are legal and fit.
+    open_configs
+        Those of which only the search says that no placement is faster than the certificate's bound. All others could
+        not be even if every link were as fast as the fastest, or all of their few placements were judged.
+    """
+
+    rules: tuple[str, ...]
+    num_configurations: int
+    open_configs: tuple[ParallelConfig, ...]
+
+    @property
+    def num_bounded(self) -> int:
+        """Configurations whose bound does not rest on the search."""
+        return self.num_configurations - len(self.open_configs)
+
+
+def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
+    """
+    Check a plan against what was given, and its certificate against what was searched.
+
+    Raises ``PlanError`` with every broken rule by name. Rules that read the map are skipped if the map itself is
+    broken.
+
+    Parameters
+    ----------
+    also
+        Broken rules that were found elsewhere, to be named with the others.
+    """
+    problems = [*broken_rules(instance, plan), *also]
+    searched = None
+    try:
+        searched = Searched.again(with_edge_loss(instance), plan)
+    except (InputError, InfeasibleError) as error:
+        problems.append(f"{plan_is_searched.__name__}: {error}")
+    if searched is not None:
+        problems += [f"{rule.__name__}: {problem}" for rule in SPACE_RULES for problem in rule(searched, plan)]
+    if problems or searched is None:
+        raise PlanError("the plan breaks:\n  " + "\n  ".join(problems))
+    return Checked(
+        rules=tuple(rule.__name__ for rule in RULES),
+        num_configurations=len(searched.memory.fitting),
+        open_configs=searched.bounded.open_configs,
+    )
+
+
+def verify_content(instance: Instance, plan: Plan) -> None:
+    """
+    The rules on the plan itself, without enumerating what was searched: what a search asks of its own plan.
+
+    It has just enumerated that space and bounded it, so doing both again would only double its time. Raises as
+    :func:`verify`.
+    """
+    problems = broken_rules(instance, plan)
+    if problems:
+        raise PlanError("the plan breaks:\n  " + "\n  ".join(problems))
+
+
+def broken_rules(instance: Instance, plan: Plan) -> list[str]:
+    """Every broken rule on the plan itself, by name, with the numbers."""
+    instance = with_edge_loss(instance)
+    for rules in (MAP_RULES, CONTENT_RULES):
+        problems = [f"{rule.__name__}: {problem}" for rule in rules for problem in rule(instance, plan)]
+        if problems:
+            return problems
+    return []

@@ -1,0 +1,118 @@
+"""The plans that lost, judged again on the hosts that they are said to be on."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipette_opt.candidates import check_legal
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.errors import InputError
+from pipette_opt.estimator.closed_form import closed_s
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.memory.predictor import IGNORED_RISK
+from pipette_opt.parallel import Placement, block_placement, node_blocks
+from pipette_opt.plan import Alternative, IterationTime, Plan, why_slower
+from pipette_opt.specs import Instance
+from pipette_opt.units import gib
+from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
+from pipette_opt.verify.memory import accepted_risk, stages_memory
+
+
+def alternatives_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Each alternative is legal, fits, has the judge's time and risk on its hosts, and lost for the reason given."""
+    seen = {plan.config}
+    try:
+        best = estimate(instance, plan.config, on_cluster(instance, plan))
+    except (InputError, ValueError):
+        return  # estimate_is_reproduced says why
+    for number, one in enumerate(plan.alternatives):
+        name = f"alternatives[{number}] ({one.config.label()})"
+        if one.config in seen:
+            yield f"{name} is the plan's configuration, or listed twice"
+        seen.add(one.config)
+        yield from (f"{name} {problem}" for problem in _alternative_problems(instance, plan, best, one))
+
+
+def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, one: Alternative) -> Iterator[str]:
+    illegal = list(check_legal(instance.model, instance.training, one.config))
+    if illegal:
+        yield f"is not legal: {illegal[0]}"
+        return
+    unknown = sorted(set(one.hosts) - set(instance.cluster.hosts))
+    if unknown or len(set(one.hosts)) < len(one.hosts):
+        yield f"is on {', '.join(unknown) or 'a host twice'}, cluster {instance.cluster.name} has no such hosts"
+        return
+    placements = list(_placements(instance, one))
+    if not placements:
+        yield f"does not fill {len(one.hosts)} hosts"
+        return
+    if one.iteration_time_s is None:
+        if one.objective_s is not None or one.oom_probability is not None:
+            yield "has figures, and was not judged"
+        return
+    try:
+        judged = [(placement, estimate(instance, one.config, placement)) for placement in placements]
+    except InputError as error:
+        yield f"cannot be judged: {error}"
+        return
+    placement, again = min(judged, key=lambda pair: abs(pair[1].iteration_time_s - one.iteration_time_s))  # type: ignore[operator]
+    if not close(one.iteration_time_s, again.iteration_time_s, REPRODUCED):
+        yield f"has iteration_time_s {one.iteration_time_s}, the judge says {again.iteration_time_s}"
+    if one.iteration_time_s < plan.estimate.iteration_time_s * (1 - CLOSED_GAP):
+        yield f"takes {one.iteration_time_s} s and is faster than the plan, {plan.estimate.iteration_time_s} s"
+    if one.reason != (reason := why_slower(best, again)):
+        yield f"lost because {one.reason!r}, the times say {reason!r}"
+    if one.objective_s is not None:
+        yield from _objective_problems(instance, one, placement)
+    yield from _risk_problems(instance, plan, one, placement)
+
+
+def _placements(instance: Instance, one: Alternative) -> Iterator[Placement]:
+    """Every packing that fills the hosts of an alternative, which lists them in grid order."""
+    index = {host: number for number, host in enumerate(instance.cluster.hosts)}
+    nodes = np.array([index[host] for host in one.hosts], dtype=np.int64)
+    for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
+        grid = block.node_grid(one.config)
+        if math.prod(grid) == len(nodes):
+            yield block_placement(one.config, block, nodes.reshape(grid))
+
+
+def _objective_problems(instance: Instance, one: Alternative, placement: Placement) -> Iterator[str]:
+    """The closed form, up to ticks."""
+    if one.config.num_chunks > 1:
+        yield f"has objective_s {one.objective_s}, an interleaved schedule has no closed form"
+        return
+    times = placed_times(instance, one.config, placement)
+    own = closed_s(times, one.config.num_microbatches(instance.training.global_batch_size), instance.p2p)
+    if not own * (1 - ROUNDING) <= one.objective_s <= own * (1 + TICKS_TOLERANCE):  # type: ignore[operator]
+        yield f"has objective_s {one.objective_s}, its own is {own}"
+
+
+def _risk_problems(instance: Instance, plan: Plan, one: Alternative, placement: Placement) -> Iterator[str]:
+    """Memory of its fullest stage."""
+    try:
+        stages = stages_memory(instance, one.config, placement, accepted_risk(plan.inputs))
+    except InputError:
+        return  # memory_is_reproduced says why
+    worst = max(stages, key=lambda stage: stage.oom_probability)
+    for name in ("oom_probability", "oom_probability_at_most"):
+        said, right = getattr(one, name), getattr(worst, name)
+        if not same(said, right, REPRODUCED):
+            yield f"has {name} {said}, predicted again {right}"
+    for stage in stages:
+        if stage.upper_bytes > stage.capacity_bytes and accepted_risk(plan.inputs) < IGNORED_RISK:
+            yield (
+                f"needs up to {gib(stage.upper_bytes):.1f} GiB on stage {stage.stage} of "
+                f"{gib(stage.capacity_bytes):.1f}"
+            )
+            return
+
+
+def baselines_are_possible(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Each baseline is legal, and its times are positive."""
+    for number, one in enumerate(plan.baselines):
+        name = f"baselines[{number}] ({one.name})"
+        yield from (f"{name} is not legal: {why}" for why in check_legal(instance.model, instance.training, one.config))
+        if not (one.iteration_time_s > 0 and one.objective_s > 0 and one.wall_time_s >= 0):
+            yield f"{name} takes {one.iteration_time_s} s, objective {one.objective_s} s, found in {one.wall_time_s} s"

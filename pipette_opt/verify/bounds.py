@@ -1,0 +1,124 @@
+"""
+What no placement of a configuration can undercut: the judge's time if every link were as fast as the fastest.
+
+The judge never falls when a time grows, so this bounds every placement of a packing, whatever it sends where. Nothing
+is searched, and nothing of the solver is used.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+
+from pipette_opt.costs.unplaced import costs_of
+from pipette_opt.estimator.many import estimate_many
+from pipette_opt.memory.filter import CheckedConfig
+from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
+from pipette_opt.types import FloatArray, IntArray
+
+AT_ONCE = 1000
+"""Packings that are judged together: some hundred MiB for a thousand GPUs."""
+
+FLOWS_PER_GPU = 2
+"""Concurrent flows between two hosts, at most, for each GPU of a host; all-to-alls of experts go both ways at once."""
+
+
+def cheap_bounds_s(instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> FloatArray:
+    """
+    No placement of a configuration is faster by the judge, seconds, shape ``(len(checked),)``.
+
+    Infinite where too few hosts have the memory in every packing, 0 where nothing can be said: where kinds of GPU
+    differ and none is the fastest of all in every stage.
+
+    Parameters
+    ----------
+    capacity_bytes
+        What a stage may take on one GPU of each host, shape ``(num_nodes,)``.
+    """
+    bounds = np.full(len(checked), np.inf)
+    of_kind: dict[int, list[tuple[int, NodeBlock]]] = {}
+    for number, one in enumerate(checked):
+        kind = _fastest_kind(instance, one.config)
+        if kind is None:
+            bounds[number] = 0.0
+            continue
+        of_kind.setdefault(kind, []).extend((number, block) for block in _with_room(instance, one, capacity_bytes))
+    for kind, packings in of_kind.items():
+        ideal = replace(instance, cluster=ideal_cluster(instance.cluster, kind))
+        for start in range(0, len(packings), AT_ONCE):
+            some = packings[start : start + AT_ONCE]
+            times = estimate_many(ideal, [_somewhere(checked[number].config, block) for number, block in some])
+            np.minimum.at(bounds, [number for number, _ in some], times)
+    return bounds
+
+
+def fastest_placement_s(
+    instance: Instance, one: CheckedConfig, capacity_bytes: IntArray, most: int
+) -> tuple[float, int] | None:
+    """
+    The judge's time of the fastest of all placements of a configuration, infinite if it has none, and their number.
+
+    ``None`` if there are more than ``most``.
+    """
+    blocks = list(_with_room(instance, one, capacity_bytes))
+    cells = [math.prod(block.node_grid(one.config)) for block in blocks]
+    count = sum(math.perm(instance.cluster.num_nodes, size) for size in cells)
+    if count > most:
+        return None
+    placed = [(one.config, placement) for block in blocks for placement in _every(instance, one, block, capacity_bytes)]
+    parts = (placed[start : start + AT_ONCE] for start in range(0, len(placed), AT_ONCE))
+    return min((float(estimate_many(instance, part).min()) for part in parts), default=math.inf), count
+
+
+def _every(instance: Instance, one: CheckedConfig, block: NodeBlock, capacity_bytes: IntArray) -> Iterator[Placement]:
+    """Every placement of a packing on hosts with enough memory."""
+    grid = block.node_grid(one.config)
+    need = np.repeat(one.need_bytes.reshape(grid[0], -1).max(axis=1), math.prod(grid[1:]))
+    for hosts in permutations(range(instance.cluster.num_nodes), len(need)):
+        nodes = np.array(hosts)
+        if (capacity_bytes[nodes] >= need).all():
+            yield block_placement(one.config, block, nodes.reshape(grid))
+
+
+def ideal_cluster(cluster: ClusterSpec, kind: int) -> ClusterSpec:
+    """The same hosts, all with GPUs of a kind and with links as fast as the fastest for any number of flows."""
+    gpu, size = cluster.gpu_kinds[kind], (cluster.num_nodes, cluster.num_nodes)
+    nodes = tuple(replace(node, gpu=gpu) for node in cluster.nodes)
+    if cluster.num_nodes == 1:
+        return replace(cluster, nodes=nodes)
+    matrices = []
+    for num_flows in range(1, FLOWS_PER_GPU * cluster.gpus_per_node + 1):
+        fastest = float(np.nanmax(cluster.pair_bytes_per_s(num_flows), initial=0.0))
+        if fastest > 0.0:
+            matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(size, fastest)))
+    # The cap of a host is in the fastest links already.
+    return replace(cluster, nodes=nodes, link_matrices=tuple(matrices) or cluster.link_matrices, node_bytes_per_s=None)
+
+
+def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:
+    """The kind of GPU that is the fastest in every stage and chunk, if there is one."""
+    if len(instance.cluster.gpu_kinds) == 1:
+        return 0
+    compute = costs_of(instance, config).compute
+    work = np.stack([compute.forward_s, compute.backward_s])  # (2, kinds, ...)
+    least = (work == work.min(axis=1, keepdims=True)).all(axis=tuple(axis for axis in range(work.ndim) if axis != 1))
+    return int(least.argmax()) if least.any() else None
+
+
+def _with_room(instance: Instance, one: CheckedConfig, capacity_bytes: IntArray) -> Iterator[NodeBlock]:
+    """Packings for which enough hosts have the memory: the rows of the grid that need most have the fewest hosts."""
+    for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
+        rows, *columns = block.node_grid(one.config)
+        need = np.sort(one.need_bytes.reshape(rows, -1).max(axis=1))[::-1]
+        hosts = (capacity_bytes[None] >= need[:, None]).sum(axis=1)
+        if (hosts >= math.prod(columns) * np.arange(1, rows + 1)).all():
+            yield block
+
+
+def _somewhere(config: ParallelConfig, block: NodeBlock) -> tuple[ParallelConfig, Placement]:
+    """On the first hosts; all are alike."""
+    grid = block.node_grid(config)
+    return config, block_placement(config, block, np.arange(math.prod(grid)).reshape(grid))

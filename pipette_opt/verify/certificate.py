@@ -1,0 +1,118 @@
+"""Rules on the certificate, against the searched space enumerated again."""
+
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+import numpy as np
+
+from pipette_opt.candidates import left_out, searched_values
+from pipette_opt.notes import plan_notes
+from pipette_opt.plan import Plan
+from pipette_opt.types import ProofStep
+from pipette_opt.verify.common import ROUNDING
+from pipette_opt.verify.space import Searched
+
+SpaceRule = Callable[[Searched, Plan], Iterator[str]]
+"""As a rule on the plan; it is given what was searched, enumerated again."""
+
+NOT_RUNNABLE = ("legality rules", "memory", "no placement")
+"""Reasons that are no bound: a plan of these cannot run."""
+
+CHEAP: tuple[ProofStep, ...] = ("best links", "judge over best links")
+"""Steps that look at no pair of hosts, which the bounds here reproduce."""
+
+DIRECTIONS = 2e-3
+"""
+Relative; what a cheap bound may be above that of :mod:`.bounds`: it may count the slower direction of each pair of
+hosts, where that bound takes the fastest direction of all. Chosen: directions differ by a few percent, of what is sent.
+"""
+
+
+def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
+    """The plan's configuration and the alternatives' are of the searched space, and fit; as many fit as is said."""
+    fitting = {one.config for one in searched.memory.fitting}
+    named = {"parallel": plan.config} | {f"alternatives[{i}]": one.config for i, one in enumerate(plan.alternatives)}
+    for name, config in named.items():
+        if config not in fitting:
+            yield f"{name} ({config.label()}) is not among the {len(fitting)} that are legal and fit"
+    if plan.certificate.num_candidates != len(fitting):
+        yield f"num_candidates is {plan.certificate.num_candidates}, {len(fitting)} are legal and fit"
+
+
+def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
+    """What was searched and what was not follow from the space; the sentence names all that was not."""
+    proof = plan.certificate
+    values = searched_values(searched.instance, searched.enumeration)
+    for name in sorted({*values, *proof.searched}):
+        said, right = proof.searched.get(name), values.get(name)
+        if said != right:
+            yield f"searched.{name} is {said}, the space has {right}"
+    missing = left_out(searched.instance, searched.space, searched.enumeration)
+    if proof.not_searched != missing:
+        yield f"not_searched is {list(proof.not_searched)}, the space leaves out {list(missing)}"
+    for text in missing:
+        if text not in proof.scope:
+            yield f"scope does not say that {text} were not searched"
+
+
+def notes_are_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
+    """The notes that follow from the job and the plan are there, and no other note has a figure."""
+    expected = plan_notes(searched.instance, plan.config, plan.estimate.iteration_time_s, searched.memory, plan.memory)
+    yield from (f"the note {note!r} is missing" for note in expected if note not in plan.notes)
+    for note in plan.notes:
+        if note not in expected and any(letter.isdigit() for letter in note):
+            yield f"the note {note!r} does not follow from the plan"
+
+
+def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
+    """Every combination has one reason, as many as there are have each, and no part's bound is below the whole's."""
+    certificate, counts = plan.certificate, dict.fromkeys((*NOT_RUNNABLE, *get_args(ProofStep)), 0)
+    for part in certificate.proof:
+        if part.by not in counts or part.configurations < 1 or counts[part.by]:
+            yield f"{part.configurations} configurations are ruled out by {part.by!r}"
+            return
+        counts[part.by] = part.configurations
+        if (part.bound_s is None) != (part.by in NOT_RUNNABLE):
+            yield f"what {part.by} rules out has bound_s {part.bound_s}"
+        elif part.bound_s is not None and not part.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
+            yield f"{part.by} bounds {part.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
+    if not certificate.proof:
+        return  # the search was stopped before; bound_holds asks for all of it
+    enumeration, memory = searched.enumeration, searched.memory
+    fitting = len(memory.fitting)
+    for name, said, right in (
+        ("legality rules", counts["legality rules"], enumeration.num_combinations - len(enumeration.candidates)),
+        ("memory", counts["memory"], len(memory.rejected)),
+        ("everything else", sum(counts.values()) - counts["legality rules"] - counts["memory"], fitting),
+    ):
+        if said != right:
+            yield f"{said} configurations are ruled out by {name}, it should be {right}"
+
+
+def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
+    """
+    Bounds that need no search are reproduced, and no placement that can be judged is faster than the certificate's.
+
+    Where kinds of GPU differ, only the last: a cheap bound may know which kind a stage can be on.
+    """
+    certificate = plan.certificate
+    for config, seconds in searched.bounded.faster:
+        yield f"lower_bound_s is {certificate.lower_bound_s}, {config.label()} has a placement of {seconds} s"
+    if len(searched.instance.cluster.gpu_kinds) > 1:
+        return
+    for part in certificate.proof:
+        if part.by in CHEAP and part.bound_s is not None:
+            reached = int(np.count_nonzero(searched.bounds_s >= part.bound_s * (1 - DIRECTIONS)))
+            if reached < part.configurations:
+                yield (
+                    f"{part.by} rules out {part.configurations} configurations below {part.bound_s} s, over the best "
+                    f"links {reached} take as long"
+                )
+    unplaced = sum(part.configurations for part in certificate.proof if part.by == "no placement")
+    without_room = int(np.count_nonzero(np.isinf(searched.bounds_s)))
+    if unplaced > without_room and searched.all_measured:
+        yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
+    said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
+    below = int(np.count_nonzero(searched.bounds_s < searched.claimed_s * (1 - DIRECTIONS)))
+    if below > said:
+        yield f"the search rules out {said} configurations, {below} can be faster over the best links"

@@ -1,0 +1,76 @@
+"""Memory predicted again: of the plan's stages and of any other placement, by the predictor that made the plan."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from pipette_opt.errors import InputError
+from pipette_opt.fullness import stack_predictor
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.plan import Plan, StageMemory
+from pipette_opt.specs import Instance
+from pipette_opt.types import is_number
+from pipette_opt.verify.common import REPRODUCED, on_cluster, same
+
+
+def accepted_risk(inputs: Mapping[str, Any]) -> float:
+    """The risk of running out of memory that was accepted. ``InputError`` if the plan does not record it."""
+    risk = inputs.get("max_oom_risk")
+    if not is_number(risk):
+        raise InputError("inputs.max_oom_risk", f"must be the accepted risk, a number, got {risk!r}; solve again.")
+    return float(risk)
+
+
+def stages_memory(
+    instance: Instance, config: ParallelConfig, placement: Placement, max_oom_risk: float
+) -> tuple[StageMemory, ...]:
+    """
+    Memory of every stage, against the smallest GPU that holds it.
+
+    Parameters
+    ----------
+    placement
+        Its hosts are numbered as in the cluster.
+    """
+    cluster, predictor = instance.cluster, stack_predictor(instance.stack)
+    (prediction,) = predictor.predict(
+        instance.model,
+        instance.training,
+        [config],
+        gpus_per_node=cluster.gpus_per_node,
+        intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
+        max_oom_risk=max_oom_risk,
+    )
+    usable = [predictor.usable_bytes(node.gpu) for node in cluster.nodes]
+    stage_of_rank = RankGrid.of(config, placement.order).coordinates()[:, 0]
+    found = []
+    for stage in range(config.pipeline_model_parallel_size):
+        capacity = min(usable[node] for node in placement.node[stage_of_rank == stage])
+        predicted, spread = prediction.predicted_bytes[stage], prediction.spread[stage : stage + 1]
+        risk = float(predictor.oom_probability(predicted, capacity, spread).max())
+        found.append(
+            StageMemory(
+                stage=stage,
+                predicted_bytes=int(predicted),
+                upper_bytes=int(prediction.upper_bytes[stage]),
+                capacity_bytes=capacity,
+                oom_probability=risk,
+                oom_probability_at_most=predictor.at_floor(risk),
+                extrapolates=bool(prediction.extrapolates[stage]),
+            )
+        )
+    return tuple(found)
+
+
+def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
+    """Memory of every stage, predicted again: expected, at most, capacity, risk, and whether it is extrapolated."""
+    try:
+        again = stages_memory(instance, plan.config, on_cluster(instance, plan), accepted_risk(plan.inputs))
+    except InputError as error:
+        yield f"the memory cannot be predicted: {error}"
+        return
+    for found, expected in zip(plan.memory, again, strict=False):  # memory_fits says if stages are missing
+        for field in fields(StageMemory):
+            said, right = getattr(found, field.name), getattr(expected, field.name)
+            if not same(said, right, REPRODUCED):
+                yield f"stage {expected.stage} has {field.name} {said}, predicted again {right}"

@@ -1,0 +1,105 @@
+"""The searched space once more: what is legal, what fits, and what no placement can undercut."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, space_of
+from pipette_opt.errors import InputError
+from pipette_opt.fullness import stack_predictor
+from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plan import Plan
+from pipette_opt.specs import Instance
+from pipette_opt.types import FloatArray
+from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
+from pipette_opt.verify.common import CLOSED_GAP
+from pipette_opt.verify.memory import accepted_risk
+
+MOST_PLACEMENTS = 10_000
+"""Placements that are judged one by one; about two seconds. Chosen: seven hosts have 5,040."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Searched:
+    """
+    What a plan says that it searched, enumerated again.
+
+    Parameters
+    ----------
+    memory
+        Of every legal configuration.
+    claimed_s
+        No plan is faster, it is said; rounding is taken off.
+    """
+
+    instance: Instance
+    space: SearchSpace
+    enumeration: Enumeration
+    memory: MemoryCheck
+    claimed_s: float
+
+    @classmethod
+    def again(cls, instance: Instance, plan: Plan) -> Self:
+        """From the plan's inputs. ``InputError`` if they do not say."""
+        space = recorded_space(plan)
+        enumeration, risk = enumerate_with_reasons(instance, space), accepted_risk(plan.inputs)
+        memory = keep_fitting(instance, enumeration.candidates, stack_predictor(instance.stack), risk)
+        claimed_s = plan.certificate.lower_bound_s * (1 - CLOSED_GAP)
+        return cls(instance=instance, space=space, enumeration=enumeration, memory=memory, claimed_s=claimed_s)
+
+    @cached_property
+    def bounds_s(self) -> FloatArray:
+        """Of each fitting configuration: no placement of it is faster by the judge; see :mod:`.bounds`."""
+        return cheap_bounds_s(self.instance, self.memory.fitting, self.memory.capacity_bytes)
+
+    @property
+    def all_measured(self) -> bool:
+        """Whether every pair of hosts has a measurement in both directions."""
+        cluster = self.instance.cluster
+        return bool(cluster.usable_links.sum() == cluster.num_nodes * (cluster.num_nodes - 1))
+
+    @cached_property
+    def bounded(self) -> "Bounded":
+        """
+        Which configurations are shown here to take as long as is claimed: by the cheap bound, or by all of their few
+        placements. At most ``MOST_PLACEMENTS`` are judged, of all configurations together.
+        """
+        left, unknown, faster = MOST_PLACEMENTS, [], []
+        for index in np.flatnonzero(self.bounds_s < self.claimed_s).tolist():
+            one = self.memory.fitting[index]
+            judged = fastest_placement_s(self.instance, one, self.memory.capacity_bytes, left)
+            if judged is None:
+                unknown.append(one.config)
+                continue
+            left -= judged[1]
+            if judged[0] < self.claimed_s:
+                faster.append((one.config, judged[0]))
+        return Bounded(open_configs=tuple(unknown), faster=tuple(faster))
+
+
+class Bounded(NamedTuple):
+    """
+    What is left of the fitting configurations.
+
+    Parameters
+    ----------
+    open_configs
+        Only the search says that no placement of these is faster than is claimed.
+    faster
+        Those with a placement that is, and its time in seconds.
+    """
+
+    open_configs: tuple[ParallelConfig, ...]
+    faster: tuple[tuple[ParallelConfig, float], ...]
+
+
+def recorded_space(plan: Plan) -> SearchSpace:
+    """What the plan says that it searched. ``InputError`` if it does not."""
+    recorded = plan.inputs.get("search")
+    if not isinstance(recorded, Mapping):
+        raise InputError("inputs.search", "is missing, so what was searched is not known; solve again.")
+    return space_of(recorded)

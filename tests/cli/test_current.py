@@ -1,0 +1,147 @@
+"""Today's launch out of its arguments: what changes its numbers, what is said beside them, and what cannot run."""
+
+import json
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from specs_for_tests import TINY, cluster, instance
+from typer.testing import CliRunner
+
+from pipette_opt.cli.app import app
+from pipette_opt.cli.current import Current, current_of
+from pipette_opt.cli.options import Job
+from pipette_opt.errors import InputError
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.shipped import shipped_path
+from pipette_opt.specs import ClusterSpec, LinkMatrix
+
+DEGREES = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 2 --bf16"
+PLAIN = f"{DEGREES} --use-distributed-optimizer"
+
+
+def today(arguments: str, spec: ClusterSpec | None = None) -> Current:
+    """Eight layers on two hosts of four GPUs."""
+    job = Job(instance=instance(spec or cluster(2, gpus=4), TINY), num_gpus=None, inputs={})
+    return current_of(job, parse_megatron_args(arguments), None)
+
+
+def seconds_and_bytes(arguments: str) -> tuple[float, int]:
+    """Iteration time, and the largest stage's memory."""
+    found = today(arguments)
+    return found.estimate.iteration_time_s, max(stage.predicted_bytes for stage in found.memory)
+
+
+@pytest.mark.parametrize(
+    ("options", "time", "memory"),
+    [
+        ("--grad-reduce-in-bf16", "less", "less"),
+        ("--accumulate-allreduce-grads-in-fp32", "same", "same"),
+        ("--attention-backend flash", "same", "same"),
+        ("--attention-backend unfused", "more", "more"),
+        ("--pipeline-model-parallel-layout Ett|t*6L", "more", "more"),
+        ("--pipeline-model-parallel-layout Et*4|t*4L", "same", "same"),
+        ("--recompute-granularity full", "more", "less"),
+        ("--recompute-granularity selective --recompute-modules mlp", "same", "same"),
+        (
+            "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 "
+            "--main-grads-dtype bf16 --grad-reduce-in-bf16",
+            "less",
+            "less",
+        ),
+    ],
+)
+def test_what_is_modelled_changes_the_numbers(options: str, time: str, memory: str) -> None:
+    """Beside the same launch without the options."""
+    base, found = seconds_and_bytes(PLAIN), seconds_and_bytes(f"{PLAIN} {options}")
+
+    def direction(value: float, before: float) -> str:
+        return "same" if value == before else "less" if value < before else "more"
+
+    assert direction(found[0], base[0]) == time
+    assert direction(found[1], base[1]) == memory
+
+
+def test_what_is_not_counted_bounds_the_time() -> None:
+    """Overlap saves at most all tensor-parallel communication, in the tables and in JSON."""
+    found = today(f"{PLAIN} --tp-comm-overlap --cuda-graph-impl local")
+    answer = found.as_dict()
+    least_s = found.estimate.iteration_time_s - found.estimate.breakdown["tensor_parallel"]
+    assert answer["least_iteration_time_s"] == pytest.approx(least_s)
+    assert [one["option"] for one in answer["not_modelled"]] == ["--tp-comm-overlap"] * 2 + ["--cuda-graph-impl"] * 2
+    assert found.uncounted().others == 1
+    assert today(PLAIN).uncounted().least_s(found.estimate) == found.estimate.iteration_time_s
+
+
+def test_a_layout_may_split_layers_in_any_way() -> None:
+    """Stages of 1, 3, 2 and 2 layers: no options for the ends say so, but the layout does."""
+    degrees = PLAIN.replace("--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 4")
+    found = today(f"{degrees} --pipeline-model-parallel-layout Et|ttt|tt|ttL")
+    assert found.config.layers_per_stage == (1, 3, 2, 2)
+
+
+def test_links_that_were_not_measured() -> None:
+    """They count as the slowest measured one, and are named; the job's own cluster stays as it is."""
+    spec = cluster(4, gpus=2)
+    (matrix,) = spec.link_matrices
+    slowest = matrix.bytes_per_s.copy()
+    slowest[2, 3] = np.nanmin(slowest) / 2
+    with_hole = slowest.copy()
+    with_hole[0, 1] = with_hole[1, 0] = np.nan
+    filled = np.where(np.isnan(with_hole), slowest[2, 3], with_hole)
+
+    def on(links: np.ndarray) -> Current:
+        matrices = (LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=links),)
+        return today(PLAIN, replace(spec, link_matrices=matrices))
+
+    found = on(with_hole)
+    assert found.estimate.iteration_time_s == on(filled).estimate.iteration_time_s
+    ((option, value),) = [(one.option, one.value) for one in found.not_modelled]
+    assert (option, value) == ("links not measured", f"{spec.hosts[0]} - {spec.hosts[1]}")
+    assert on(slowest).not_modelled == ()
+
+
+def test_what_the_job_leaves_out_is_listed_once() -> None:
+    """Options of the model's file that today's arguments repeat."""
+    arguments = f"{PLAIN} --tp-comm-overlap"
+    entries = parse_megatron_args(arguments).not_modelled
+    given = replace(instance(cluster(2, gpus=4), TINY), not_modelled=entries)
+    found = current_of(Job(instance=given, num_gpus=None, inputs={}), parse_megatron_args(arguments), None)
+    assert found.not_modelled == entries
+
+
+def as_json(*arguments: str) -> dict[str, Any]:
+    """What a command prints with ``--json``."""
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return cast("dict[str, Any]", json.loads(done.stdout))
+
+
+def test_the_arguments_bring_batch_and_format() -> None:
+    """Of a model that is named, and of one that they describe; what is not modelled is in the answer."""
+    lab = ("estimate", "--cluster", str(shipped_path("data", "clusters", "lab-2x8.yaml")))
+    degrees = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --sequence-parallel --tp-comm-overlap"
+    batch = "--micro-batch-size 1 --global-batch-size 64 --seq-length 2048 --bf16"
+    named = as_json(*lab, "--model", "gpt-3-1.3b", "--args", f"{degrees} {batch}")
+    model = (
+        "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --max-position-embeddings 2048 "
+        "--vocab-size 50257 --hidden-dropout 0.1 --attention-dropout 0.1"
+    )
+    described = as_json(*lab, "--args", f"{degrees} {batch} {model}")
+    for answer in (named, described):
+        assert [one["direction"] for one in answer["not_modelled"]] == ["less", "more"]
+    assert described["estimate"]["tokens_per_s"] == pytest.approx(named["estimate"]["tokens_per_s"], rel=0.05)
+    imported = as_json("import", "model", f"{model} --fp8-format hybrid --fp8-param-gather")
+    assert [one["option"] for one in imported["not_modelled"]] == ["--fp8-param-gather"]
+
+
+def test_jobs_that_cannot_start() -> None:
+    """Experts that need more ranks than there are, and a batch that does not divide."""
+    experts = replace(TINY, num_experts=8, moe_router_topk=2)
+    job = Job(instance=instance(cluster(2, gpus=4), experts), num_gpus=None, inputs={})
+    arguments = f"{PLAIN} --num-experts 8 --expert-model-parallel-size 8 --sequence-parallel --moe-grouped-gemm"
+    with pytest.raises(InputError, match=r"cannot run on 8 GPUs: .* is no multiple of expert tensor size"):
+        current_of(job, parse_megatron_args(arguments), None)
+    with pytest.raises(InputError, match=r"cannot run on 8 GPUs: global_batch_size=64 is no multiple"):
+        today(PLAIN.replace("--micro-batch-size 2", "--micro-batch-size 3"))

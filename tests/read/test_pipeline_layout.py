@@ -1,0 +1,54 @@
+"""Layouts as texts: what they hold, and what the stages here cannot have."""
+
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.pipeline_layout import layers_of_layout
+
+
+@pytest.mark.parametrize(
+    ("layout", "num_stages", "expected"),
+    [
+        ("Etttt|ttttL", 2, ((4, 4),)),
+        ("Et*3|t*5L", 2, ((3, 5),)),
+        ("E|(t|)*8,L", 5, ((0, 1, 1, 1, 1), (1, 1, 1, 1, 0))),
+        ("Ett,|(tt|)*2,ttL", 2, ((2, 2), (2, 2))),
+    ],
+)
+def test_layouts(layout: str, num_stages: int, expected: tuple[tuple[int, ...], ...]) -> None:
+    """Repeats, parentheses, commas; parts go round the stages."""
+    assert layers_of_layout(layout, 8, num_stages, "here") == expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("Ettxt|ttttL", "must be made of E, t, L and |, got x"),
+        ("Etttt|tttt|L", "has 3 parts, which must be a multiple of the 2 pipeline stages"),
+        ("tttt|ttttL", "must begin with its only E"),
+        ("Etttt|tttt", "end with its only L"),
+        ("Etttt|ttttt|tEt|tL", "its only E"),
+        ("Etttt|tttL", "holds 7 layers, but the model has 8"),
+        ("Etttt|ttttmL", r"predict further tokens .m. are not modelled"),
+    ],
+)
+def test_wrong_layouts(layout: str, message: str) -> None:
+    """Each names the option and the layout."""
+    with pytest.raises(InputError, match=f"^here: --pipeline-model-parallel-layout .*{message}"):
+        layers_of_layout(layout, 8, 2, "here")
+
+
+def test_layouts_decide() -> None:
+    """Stages and chunks are the layout's, whatever else is said of chunks."""
+    degrees = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4"
+    args = parse_megatron_args(f"{degrees} --pipeline-model-parallel-layout Et*3|t*5|t*3|t*5L")
+    config = args.parallel_config(16, 4)
+    assert (config.layers_per_stage, config.virtual_pipeline_model_parallel_size) == ((6, 10), 2)
+
+
+def test_chunks_of_different_sizes_are_refused() -> None:
+    """A stage of 3 and 1 layers has no form here."""
+    args = parse_megatron_args("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tt|t|ttL")
+    with pytest.raises(InputError, match="chunks of different sizes"):
+        args.parallel_config(8, 4)

@@ -1,0 +1,52 @@
+"""A plan beside what runs today, and how sure the difference is."""
+
+from dataclasses import replace
+
+import pytest
+from consoles import shown
+from plans import small_plan
+
+from pipette_opt.plan import IterationTime
+from pipette_opt.report.comparison import Uncounted, comparison
+
+PLAN = small_plan()
+
+
+def text_of(time: IterationTime, uncounted: Uncounted | None = None) -> str:
+    """The comparison, as text."""
+    return shown(comparison(PLAN.config, time, PLAN, "today", uncounted or Uncounted()))
+
+
+def todays(factor: float) -> IterationTime:
+    """A launch that takes so many times the plan's time, a third of it tensor-parallel communication."""
+    seconds = PLAN.estimate.iteration_time_s * factor
+    parts = {"compute": seconds * 2 / 3, "tensor_parallel": seconds / 3}
+    return replace(PLAN.estimate, iteration_time_s=seconds, breakdown=parts)
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.25, "20.00% faster"), (1.0, "equally fast"), (0.8, "25.00% slower")])
+def test_verdicts(factor: float, said: str) -> None:
+    """A launch that takes a quarter longer: the plan saves a fifth of it."""
+    assert f"The plan is {said}" in text_of(todays(factor))
+
+
+def test_what_is_not_counted_makes_a_range() -> None:
+    """Overlap may hide all tensor-parallel communication: 1.25 becomes 0.8333, and the plan a fifth slower."""
+    time = todays(1.25)
+    hidden = Uncounted(
+        saved_s={"--tp-comm-overlap": time.breakdown["tensor_parallel"]},
+        parts={"--tp-comm-overlap": "tensor_parallel"},
+        others=2,
+    )
+    text = text_of(time, hidden)
+    assert "The plan is between 20.00% faster and 20.00% slower." in text
+    assert "--tp-comm-overlap saves today's launch up to" in text
+    assert "2 more options change today's time by an unknown amount" in text
+
+
+def test_parts_are_saved_once() -> None:
+    """Two options that hide the same communication hide it once."""
+    time = todays(1.0)
+    part = time.breakdown["tensor_parallel"]
+    both = Uncounted(saved_s={"--a": part, "--b": part}, parts={"--a": "tensor_parallel", "--b": "tensor_parallel"})
+    assert both.least_s(time) == pytest.approx(time.iteration_time_s - part)
