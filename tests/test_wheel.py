@@ -30,7 +30,7 @@ def test_a_wheel_solves_from_an_empty_folder(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     done = subprocess.run(
-        [*python, "pipette_opt", "solve", "--example", "lab-2x8", "--time-limit", "3", "--out", "plan.json"],
+        [*python, "pipette_opt", "solve", "--example", "lab-2x8", "--gap-limit", "0.5", "--out", "plan.json"],
         check=False,
         capture_output=True,
         text=True,

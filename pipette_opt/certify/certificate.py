@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Report
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge
+from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge, settle_few_orders
 from pipette_opt.certify.proving import prove
 from pipette_opt.judge import JudgedSolution
 from pipette_opt.parallel import ParallelConfig
@@ -67,6 +67,7 @@ def certify(
     report("bounding the judge", None, None)
     order = open_candidates(ledger)
     open_configs = frozenset(one.candidate.config for one in ledger.could_win())
+    settle_few_orders(ledger)
     anneal_open(ledger)
     runners_up = place_runners_up(ledger, order)
     reseat_by_judge(ledger)

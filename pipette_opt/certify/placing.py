@@ -12,6 +12,7 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
 from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.solver.chains.search import searches_chain
 from pipette_opt.specs import Instance
+from pipette_opt.units import counted
 
 MOST_MOVES, MOST_MOVES_OF_CHAINS = 640_000, 80_000
 """
@@ -25,6 +26,9 @@ ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
 RESEATING_SHARE = 0.5
 """Part of the time left after that for candidates whose lower form never reaches the judge's time."""
 
+FEW_ORDERS = 120
+"""Placements of a candidate up to which all are judged before anything is annealed."""
+
 RUNNER_UP_VISITS = 3
 """How often a configuration that cannot win is annealed, to be shown as an alternative."""
 
@@ -36,7 +40,7 @@ def anneal_open(ledger: Ledger) -> None:
         able = [one for one in ledger.could_win() if one.moves <= _most_moves(ledger, one)]
         if not able:
             return
-        ledger.report(f"placing {len(able)} candidates for the judge")
+        ledger.report(f"placing {counted(len(able), 'candidate')} for the judge")
         for one in able:
             if ledger.is_over or time.perf_counter() >= ends:
                 return
@@ -82,6 +86,27 @@ def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
     return experts_stay_inside(instance, config, candidate.block) and not config.overlap_grad_reduce
 
 
+def settle_few_orders(ledger: Ledger) -> None:
+    """Judge every placement of candidates that have next to none, before anything is annealed."""
+    for one in ledger.could_win():
+        if ledger.is_over or num_orders(ledger.data, one.candidate) > FEW_ORDERS:
+            continue
+        ledger.report("judging every placement")
+        _judge_all(ledger, one, ledger.ends)
+
+
+def _judge_all(ledger: Ledger, one: OpenCandidate, ends: float) -> bool:
+    """The best placement of a candidate, and its time as its bound; whether there was time enough."""
+    settled = best_of_all(ledger.prepared.instance, ledger.data, one.candidate, ends, ledger.stop)
+    if settled is None:
+        return False
+    nodes, seconds = settled
+    if nodes is not None:
+        ledger.look(one, nodes)
+    one.raise_bound(int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS)))
+    return True
+
+
 def reseat_by_judge(ledger: Ledger) -> None:
     """Place candidates by the judge alone whose lower form is not exact."""
     ends = time.perf_counter() + RESEATING_SHARE * max(ledger.seconds_left, 0.0)
@@ -97,14 +122,7 @@ def reseat_by_judge(ledger: Ledger) -> None:
         if not ledger.may_be_faster(one):
             continue
         if num_orders(ledger.data, candidate) <= MOST_ORDERS:
-            settled = best_of_all(instance, ledger.data, candidate, ends, ledger.stop)
-            if settled is None:
-                continue
-            nodes, seconds = settled
-            if nodes is not None:
-                ledger.look(one, nodes)
-            least = seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s
-            one.raise_bound(int(min(least, UNUSABLE_TICKS)))
+            _judge_all(ledger, one, ends)
         elif one.best is not None:
             ledger.look(
                 one, climb(instance, ledger.data, candidate, one.best.nodes, ends, ledger.stop, ledger.params.seed)

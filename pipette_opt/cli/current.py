@@ -51,8 +51,7 @@ class Current:
 
         from pipette_opt.report.cells import titled
         from pipette_opt.report.comparison import comparison
-        from pipette_opt.report.left_out import left_out_table
-        from pipette_opt.report.tables import estimate_tables
+        from pipette_opt.report.tables import estimate_tables, notes
 
         title = "your current launch"
         parts = estimate_tables(
@@ -62,8 +61,9 @@ class Current:
             hosts=self.hosts,
             title=title,
             max_oom_risk=self.max_oom_risk,
+            links_measured=self.instance.cluster.links_measured,
+            not_modelled=self.not_modelled,
         )
-        parts += left_out_table(self.not_modelled)
         if plan is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
@@ -74,6 +74,8 @@ class Current:
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
         if plan is None:
+            if self.instance.cluster.assumed:
+                parts.append(notes(self.instance.cluster.assumed))
             return [*parts, Text(), parts[0]]
         return [titled("Your current launch", parts[0]), *parts[1:]]
 
@@ -106,12 +108,19 @@ class Current:
         from pipette_opt.report.verdict import verdict
 
         return {
-            "verdict": verdict(self.memory, self.estimate, max_oom_risk=self.max_oom_risk),
+            "verdict": verdict(
+                self.memory,
+                self.estimate,
+                max_oom_risk=self.max_oom_risk,
+                links_measured=self.instance.cluster.links_measured,
+                not_modelled=self.not_modelled,
+            ),
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
             "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
+            "notes": list(self.instance.cluster.assumed),
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
             **self._schedule_dict(),
@@ -225,6 +234,7 @@ def _check_model(model: "ModelSpec", given: "MegatronArgs") -> None:
 def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelConfig") -> None:
     """Raise ``InputError`` with every reason; a layout that says it may split the layers in any way."""
     from pipette_opt.candidates.legality import broken_rules
+    from pipette_opt.costs.compute import check_timed
 
     broken = broken_rules(instance.model, instance.training, config)
     if given.pipeline_layout is not None:
@@ -232,6 +242,10 @@ def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelC
     if broken:
         reasons = "; ".join(broken.values())
         raise InputError(given.where, f"{config.label()} cannot run on {config.world_size} GPUs: {reasons}.")
+    try:
+        check_timed(instance.model, config)
+    except InputError as error:
+        raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
 
 
 def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, list[NotModelled]]":

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from pipette_opt.plan import Band, Certificate, IterationTime, StageMemory
+from pipette_opt.specs import NotModelled
 from pipette_opt.units import gib
 
 MEMORY_IGNORED = 1.0
@@ -16,6 +17,8 @@ def verdict(
     *,
     max_oom_risk: float | None = None,
     certificate: Certificate | None = None,
+    links_measured: bool = True,
+    not_modelled: Sequence[NotModelled] = (),
 ) -> str:
     """
     The verdict of a plan, or of a launch that nobody searched for.
@@ -26,11 +29,21 @@ def verdict(
         Accepted risk of running out of memory; ``None`` where nobody says.
     certificate
         What is proven of a plan; ``None`` if nothing was searched.
+    links_measured
+        Whether links between hosts, if there are any, were measured.
+    not_modelled
+        What times and sizes leave out.
     """
     parts = [_memory(memory, max_oom_risk)]
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
     parts.append(_time(estimate.band, estimate.iteration_time_s))
+    if not links_measured:
+        parts.append("no link was measured")
+    options = list(dict.fromkeys(one.option for one in not_modelled))
+    if options:
+        more = f" and {len(options) - 1} more" if len(options) > 1 else ""
+        parts.append(f"not modelled: {options[0]}{more}")
     return "; ".join(parts) + "."
 
 

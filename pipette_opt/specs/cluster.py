@@ -102,6 +102,10 @@ class ClusterSpec:
         At least one unless there is a single host; sorted here by ``concurrent_flows``, which are distinct.
     node_bytes_per_s
         Cap on everything entering, and on everything leaving, one host; ``None`` for no cap.
+    links_measured
+        Whether the link matrices were measured, and not made from one figure or from nominal rates.
+    assumed
+        What was neither measured nor given but assumed, a sentence each.
     """
 
     name: str
@@ -112,6 +116,8 @@ class ClusterSpec:
     nics_per_node: int = 1
     link_matrices: tuple[LinkMatrix, ...] = ()
     node_bytes_per_s: float | None = None
+    links_measured: bool = True
+    assumed: tuple[str, ...] = ()
     _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:

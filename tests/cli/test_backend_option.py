@@ -28,7 +28,19 @@ def test_wrong_options(options: tuple[str, ...], message: str, tmp_path: Path) -
 def test_a_run_over_processes(tmp_path: Path) -> None:
     """A plan whose certificate holds, as from threads."""
     path = tmp_path / "plan.json"
-    command = [*SOLVE, "--backend", "joblib", "--workers", "2", "--time-limit", "20", "-o", str(path)]
+    command = [
+        *SOLVE,
+        "--backend",
+        "joblib",
+        "--workers",
+        "2",
+        "--time-limit",
+        "20",
+        "--gap-limit",
+        "0.5",
+        "-o",
+        str(path),
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     certificate = json.loads(path.read_text())["certificate"]

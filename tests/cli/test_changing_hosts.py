@@ -31,7 +31,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of the ten-host example without its last host."""
     path = tmp_path_factory.mktemp("replan")
-    done = run(path, "solve", "--example", "spares-10x8", "--exclude-hosts", "gpu10", "--time-limit", "5", *PINNED)
+    done = run(path, "solve", "--example", "spares-10x8", "--exclude-hosts", "gpu10", "--gap-limit", "0.5", *PINNED)
     assert done[0] == 0, done[2]
     return path
 

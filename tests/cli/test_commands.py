@@ -20,6 +20,7 @@ from pipette_opt.solution import Result
 Run = Callable[..., tuple[int, str, str]]
 
 SMALL = ("--example", "lab-2x8", "--time-limit", "3", "--workers", "2")
+QUICK = (*SMALL, "--gap-limit", "0.5")
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of the two-host example."""
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     done = subprocess.run(
-        [sys.executable, "-m", "pipette_opt", "solve", *SMALL, "-o", str(path)],
+        [sys.executable, "-m", "pipette_opt", "solve", *QUICK, "-o", str(path)],
         check=False,
         capture_output=True,
         text=True,
@@ -71,7 +72,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_solve_imports_no_torch(tmp_path: Path) -> None:
     """The shipped network is evaluated in numpy."""
     code = (
-        f"import sys; sys.argv = ['pipette-opt', 'solve', *{SMALL!r}, '-o', {str(tmp_path / 'p.json')!r}]\n"
+        f"import sys; sys.argv = ['pipette-opt', 'solve', *{QUICK!r}, '-o', {str(tmp_path / 'p.json')!r}]\n"
         "from pipette_opt.cli import main\n"
         "main()\n"
         "sys.exit('torch' if 'torch' in sys.modules else 0)"
@@ -93,7 +94,7 @@ def test_solve_writes_a_plan_that_verifies(run: Run, solved: Path) -> None:
 
 def test_solve_shows_tables_and_reports_progress(run: Run) -> None:
     """Tables on standard output, progress on standard error, the plan in a file."""
-    code, out, err = run("solve", *SMALL)
+    code, out, err = run("solve", *QUICK)
     assert code == 0
     assert "Certificate" in out
     assert "per iteration" in out
@@ -104,7 +105,7 @@ def test_solve_shows_tables_and_reports_progress(run: Run) -> None:
 
 def test_solve_as_json(run: Run) -> None:
     """One JSON document, nothing else, equal to the file."""
-    code, out, _ = run("solve", *SMALL, "--json")
+    code, out, _ = run("solve", *QUICK, "--json")
     assert code == 0
     assert json.loads(out) == json.loads(Path("plan.json").read_text())
 
@@ -150,10 +151,10 @@ def test_estimate_of_todays_arguments(run: Run) -> None:
 
 def test_solve_beside_todays_arguments(run: Run) -> None:
     """The comparison says how much faster the plan is."""
-    code, out, _ = run("solve", *SMALL, "--compare-current", ARGUMENTS)
+    code, out, _ = run("solve", *QUICK, "--compare-current", ARGUMENTS)
     assert code == 0
     assert "your current launch" in out
-    code, out, _ = run("solve", *SMALL, "--compare-current", ARGUMENTS, "--json")
+    code, out, _ = run("solve", *QUICK, "--compare-current", ARGUMENTS, "--json")
     assert code == 0
     found = json.loads(out)
     assert found["current"]["estimate"]["iteration_time_s"] >= found["estimate"]["iteration_time_s"]
@@ -170,7 +171,7 @@ def test_a_current_launch_over_a_missing_link_is_compared(run: Run) -> None:
     )
     code, out, _ = run(
         *("solve", "--cluster", "c.yaml", "--model", "llama-3-8b", "--global-batch-size", "32"),
-        *("--seq-length", "4096", "--num-gpus", "16", "--gap-limit", "0.5"),
+        *("--seq-length", "4096", "--num-gpus", "16", "--gap-limit", "0.5", "--tensor-parallel", "8"),
         *("--compare-current", ARGUMENTS, "--current-hosts", "a,b"),
     )
     assert code == 0
@@ -372,7 +373,7 @@ def test_clusters_that_cannot_work(run: Run, text: str, expected: int, named: st
 )
 def test_no_plan_says_why(run: Run, arguments: tuple[str, ...], named: str) -> None:
     """Exit code 3, how many candidates each rule rules out, and the nearest miss for memory."""
-    code, _, err = run("solve", *SMALL, *arguments)
+    code, _, err = run("solve", *QUICK, *arguments)
     assert code == 3
     assert "rules out" in err
     assert named in err

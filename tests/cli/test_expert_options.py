@@ -30,7 +30,7 @@ def refusal(command: list[str]) -> str:
 def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of a model with experts, without interleaving."""
     path = tmp_path_factory.mktemp("experts") / "plan.json"
-    limits = ["--virtual-pipeline", "1", "--time-limit", "2", "--expert-imbalance", "1.25"]
+    limits = ["--virtual-pipeline", "1", "--time-limit", "2", "--gap-limit", "0.5", "--expert-imbalance", "1.25"]
     result = invoke(["solve", *JOB, *NARROW, *limits, "-o", str(path)])
     assert result.exit_code == 0, result.output
     assert "expert parallel" in result.output

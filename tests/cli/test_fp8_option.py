@@ -33,7 +33,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(hosts: Path, plan: Path, *more: str) -> dict[str, Any]:
     """The plan of the job."""
-    limits = ["--virtual-pipeline", "1", "--time-limit", "2"]
+    limits = ["--virtual-pipeline", "1", "--time-limit", "2", "--gap-limit", "0.5"]
     result = invoke(["solve", "--cluster", str(hosts), *JOB, *NARROW, *limits, *more, "-o", str(plan)])
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(plan.read_text())

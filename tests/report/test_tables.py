@@ -20,6 +20,7 @@ from pipette_opt.report.tables import (
     memory_table,
     plan_tables,
 )
+from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.units import GIB
 
@@ -211,6 +212,9 @@ def test_what_is_not_modelled() -> None:
     assert "--x 3 less time, more or It hides. less memory" in text
     assert "--y more time, memory It copies." in text
     assert left_out_table([]) == []
+    plan = small_plan()
+    assert verdict(plan.memory, plan.estimate, not_modelled=entries).endswith("; not modelled: --x and 1 more.")
+    assert verdict(plan.memory, plan.estimate, not_modelled=entries[2:]).endswith("; not modelled: --y.")
 
 
 @pytest.mark.parametrize(
