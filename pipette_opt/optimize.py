@@ -30,6 +30,7 @@ from pipette_opt.judge import (
     make_plan,
     stage_memory,
 )
+from pipette_opt.notes import plan_notes
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
@@ -56,9 +57,6 @@ CLOSED_FORM_SHARE = 0.4
 
 TIES_SHARE = 0.05
 """Part of the time limit for the choice among equally fast plans, at most."""
-
-WORTH_SAYING = 0.001
-"""Of an iteration."""
 
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
@@ -113,16 +111,26 @@ class OptimizeParams:
 
 @dataclass(slots=True, kw_only=True)
 class Watcher:
-    """Who is told how a run goes, and how it is stopped early."""
+    """
+    Who is told how a run goes, and how it is stopped early.
+
+    Parameters
+    ----------
+    begun
+        When the run began, by ``time.perf_counter``: what people are told counts from here.
+    started
+        The same, later by the seconds in which kernels were compiled: time limits count from here.
+    """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
     on_plan: Callable[[Plan], None] = lambda plan: None
     stop: threading.Event = field(default_factory=threading.Event)
+    begun: float = field(default_factory=time.perf_counter)
     started: float = field(default_factory=time.perf_counter)
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
+        """Seconds of the time limit that are over."""
         return time.perf_counter() - self.started
 
     @contextmanager
@@ -135,9 +143,8 @@ class Watcher:
 
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
         """Tell where the run is."""
-        self.on_progress(
-            Progress(step=step, elapsed_s=self.elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s)
-        )
+        elapsed_s = time.perf_counter() - self.begun
+        self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s))
 
 
 def optimize(
@@ -197,7 +204,7 @@ def optimize(
 
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher, most_s: float = MOST_ANNEALING_S) -> Result:
     """Anneal the candidates that have a closed form, on every thread with a seed of its own."""
-    watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
+    watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
     limit = min(most_s, ANNEALING_SHARE * params.time_limit_s)
     settings = AnnealingParams(time_limit_s=limit, seed=params.seed)
     first, *others = anneal_on_threads(prepared.exact, settings, params.workers, watcher.stop)
@@ -334,7 +341,9 @@ def finish(
         alternatives=tuple(
             _alternative(prepared, best, other, params) for other in _others(ranked)[: params.num_alternatives]
         ),
-        notes=_notes(prepared, ranked, memory),
+        notes=plan_notes(
+            prepared.instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory
+        ),
         seed=params.seed,
         inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
@@ -384,40 +393,3 @@ def _alternative(
         oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
     )
-
-
-def _notes(prepared: Prepared, ranked: Sequence[JudgedSolution], stages: Sequence[StageMemory]) -> tuple[str, ...]:
-    cluster, enumeration, memory = prepared.instance.cluster, prepared.enumeration, prepared.memory
-    notes = []
-    plain = next((one for one in ranked if one.objective_s is not None), None)
-    if plain is not None and ranked[0].objective_s is None and plain.objective_s is not None:
-        which = "Without interleaving" if prepared.instance.model.num_experts is None else "With a closed form"
-        notes.append(
-            f"{which} the best found is {plain.candidate.config.label()}: "
-            f"closed form {plain.objective_s:.4f} s, judged {plain.estimate.iteration_time_s:.4f} s."
-        )
-    missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
-    if missing:
-        were = "was not measured and is" if missing == 1 else "were not measured and are"
-        notes.append(f"{counted(missing, 'directed host pair')} {were} not used.")
-    if memory.rejected:
-        of_all = counted(len(enumeration.candidates), "candidate")
-        fit = "does not fit" if len(memory.rejected) == 1 else "do not fit"
-        notes.append(f"{len(memory.rejected)} of {of_all} {fit} in memory.")
-    edge_loss_s = prepared.instance.edge_loss_s
-    lost = 0.0 if edge_loss_s is None else edge_loss_s(ranked[0].candidate.config)
-    if lost > WORTH_SAYING * ranked[0].estimate.iteration_time_s:
-        notes.append(f"{lost:.3g} s of the iteration are expected to be lost because memory is nearly full.")
-    if any(stage.extrapolates for stage in stages):
-        notes.append("The memory of this plan is predicted outside of the predictor's training data.")
-    training = prepared.instance.training
-    if prepared.instance.model.num_experts is not None and training.expert_imbalance > 1:
-        notes.append(
-            f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
-            "is predicted for equal loads."
-        )
-    used = ranked[0].candidate.config.world_size // cluster.gpus_per_node
-    if 0 < used < cluster.num_nodes:
-        are = "is" if used == 1 else "are"
-        notes.append(f"{used} of {counted(cluster.num_nodes, 'host')} {are} used; the placement chooses which.")
-    return tuple(notes)

@@ -24,6 +24,7 @@ from pipette_opt.judge import (
     stage_memory,
 )
 from pipette_opt.moves import Layout, Move, hosts_that_load, moves
+from pipette_opt.notes import plan_notes
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.optimize import OptimizeParams, Watcher, optimize
 from pipette_opt.parallel import ParallelConfig, RankGrid
@@ -155,7 +156,7 @@ def _options(
     kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
     judged = [_judged(prepared, before, index, one) for index, one in kept]
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
-    fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop)
+    fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     known = best_known(prepared, kept)
     free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
@@ -342,8 +343,16 @@ def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: Optimi
     memory = stage_memory(
         prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk
     )
+    config, seconds = judged.candidate.config, judged.estimate.iteration_time_s
     return make_plan(
-        prepared.instance, prepared.problem, [judged], certificate, memory, seed=params.seed, inputs=free.inputs
+        prepared.instance,
+        prepared.problem,
+        [judged],
+        certificate,
+        memory,
+        notes=plan_notes(prepared.instance, config, seconds, prepared.memory, memory),
+        seed=params.seed,
+        inputs=free.inputs,
     )
 
 

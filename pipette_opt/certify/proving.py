@@ -6,6 +6,7 @@ from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.heuristics.common import checked_solution
 from pipette_opt.solution import Result
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.units import counted
 
 
 def prove(ledger: Ledger) -> None:
@@ -38,7 +39,7 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float) -> Re
     data = replace(ledger.data, candidates=tuple(known))
     hints = [checked_solution(data, number, one.best.nodes) for number, one in enumerate(able) if one.best is not None]
 
-    step = f"bounding the judge over {len(able)} candidates"
+    step = f"bounding the judge over {counted(len(able), 'candidate')}"
 
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         ledger.report(step, max(ledger.bound_s, ledger.bound_with_open(bound)))

@@ -46,12 +46,12 @@ class Current:
     not_modelled: "tuple[NotModelled, ...]" = ()
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
-        """The estimate, beside a plan if there is one; the verdict first and last."""
+        """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
         from rich.text import Text
 
+        from pipette_opt.report.cells import titled
         from pipette_opt.report.comparison import comparison
-        from pipette_opt.report.left_out import left_out_table
-        from pipette_opt.report.tables import estimate_tables
+        from pipette_opt.report.tables import estimate_tables, notes
 
         title = "your current launch"
         parts = estimate_tables(
@@ -61,8 +61,9 @@ class Current:
             hosts=self.hosts,
             title=title,
             max_oom_risk=self.max_oom_risk,
+            links_measured=self.instance.cluster.links_measured,
+            not_modelled=self.not_modelled,
         )
-        parts += left_out_table(self.not_modelled)
         if plan is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
@@ -72,7 +73,11 @@ class Current:
 
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
-        return [*parts, Text(), parts[0]]
+        if plan is None:
+            if self.instance.cluster.assumed:
+                parts.append(notes(self.instance.cluster.assumed))
+            return [*parts, Text(), parts[0]]
+        return [titled("Your current launch", parts[0]), *parts[1:]]
 
     @property
     def host_order(self) -> tuple[int, ...]:
@@ -89,7 +94,8 @@ class Current:
         timed = [one for one in self.not_modelled if one.effect != "memory"]
         saved = parts_saved(timed)
         return Uncounted(
-            saved_s={option: self.estimate.breakdown.get(part, 0.0) for option, part in saved.items()},
+            # What is free afterwards shortens an iteration by no more than the critical path had of it.
+            saved_s={option: self.estimate.critical_path.get(part, 0.0) for option, part in saved.items()},
             parts=saved,
             others=len({one.option for one in timed if one.option not in saved}),
         )
@@ -102,12 +108,19 @@ class Current:
         from pipette_opt.report.verdict import verdict
 
         return {
-            "verdict": verdict(self.memory, self.estimate, max_oom_risk=self.max_oom_risk),
+            "verdict": verdict(
+                self.memory,
+                self.estimate,
+                max_oom_risk=self.max_oom_risk,
+                links_measured=self.instance.cluster.links_measured,
+                not_modelled=self.not_modelled,
+            ),
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
             "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
+            "notes": list(self.instance.cluster.assumed),
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
             **self._schedule_dict(),
@@ -221,6 +234,7 @@ def _check_model(model: "ModelSpec", given: "MegatronArgs") -> None:
 def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelConfig") -> None:
     """Raise ``InputError`` with every reason; a layout that says it may split the layers in any way."""
     from pipette_opt.candidates.legality import broken_rules
+    from pipette_opt.costs.compute import check_timed
 
     broken = broken_rules(instance.model, instance.training, config)
     if given.pipeline_layout is not None:
@@ -228,6 +242,10 @@ def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelC
     if broken:
         reasons = "; ".join(broken.values())
         raise InputError(given.where, f"{config.label()} cannot run on {config.world_size} GPUs: {reasons}.")
+    try:
+        check_timed(instance.model, config)
+    except InputError as error:
+        raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
 
 
 def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, list[NotModelled]]":

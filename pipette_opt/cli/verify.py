@@ -12,6 +12,7 @@ from pipette_opt.errors import InputError
 if TYPE_CHECKING:
     from pipette_opt.plan import Plan
     from pipette_opt.prove import Proven
+    from pipette_opt.specs import Instance
     from pipette_opt.verify import Checked
 
 
@@ -37,20 +38,12 @@ def verify(
 
     Example: [bold]pipette-opt verify plan.json --prove[/]
     """
-    from json import loads
-
-    from pipette_opt.cli.inputs import check_inputs
     from pipette_opt.cli.output import live_progress, say, show_json
-    from pipette_opt.cli.plans import plan_and_instance
-    from pipette_opt.file_rules import FILE_RULES, broken_file_rules
-    from pipette_opt.verify import verify as check
+    from pipette_opt.file_rules import FILE_RULES
 
     if time_limit is not None and not prove:
         raise InputError("--time-limit", "has no effect without --prove.")
-    found, instance = plan_and_instance(plan, cluster)
-    unread = check_inputs(found, plan, cluster)
-    content = loads(plan.read_text(encoding="utf-8-sig"))
-    checked = check(instance, found, broken_file_rules(content, instance, found))
+    found, instance, checked, unread = check_file(plan, cluster)
     rules = [*checked.rules, *FILE_RULES]
     proven = None
     if prove and checked.open_configs:
@@ -74,6 +67,25 @@ def verify(
         say(line)
 
 
+def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance, Checked, list[str]]":
+    """
+    The plan of a file, its job, what it was checked for, and files of its inputs that are not there any more.
+
+    Raises ``InputError`` for a damaged file or changed inputs, ``PlanError`` with every broken rule by name.
+    """
+    from json import loads
+
+    from pipette_opt.cli.inputs import check_inputs
+    from pipette_opt.cli.plans import plan_and_instance
+    from pipette_opt.file_rules import broken_file_rules
+    from pipette_opt.verify import verify as check
+
+    plan, instance = plan_and_instance(path, cluster)
+    unread = check_inputs(plan, path, cluster)
+    content = loads(path.read_text(encoding="utf-8-sig"))
+    return plan, instance, check(instance, plan, broken_file_rules(content, instance, plan)), unread
+
+
 def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
     """For ``--json``."""
     return {
@@ -88,8 +100,9 @@ def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[st
     """What was checked of the certificate, and how."""
     bound, count, left = plan.certificate.lower_bound_s, checked.num_configurations, len(checked.open_configs)
     claim = f"that nothing searched is faster than {bound:.4f} s"
+    everything = f"all {count} configurations that fit" if count > 1 else "the only configuration that fits"
     if not left:
-        return [f"{claim}: shown again for all {count} configurations that fit, without a search"]
+        return [f"{claim}: shown again for {everything}, without a search"]
     lines = [
         f"{claim}: shown again for {checked.num_bounded} of {count} configurations that fit, without a search",
     ]

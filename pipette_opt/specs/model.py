@@ -395,7 +395,8 @@ class ModelSpec:
         Six per matrix parameter that multiplies it (the output head counts, the embedding look-up does not), plus
         ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
         (Narayanan et al., arXiv 2104.04473, equation 3), half of that if ``causal``: a token sees those before it,
-        half of the sequence on average. Of the experts those count that the token goes to.
+        half of the sequence on average, or what its window leaves of them. Of the experts those count that the token
+        goes to.
 
         Parameters
         ----------
@@ -411,9 +412,16 @@ class ModelSpec:
         matrices = attention + h * width * (3 if self.gated_linear_unit else 2)
         router = self.num_moe_layers * h * (self.num_experts or 0)
         head = h * self.vocab_size
-        seen = seq_length / 2 if causal else seq_length
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
-        return of_layers * (matrices + router) + 6.0 * head + of_scores * self.num_layers * q * seen
+        scores = q * (self._tokens_seen(seq_length) if causal else self.num_layers * seq_length)
+        return of_layers * (matrices + router) + 6.0 * head + of_scores * scores
+
+    def _tokens_seen(self, seq_length: int) -> float:
+        """Tokens that a token sees, itself and those before it: the mean of the sequence, the sum of all layers."""
+        left = -1 if self.window_size is None else self.window_size[0]
+        window = seq_length if left < 0 else min(left + 1, seq_length)
+        windowed = self.num_windowed_layers
+        return (self.num_layers - windowed) * seq_length / 2 + windowed * window * (1 - window / (2 * seq_length))
 
 
 def _check_positive(field: str, value: float) -> None:

@@ -17,6 +17,7 @@ from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselin
 from pipette_opt.verify.certificate import (
     SpaceRule,
     bound_holds,
+    notes_are_reproduced,
     plan_is_searched,
     proof_adds_up,
     scope_is_reproduced,
@@ -66,6 +67,7 @@ CONTENT_RULES: tuple[Rule, ...] = (
 SPACE_RULES: tuple[SpaceRule, ...] = (
     plan_is_searched,
     scope_is_reproduced,
+    notes_are_reproduced,
     proof_adds_up,
     bound_holds,
 )

@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 
 from pipette_opt.candidates import left_out, searched_values
+from pipette_opt.notes import plan_notes
 from pipette_opt.plan import Plan
 from pipette_opt.types import ProofStep
 from pipette_opt.verify.common import ROUNDING
@@ -20,7 +21,7 @@ NOT_RUNNABLE = ("legality rules", "memory", "no placement")
 CHEAP: tuple[ProofStep, ...] = ("best links", "judge over best links")
 """Steps that look at no pair of hosts, which the bounds here reproduce."""
 
-DIRECTIONS = 0.01
+DIRECTIONS = 2e-3
 """
 Relative; what a cheap bound may be above that of :mod:`.bounds`: it may count the slower direction of each pair of
 hosts, where that bound takes the fastest direction of all. Chosen: directions differ by a few percent, of what is sent.
@@ -52,6 +53,15 @@ def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
     for text in missing:
         if text not in proof.scope:
             yield f"scope does not say that {text} were not searched"
+
+
+def notes_are_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
+    """The notes that follow from the job and the plan are there, and no other note has a figure."""
+    expected = plan_notes(searched.instance, plan.config, plan.estimate.iteration_time_s, searched.memory, plan.memory)
+    yield from (f"the note {note!r} is missing" for note in expected if note not in plan.notes)
+    for note in plan.notes:
+        if note not in expected and any(letter.isdigit() for letter in note):
+            yield f"the note {note!r} does not follow from the plan"
 
 
 def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
@@ -98,6 +108,10 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
                     f"{part.by} rules out {part.configurations} configurations below {part.bound_s} s, over the best "
                     f"links {reached} take as long"
                 )
+    unplaced = sum(part.configurations for part in certificate.proof if part.by == "no placement")
+    without_room = int(np.count_nonzero(np.isinf(searched.bounds_s)))
+    if unplaced > without_room and searched.all_measured:
+        yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
     said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
     below = int(np.count_nonzero(searched.bounds_s < searched.claimed_s * (1 - DIRECTIONS)))
     if below > said:

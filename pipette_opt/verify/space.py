@@ -56,6 +56,12 @@ class Searched:
         """Of each fitting configuration: no placement of it is faster by the judge; see :mod:`.bounds`."""
         return cheap_bounds_s(self.instance, self.memory.fitting, self.memory.capacity_bytes)
 
+    @property
+    def all_measured(self) -> bool:
+        """Whether every pair of hosts has a measurement in both directions."""
+        cluster = self.instance.cluster
+        return bool(cluster.usable_links.sum() == cluster.num_nodes * (cluster.num_nodes - 1))
+
     @cached_property
     def bounded(self) -> "Bounded":
         """

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,15 @@ def assert_equal(one: Any, two: Any) -> None:
             assert_equal(left, right)
     elif isinstance(one, np.ndarray):
         np.testing.assert_array_equal(one, two)
+    elif isinstance(one, Mapping):
+        assert as_written(one) == as_written(two)
     else:
         assert one == two
+
+
+def as_written(value: Any) -> Any:
+    """Inputs as a file has them: tuples are lists there."""
+    return json.loads(json.dumps(value))
 
 
 PLANS: dict[str, Callable[[], Plan]] = {

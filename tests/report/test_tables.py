@@ -20,6 +20,7 @@ from pipette_opt.report.tables import (
     memory_table,
     plan_tables,
 )
+from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.units import GIB
 
@@ -163,12 +164,16 @@ def test_one_of_a_thing_has_no_plural() -> None:
 
 
 def test_the_verdict_is_the_first_line_and_the_last() -> None:
-    """Of a plan, and of a launch that nobody searched for."""
+    """Of a plan, whatever is shown beside it; a launch that nobody searched for begins with its own."""
     plan = small_plan()
-    for parts in (plan_tables(plan), estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",))):
-        lines = shown(*parts, width=400).rstrip().splitlines()
-        assert lines[0].startswith("Fits (risk of running out of memory")
-        assert lines[-1].rstrip() == lines[0].rstrip()
+    launch = estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",))
+    lines = shown(*plan_tables(plan, launch), width=400).rstrip().splitlines()
+    assert lines[0].startswith("Fits (risk of running out of memory")
+    assert lines[-1].rstrip() == lines[0].rstrip()
+    assert "searched space" in lines[0]
+    own = shown(*launch, width=400).splitlines()[0]
+    assert own.startswith("Fits (risk")
+    assert "searched space" not in own
 
 
 def test_a_risk_at_its_floor_says_so() -> None:
@@ -207,6 +212,9 @@ def test_what_is_not_modelled() -> None:
     assert "--x 3 less time, more or It hides. less memory" in text
     assert "--y more time, memory It copies." in text
     assert left_out_table([]) == []
+    plan = small_plan()
+    assert verdict(plan.memory, plan.estimate, not_modelled=entries).endswith("; not modelled: --x and 1 more.")
+    assert verdict(plan.memory, plan.estimate, not_modelled=entries[2:]).endswith("; not modelled: --y.")
 
 
 @pytest.mark.parametrize(
