@@ -14,6 +14,7 @@ from pipette_opt.links_used import coordinates_of, expert_links, experts_span_ho
 from pipette_opt.parallel import RankGrid
 from pipette_opt.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
+from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.units import gib
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
 
@@ -103,6 +104,13 @@ def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
         recorded = plan.inputs.get(name)
         if isinstance(recorded, Mapping):
             yield from _differences(name, recorded, asdict(spec))
+
+
+def gaps_are_named(instance: Instance, plan: Plan) -> Iterator[str]:
+    """What no number counts of the model is among what the plan says is not modelled."""
+    for gap in not_modelled_of(instance.model, instance.training):
+        if gap not in plan.not_modelled:
+            yield f"not_modelled lacks {gap.option} {gap.value}".rstrip()
 
 
 def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -336,5 +344,12 @@ def _whole_in_chunks(layers: Sequence[int], chunks: int) -> bool:
 
 def _differences(name: str, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     for field, value in given.items():
-        if field in recorded and recorded[field] != value:
+        if field in recorded and _as_json(recorded[field]) != _as_json(value):
             yield f"inputs.{name}.{field} is {recorded[field]!r}, given was {value!r}"
+
+
+def _as_json(value: Any) -> Any:
+    """Lists for tuples, as a plan file has them."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(one) for key, one in value.items()}
+    return [_as_json(one) for one in value] if isinstance(value, list | tuple) else value
