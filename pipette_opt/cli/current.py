@@ -50,7 +50,6 @@ class Current:
         from rich.text import Text
 
         from pipette_opt.report.comparison import comparison
-        from pipette_opt.report.left_out import left_out_table
         from pipette_opt.report.tables import estimate_tables
 
         title = "your current launch"
@@ -61,8 +60,8 @@ class Current:
             hosts=self.hosts,
             title=title,
             max_oom_risk=self.max_oom_risk,
+            not_modelled=self.not_modelled,
         )
-        parts += left_out_table(self.not_modelled)
         if plan is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
@@ -102,7 +101,12 @@ class Current:
         from pipette_opt.report.verdict import verdict
 
         return {
-            "verdict": verdict(self.memory, self.estimate, max_oom_risk=self.max_oom_risk),
+            "verdict": verdict(
+                self.memory,
+                self.estimate,
+                max_oom_risk=self.max_oom_risk,
+                not_modelled=self.not_modelled,
+            ),
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
@@ -221,6 +225,7 @@ def _check_model(model: "ModelSpec", given: "MegatronArgs") -> None:
 def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelConfig") -> None:
     """Raise ``InputError`` with every reason; a layout that says it may split the layers in any way."""
     from pipette_opt.candidates.legality import broken_rules
+    from pipette_opt.costs.compute import check_timed
 
     broken = broken_rules(instance.model, instance.training, config)
     if given.pipeline_layout is not None:
@@ -228,6 +233,10 @@ def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelC
     if broken:
         reasons = "; ".join(broken.values())
         raise InputError(given.where, f"{config.label()} cannot run on {config.world_size} GPUs: {reasons}.")
+    try:
+        check_timed(instance.model, config)
+    except InputError as error:
+        raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
 
 
 def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, list[NotModelled]]":

@@ -92,6 +92,10 @@ def estimate(
         from pipette_opt.read.megatron_args import read_megatron_args
 
         today = read_megatron_args(args or "", "the current arguments")
+        if example is None:
+            global_batch_size = today.global_batch_size if global_batch_size is None else global_batch_size
+            seq_length = today.seq_length if seq_length is None else seq_length
+            precision, fp8 = precision or today.precision, fp8 or today.fp8
         job = opt.read_job(
             cluster=cluster,
             model=model if model is not None or example is not None else args,

@@ -79,7 +79,7 @@ def links(
     say(f"{counted(found.cluster.num_nodes, 'host')} written to {out}")
 
 
-@app.command("model")
+@app.command("model", context_settings={"ignore_unknown_options": True})  # they are Megatron's
 def model(
     source: Annotated[str, typer.Argument(help="Preset name, config.json, or Megatron arguments.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the architecture goes.")] = None,

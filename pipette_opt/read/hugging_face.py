@@ -144,7 +144,8 @@ def _qwen3_moe(keys: Keys) -> dict[str, Any]:
         raise InputError(keys.where, f"{problem} are not supported.")
     if keys.flag("use_sliding_window", False):
         raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
-    keys.value("sliding_window"), keys.value("max_window_layers")  # without use_sliding_window they say nothing
+    for name in ("sliding_window", "max_window_layers"):
+        keys.value(name)  # without use_sliding_window they say nothing
     _no_attention_bias(keys)
     heads = keys.whole("num_attention_heads")
     return _llama_like(keys) | {

@@ -37,7 +37,11 @@ _LLAMA_3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_
 
 
 def rotary_fields(
-    keys: Keys, *, theta: float = 10000.0, percent: float = 1.0, names: tuple[str, str] = ("rope_theta", "rotary_pct")
+    keys: Keys,
+    *,
+    theta: float = 10000.0,
+    percent: float = 1.0,
+    names: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
 ) -> dict[str, Any]:
     """
     Rotary positions out of ``rope_theta`` and ``rope_scaling``, or ``rope_parameters`` of transformers 5.

@@ -33,8 +33,10 @@ class MegatronArgs:
     ----------
     model
         ``None`` without ``--num-layers``.
-    micro_batch_size, global_batch_size, seq_length, precision
+    micro_batch_size, global_batch_size, seq_length
         ``None`` if not given.
+    precision
+        ``None`` if not given, unless model and batch are: such a launch trains in fp32.
     fp8
         Whether ``--fp8-format`` is given.
     recompute_granularity
@@ -43,6 +45,8 @@ class MegatronArgs:
         Of a model with experts.
     expert_fields
         What is said of experts, by field of :class:`~pipette_opt.specs.ModelSpec`, with or without a model.
+    zero_stage
+        What replicas share with ``--use-megatron-fsdp`` or ``--use-torch-fsdp2``, 0 to 3; ``None`` without them.
     pipeline_layout
         ``--pipeline-model-parallel-layout``; it decides which stage holds which layers, and how many chunks there are.
     gradients_in_fp32
@@ -85,6 +89,7 @@ class MegatronArgs:
     moe_token_dispatcher_type: Dispatcher = "allgather"
     expert_fields: Mapping[str, int] = field(default_factory=dict)
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
+    zero_stage: int | None = None
     pipeline_layout: str | None = None
     gradients_in_fp32: bool | None = None
     training_fields: Mapping[str, Any] = field(default_factory=dict)
@@ -114,6 +119,7 @@ class MegatronArgs:
             problem = f"tensor x context x pipeline = {ranks * pp} must divide the {num_gpus} GPUs."
             raise InputError(self.where, problem)
         layers = self.layers_per_stage(num_layers)
+        sharded = self._fully_sharded(num_gpus // (ranks * pp) * self.context_parallel_size)
         try:
             config = ParallelConfig(
                 tensor_model_parallel_size=self.tensor_model_parallel_size,
@@ -129,10 +135,11 @@ class MegatronArgs:
                 recompute_method=self.recompute_method,
                 recompute_num_layers=self.recompute_num_layers,
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
-                use_distributed_optimizer=self.use_distributed_optimizer,
-                overlap_grad_reduce=self.overlap_grad_reduce,
-                overlap_param_gather=self.overlap_param_gather,
-                ddp_bucket_size=self.ddp_bucket_size,
+                use_distributed_optimizer=self.zero_stage > 0 if self.zero_stage else self.use_distributed_optimizer,
+                zero_stage=self.zero_stage if sharded else None,
+                overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
+                overlap_param_gather=self.overlap_param_gather and not sharded,
+                ddp_bucket_size=None if sharded else self.ddp_bucket_size,
                 overlap_p2p_communication=not self.no_overlap_p2p_communication,
             )
         except ValueError as error:
@@ -142,6 +149,15 @@ class MegatronArgs:
         if self.pipeline_layout is not None and config.layers_per_chunk != self._layout(num_layers):
             raise InputError(self.where, _unlike_chunks(self.pipeline_layout))
         return config
+
+    def _fully_sharded(self, replicas: int) -> bool:
+        """Whether replicas share more than optimizer states, which is sent beside the work of each micro-batch."""
+        if self.zero_stage is None or self.zero_stage < 2 or replicas == 1:
+            return False
+        if self.pipeline_model_parallel_size > 1 or self.expert_fields.get("num_experts"):
+            problem = "gradients and parameters that replicas share are not timed with pipelines or experts"
+            raise InputError(self.where, f"--use-megatron-fsdp or --use-torch-fsdp2: {problem}; leave it out.")
+        return True
 
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
         """Layers of each chunk of each stage that the layout says, shape ``(num_chunks, pp)``."""
@@ -251,7 +267,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     found = MegatronArgs(
         where=where,
         model=model,
-        precision="bf16" if given.get("bf16") else "fp16" if given.get("fp16") else None,
+        precision=_precision(given, where),
         fp8=_word(given, "fp8_format", ("e4m3", "hybrid"), None, where) is not None,
         recompute_granularity=_granularity(given, where),
         recompute_method=_word(given, "recompute_method", ("uniform", "block"), "uniform", where),
@@ -261,6 +277,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
+        zero_stage=_zero_stage(given, where),
         pipeline_layout=given.get("pipeline_model_parallel_layout"),
         gradients_in_fp32=_gradients_in_fp32(given, where),
         training_fields=_training_fields(given, where),
@@ -269,6 +286,16 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     )
     _check_overlap(found)
     return found
+
+
+def _precision(given: Mapping[str, Any], where: str) -> Precision | None:
+    """What is said; a whole launch that says nothing trains in fp32, as Megatron does."""
+    if given.get("bf16") and given.get("fp16"):
+        raise InputError(where, "--bf16 contradicts --fp16; give one of them.")
+    if given.get("bf16") or given.get("fp16"):
+        return "bf16" if given.get("bf16") else "fp16"
+    whole = ("num_layers", "global_batch_size", "micro_batch_size")
+    return "fp32" if all(name in given for name in whole) else None
 
 
 def _unlike_chunks(layout: str) -> str:
@@ -306,6 +333,21 @@ def _gradients_in_fp32(given: Mapping[str, Any], where: str) -> bool | None:
 def _main_grads(given: Mapping[str, Any], where: str) -> str | None:
     word: str | None = _word(given, "main_grads_dtype", ("fp32", "bf16"), None, where)
     return word if given.get("use_precision_aware_optimizer") else None
+
+
+_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+"""``--data-parallel-sharding-strategy`` by ZeRO stage."""
+
+
+def _zero_stage(given: Mapping[str, Any], where: str) -> int | None:
+    if given.get("use_torch_fsdp2"):
+        return 2 if given.get("torch_fsdp2_no_reshard_after_forward") else 3
+    if not given.get("use_megatron_fsdp"):
+        return None
+    if "data_parallel_sharding_strategy" not in given:
+        problem = "needs --data-parallel-sharding-strategy, whose default differs between releases"
+        raise InputError(where, f"--use-megatron-fsdp {problem}: {' or '.join(_STRATEGIES)}.")
+    return _STRATEGIES.index(_word(given, "data_parallel_sharding_strategy", _STRATEGIES, None, where))
 
 
 _ATTENTION_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}

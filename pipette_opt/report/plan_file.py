@@ -72,7 +72,13 @@ def plan_verdict(plan: Plan) -> str:
     """The verdict of a plan; see :func:`~pipette_opt.report.verdict.verdict`."""
     accepted = plan.inputs.get("max_oom_risk")
     risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
-    return verdict(plan.memory, plan.estimate, max_oom_risk=risk, certificate=plan.certificate)
+    return verdict(
+        plan.memory,
+        plan.estimate,
+        max_oom_risk=risk,
+        certificate=plan.certificate,
+        not_modelled=plan.not_modelled,
+    )
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:

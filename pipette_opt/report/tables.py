@@ -31,6 +31,7 @@ from pipette_opt.report.cells import (
 from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.plan_file import plan_verdict
 from pipette_opt.report.verdict import verdict
+from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.units import counted, gib
 
@@ -222,6 +223,7 @@ def estimate_tables(
     hosts: Sequence[str],
     title: str = "this launch",
     max_oom_risk: float | None = None,
+    not_modelled: Sequence[NotModelled] = (),
 ) -> list[RenderableType]:
     """
     A configuration on given hosts, judged.
@@ -234,13 +236,16 @@ def estimate_tables(
         What the configuration is called.
     max_oom_risk
         Accepted risk of running out of memory.
+    not_modelled
+        What times and sizes leave out.
     """
-    said = verdict_line(verdict(memory, estimate, max_oom_risk=max_oom_risk))
+    said = verdict_line(verdict(memory, estimate, max_oom_risk=max_oom_risk, not_modelled=not_modelled))
     first = Text(title, style="bold")
     where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
     first.append(f"  {config.label()} on {where}", style="not bold")
     parts: list[RenderableType] = [said, Group(Text(), first, _speed(estimate)), breakdown_table(estimate)]
     parts.append(memory_table(memory))
+    parts += left_out_table(not_modelled)
     return parts
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pipette_opt.plan import Band, Certificate, IterationTime, StageMemory
+from pipette_opt.specs import NotModelled
 from pipette_opt.units import gib
 
 PROVEN = 5e-4
@@ -18,6 +19,7 @@ def verdict(
     *,
     max_oom_risk: float | None = None,
     certificate: Certificate | None = None,
+    not_modelled: Sequence[NotModelled] = (),
 ) -> str:
     """
     The verdict of a plan, or of a launch that nobody searched for.
@@ -28,11 +30,17 @@ def verdict(
         Accepted risk of running out of memory; ``None`` where nobody says.
     certificate
         What is proven of a plan; ``None`` if nothing was searched.
+    not_modelled
+        What times and sizes leave out.
     """
     parts = [_memory(memory, max_oom_risk)]
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
     parts.append(_time(estimate.band, estimate.iteration_time_s))
+    options = list(dict.fromkeys(one.option for one in not_modelled))
+    if options:
+        more = f" and {len(options) - 1} more" if len(options) > 1 else ""
+        parts.append(f"not modelled: {options[0]}{more}")
     return "; ".join(parts) + "."
 
 

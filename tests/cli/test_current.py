@@ -1,15 +1,20 @@
 """Today's launch out of its arguments: what changes its numbers, what is said beside them, and what cannot run."""
 
+import json
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from specs_for_tests import TINY, cluster, instance
+from typer.testing import CliRunner
 
+from pipette_opt.cli.app import app
 from pipette_opt.cli.current import Current, current_of
 from pipette_opt.cli.options import Job
 from pipette_opt.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import ClusterSpec, LinkMatrix
 
 DEGREES = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 2 --bf16"
@@ -104,6 +109,31 @@ def test_what_the_job_leaves_out_is_listed_once() -> None:
     given = replace(instance(cluster(2, gpus=4), TINY), not_modelled=entries)
     found = current_of(Job(instance=given, num_gpus=None, inputs={}), parse_megatron_args(arguments), None)
     assert found.not_modelled == entries
+
+
+def as_json(*arguments: str) -> dict[str, Any]:
+    """What a command prints with ``--json``."""
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return cast("dict[str, Any]", json.loads(done.stdout))
+
+
+def test_the_arguments_bring_batch_and_format() -> None:
+    """Of a model that is named, and of one that they describe; what is not modelled is in the answer."""
+    lab = ("estimate", "--cluster", str(shipped_path("data", "clusters", "lab-2x8.yaml")))
+    degrees = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --sequence-parallel --tp-comm-overlap"
+    batch = "--micro-batch-size 1 --global-batch-size 64 --seq-length 2048 --bf16"
+    named = as_json(*lab, "--model", "gpt-3-1.3b", "--args", f"{degrees} {batch}")
+    model = (
+        "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --max-position-embeddings 2048 "
+        "--vocab-size 50257 --hidden-dropout 0.1 --attention-dropout 0.1"
+    )
+    described = as_json(*lab, "--args", f"{degrees} {batch} {model}")
+    for answer in (named, described):
+        assert [one["direction"] for one in answer["not_modelled"]] == ["less", "more"]
+    assert described["estimate"]["tokens_per_s"] == pytest.approx(named["estimate"]["tokens_per_s"], rel=0.05)
+    imported = as_json("import", "model", f"{model} --fp8-format hybrid --fp8-param-gather")
+    assert [one["option"] for one in imported["not_modelled"]] == ["--fp8-param-gather"]
 
 
 def test_jobs_that_cannot_start() -> None:

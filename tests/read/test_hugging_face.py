@@ -66,6 +66,7 @@ def test_published_sizes_come_out(tmp_path: Path, name: str) -> None:
         ({"quantization_config": {"bits": 4}}, r"whose weights are not quantized"),
         ({"num_nextn_predict_layers": 1}, r"multi-token prediction is not supported"),
         ({"rope_tetha": 1e6}, r"unknown key 'rope_tetha' .* Did you mean rope_theta\?"),
+        ({"rotary_pct": 0.5}, r"unknown key 'rotary_pct'"),
         ({"frobnicate": 3}, r"unknown key 'frobnicate' \(3\). Take it out of the file if it changes nothing"),
         ({"rope_theta": 10000.5}, r"rope_theta: 10000.5 is not supported; --rotary-base of Megatron is whole"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"type 'dynamic' is none of Megatron's"),

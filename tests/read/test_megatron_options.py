@@ -125,7 +125,8 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
         ("--linear-attention-freq 4", "attention"),
         ("--kv-lora-rank 512", "latent attention"),
         ("--multi-latent-attention", "latent attention"),
-        ("--use-megatron-fsdp", "divided over the replicas"),
+        ("--mamba-state-dim 128", "state-space"),
+        ("--tensor-parallel-num-weight-shards 2", "more shards"),
         ("--fp4-format e2m1", "fp4"),
         ("--yaml-cfg job.yaml", "write them out"),
         ("--perform-rl-step", "reinforcement learning"),
@@ -194,11 +195,50 @@ def test_formats_and_kernels_are_read() -> None:
         parse_megatron_args("--accumulate-allreduce-grads-in-fp32 --grad-reduce-in-bf16")
 
 
+def test_a_whole_launch_without_a_format_trains_in_fp32() -> None:
+    """As Megatron does; what only describes a model or its degrees says nothing of formats."""
+    assert parse_megatron_args(DENSE.replace("--bf16", "")).precision == "fp32"
+    assert parse_megatron_args("--tensor-model-parallel-size 8 --micro-batch-size 1").precision is None
+    assert parse_megatron_args(DENSE).precision == "bf16"
+    with pytest.raises(InputError, match="--bf16 contradicts --fp16"):
+        parse_megatron_args("--bf16 --fp16")
+
+
 def test_modules_without_the_attention_core() -> None:
     """They are no recomputation here: what they do is listed."""
     args = parse_megatron_args("--recompute-granularity selective --recompute-modules mlp")
     assert args.recompute_granularity is None
     assert [one.option for one in args.not_modelled] == ["--recompute-modules"] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "stage"),
+    [
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --overlap-param-gather", 3),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", 2),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", 1),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", 0),
+        ("--use-torch-fsdp2", 3),
+        ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", 2),
+    ],
+)
+def test_fully_sharded_data_parallelism(options: str, stage: int) -> None:
+    """What replicas share; it overlaps by itself, and one replica shares nothing."""
+    options = f"{options} --use-distributed-optimizer --overlap-grad-reduce"
+    found = parse_megatron_args(options).parallel_config(8, 4)
+    assert found.sharding_stage == max(stage, 1)
+    assert found.overlap_grad_reduce == (stage < 2)
+    assert parse_megatron_args(options).parallel_config(8, 1).zero_stage is None
+
+
+def test_fully_sharded_jobs_that_are_not_timed() -> None:
+    """With pipelines or experts; and a strategy that depends on the release."""
+    fsdp = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    for more in ("--pipeline-model-parallel-size 2", "--num-experts 8"):
+        with pytest.raises(InputError, match=r"--use-megatron-fsdp .* not timed with pipelines or experts"):
+            parse_megatron_args(f"{fsdp} {more}").parallel_config(8, 8)
+    with pytest.raises(InputError, match="--use-megatron-fsdp needs --data-parallel-sharding-strategy"):
+        parse_megatron_args("--use-megatron-fsdp")
 
 
 SCRIPT = """#!/bin/bash
@@ -267,6 +307,35 @@ def test_the_table_holds_together() -> None:
         assert off if option.status == "approximated" else (not off or option.status == "modelled"), option.name
         for need in option.needs:
             assert field_of(need.partition("=")[0]) in megatron_options(), option.name
+
+
+VALUES = {"flag": "", "whole": "7", "number": "0.5", "word": "other", "list": "other"}
+"""A value of each kind that no row calls modelled."""
+
+
+@pytest.mark.parametrize("status", ["modelled", "harmless", "approximated", "refused"])
+def test_every_option_does_what_the_table_says(status: str) -> None:
+    """With what it needs and a value that is not modelled: read, passed over, listed or refused."""
+    for option in megatron_options().values():
+        if option.status != status:
+            continue
+        text = f"{option.name} {VALUES[option.kind]} --bf16"
+        needs_refused = False
+        for need in option.needs[:1]:
+            name, equals, value = need.partition("=")
+            row = megatron_options()[field_of(name)]
+            text += f" {name} {value if equals else VALUES[row.kind]}"
+            needs_refused = row.status == "refused"
+        refusals = []
+        try:
+            found = given_options(text, "here")
+            assert option.field in found.values
+            listed = any(one.option == option.name for one in found.not_modelled)
+            assert listed == (option.time is not None or option.memory is not None), option.name
+        except InputError as error:
+            refusals.append(str(error))
+        assert bool(refusals) == (status == "refused" or needs_refused), option.name
+        assert all(option.name in one for one in refusals) or needs_refused
 
 
 def test_every_modelled_option_is_used() -> None:

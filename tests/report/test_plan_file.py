@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ def assert_equal(one: Any, two: Any) -> None:
             assert_equal(left, right)
     elif isinstance(one, np.ndarray):
         np.testing.assert_array_equal(one, two)
+    elif isinstance(one, Mapping):
+        assert json.loads(json.dumps(dict(one))) == json.loads(json.dumps(dict(two)))  # lists for tuples
     else:
         assert one == two
 

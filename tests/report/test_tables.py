@@ -9,6 +9,7 @@ from consoles import row, shown
 from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
 from specs_for_tests import TINY, cluster, config, instance
 
+from pipette_opt.cli.current import Current
 from pipette_opt.plan import Plan
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.left_out import left_out_table
@@ -20,6 +21,7 @@ from pipette_opt.report.tables import (
     memory_table,
     plan_tables,
 )
+from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.units import GIB
 
@@ -164,8 +166,16 @@ def test_one_of_a_thing_has_no_plural() -> None:
 
 def test_the_verdict_is_the_first_line_and_the_last() -> None:
     """Of a plan, and of a launch that nobody searched for."""
-    plan = small_plan()
-    for parts in (plan_tables(plan), estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",))):
+    plan, given = small_plan(), small_instance()
+    today = Current(
+        instance=given,
+        config=plan.config,
+        placement=plan.placement,
+        hosts=plan.hosts,
+        estimate=plan.estimate,
+        memory=plan.memory,
+    )
+    for parts in (plan_tables(plan), today.tables(), today.tables(plan)):
         lines = shown(*parts, width=400).rstrip().splitlines()
         assert lines[0].startswith("Fits (risk of running out of memory")
         assert lines[-1].rstrip() == lines[0].rstrip()
@@ -207,6 +217,9 @@ def test_what_is_not_modelled() -> None:
     assert "--x 3 less time, more or It hides. less memory" in text
     assert "--y more time, memory It copies." in text
     assert left_out_table([]) == []
+    plan = small_plan()
+    assert verdict(plan.memory, plan.estimate, not_modelled=entries).endswith("; not modelled: --x and 1 more.")
+    assert verdict(plan.memory, plan.estimate, not_modelled=entries[2:]).endswith("; not modelled: --y.")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Right plans pass; each rule, broken alone, is named."""
 
 import ast
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import product
@@ -19,11 +20,11 @@ from pipette_opt.parallel import Placement, RankGrid, fit_chunks, identity_place
 from pipette_opt.plan import Baseline, Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, YarnScaling
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.units import GIB
 from pipette_opt.verify import CONTENT_RULES, MAP_RULES, verify_content
-from pipette_opt.verify.rules import _whole_in_chunks
+from pipette_opt.verify.rules import _whole_in_chunks, settings_are_the_given
 
 
 def plan_of(given: Instance, *args: Any, **options: Any) -> Plan:
@@ -59,6 +60,24 @@ def test_right_plans_pass(launcher: str, chunks: int | None, stages_per_host: in
     plan = plan_of(given, small_config(virtual_pipeline_model_parallel_size=chunks), stages_per_host=stages_per_host)
     verify_content(given, plan)
     verify_content(given, plan_from_dict(plan_to_dict(plan)))
+
+
+def test_lists_of_a_file_are_the_models_tuples() -> None:
+    """Windows, YaRN and arguments passed on are recorded as JSON has them; another window is another model."""
+    model = replace(
+        TINY,
+        position_embedding_type="yarn",
+        yarn=YarnScaling(),
+        window_size=(127, 0),
+        window_attn_skip_freq=(1, 0) * 4,
+        other_arguments=(("--use-mup",),),
+    )
+    given, plan = replace(small_instance(), model=model), plans.small_plan()
+    for inputs in ({"model": asdict(model)}, {"model": json.loads(json.dumps(asdict(model)))}):
+        assert not list(settings_are_the_given(given, replace(plan, inputs=inputs)))
+        inputs["model"]["window_size"] = [128, 0]
+        (problem,) = settings_are_the_given(given, replace(plan, inputs=inputs))
+        assert problem == "inputs.model.window_size is [128, 0], given was (127, 0)"
 
 
 def test_embedding_and_head_may_count_as_layers() -> None:
