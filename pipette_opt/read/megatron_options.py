@@ -8,6 +8,7 @@ from typing import Any
 
 from pipette_opt.errors import InputError, shown
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
+from pipette_opt.read.shell_branches import Guess
 from pipette_opt.read.shell_words import ENDS, shell_words
 from pipette_opt.specs import NotModelled
 
@@ -64,7 +65,7 @@ def given_options(text: str, where: str) -> GivenOptions:
         If there is no option at all, a value is missing or wrong, an option looks like one of Megatron's misspelt, or
         there are no numbers for a job with it.
     """
-    words = shell_words(text)
+    words, guesses = shell_words(text)
     if not any(word.startswith("--") for word in words):
         raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text.strip())}.")
     values: dict[str, Any] = {}
@@ -83,6 +84,7 @@ def given_options(text: str, where: str) -> GivenOptions:
     found = _judged(values, where)
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in _unseen(words)]
+    found += [entry for guess in guesses for entry in _guessed(guess)]
     return GivenOptions(values=values, not_modelled=tuple(found))
 
 
@@ -160,6 +162,16 @@ def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
         direction="either",
         why="No option of Megatron-LM from 0.16 on; what it does is not known here.",
     )
+
+
+def _guessed(guess: Guess) -> list[NotModelled]:
+    """Options that count although nothing says whether their branch of the script is taken."""
+    names = [word.partition("=")[0] for word in guess.words if re.match(r"--\w", word)]
+    known = [megatron_options().get(field_of(name)) for name in names]
+    if all(option is None or option.status == "harmless" for option in known):
+        return []
+    why = "Not known whether this branch of the script is taken; its options count as given."
+    return [NotModelled(option=f"if {guess.condition}", effect="both", direction="either", why=why)]
 
 
 def _is_list_of_options(word: str) -> bool:
