@@ -152,7 +152,7 @@ def _judged(values: Mapping[str, Any], where: str) -> list[NotModelled]:
 
 def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
     """An option that Megatron does not have: misspelt, or of somebody's own."""
-    near = difflib.get_close_matches(field_of(name), megatron_options(), n=1, cutoff=NEAR)
+    near = difflib.get_close_matches(field_of(name), megatron_options(), n=1, cutoff=NEAR) or _cut_short(name)
     if near:
         raise InputError(where, f"unknown option {name}. Did you mean --{near[0].replace('_', '-')}?")
     return NotModelled(
@@ -184,6 +184,15 @@ def _unseen(words: Sequence[str]) -> list[str]:
     set_here = {word[:-1] for word in words if re.fullmatch(r"\w+=", word)}
     found = [word for word in words if _is_list_of_options(word)]
     return [word for word in dict.fromkeys(found) if re.sub(r"\[.*|[${}]", "", word) not in set_here]
+
+
+def _cut_short(name: str) -> list[str]:
+    """The options that are read here and begin with all words of a name, if it has several."""
+    begins = f"{field_of(name)}_"
+    if begins.count("_") < 2:
+        return []
+    known = megatron_options().items()
+    return [field for field, option in known if field.startswith(begins) and option.status == "modelled"]
 
 
 def _unseen_options(variable: str) -> NotModelled:

@@ -22,6 +22,8 @@ _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
     "-lt": operator.lt,
     "-le": operator.le,
 }
+_SIGNS = {"==": "-eq", "!=": "-ne", ">": "-gt", ">=": "-ge", "<": "-lt", "<=": "-le"}
+"""Comparisons of ``(( ... ))``, as those of ``[ ... ]``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +202,9 @@ def _holds(condition: Sequence[str], values: Mapping[str, str | None]) -> bool |
     if words and words[0] == "!":
         inner = _holds(words[1:], values)
         return None if inner is None else not inner
+    if words[:2] == ["(", "("] and words[-2:] == [")", ")"]:
+        inside = [_SIGNS.get(word, values.get(word) or word) for word in words[2:-2]]
+        return _test([replaced(word, values) for word in inside], tested=False)
     tested = any(word in _BRACKETS for word in words)
     return _test([replaced(word, values) for word in words if word not in _BRACKETS], tested)
 

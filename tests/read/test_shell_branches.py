@@ -22,6 +22,8 @@ def options(text: str) -> list[str]:
         ('[ -n "$EMPTY" ]', False),
         ('! [ "$DTYPE" = "fp8" ]', True),
         ("[[ ${MODE:-train} == tr* ]]", True),
+        ("(( TP > 4 ))", True),
+        ("(( $TP == 4 ))", False),
         ("false", False),
         ("$USE_IT", True),
     ],
