@@ -120,6 +120,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
         max_oom_risk=max_oom_risk,
+        title="the plan",
         not_modelled=plan.not_modelled,
     )
 
