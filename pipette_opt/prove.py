@@ -1,11 +1,14 @@
 """A certificate proven again, by solving again what no cheap bound shows."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from pipette_opt.errors import PlanError
 from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan
+from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.specs import Instance
 from pipette_opt.verify import recorded_space
 from pipette_opt.verify.common import CLOSED_GAP
@@ -37,19 +40,22 @@ LEAST_TIME_S, TIMES_AS_LONG = 60.0, 2.0
 def prove(
     instance: Instance,
     plan: Plan,
+    configs: Collection[ParallelConfig],
     *,
     time_limit_s: float | None = None,
     workers: int = 2,
     watcher: Watcher | None = None,
 ) -> Proven:
     """
-    Search the plan's space again until the certificate's bound is reached.
+    Search some configurations of the plan's space again, until the certificate's bound is reached.
 
     The first search stops at the plan's own gap. If it ended at another plan and a lower bound, the rest of the time
     goes to one that closes the gap.
 
     Parameters
     ----------
+    configs
+        Those that nothing but a search bounds; see :attr:`~pipette_opt.verify.Checked.open_configs`.
     time_limit_s
         By default at least a minute, and twice as long as the plan's own search took.
 
@@ -62,16 +68,17 @@ def prove(
     limit_s = time_limit_s or max(LEAST_TIME_S, TIMES_AS_LONG * proof.wall_time_s)
     claimed_s = proof.lower_bound_s * (1 - CLOSED_GAP)
     gap = min(max(1 - claimed_s / plan.estimate.iteration_time_s, 0.0), 0.99)
-    bound_s, fastest_s = 0.0, math.inf
+    space, risk, bound_s, fastest_s = recorded_space(plan), accepted_risk(plan.inputs), 0.0, math.inf
+    prepared = _only(prepare(instance, space, risk, watcher.report, keep=set(configs).__contains__), configs)
     for gap_limit in (gap, 0.0):
         params = OptimizeParams(
             time_limit_s=limit_s,
             gap_limit=gap_limit,
             workers=workers,
             seed=plan.seed,
-            max_oom_risk=accepted_risk(plan.inputs),
+            max_oom_risk=risk,
         )
-        found = optimize(instance, recorded_space(plan), params, watcher)
+        found = optimize(instance, space, params, watcher, prepared=prepared)
         bound_s = max(bound_s, found.certificate.lower_bound_s)
         fastest_s = min(fastest_s, found.estimate.iteration_time_s)
         if fastest_s < claimed_s:
@@ -85,6 +92,15 @@ def prove(
         f"in {watcher.elapsed_s:.0f} s only {bound_s} s were proven again, the fastest plan found takes {fastest_s} s; "
         "--time-limit gives it more time",
     )
+
+
+def _only(prepared: Prepared, configs: Collection[ParallelConfig]) -> Prepared:
+    """Without all other configurations."""
+    problem, lower = (
+        replace(data, candidates=tuple(one for one in data.candidates if one.config in configs))
+        for data in (prepared.problem, prepared.lower)
+    )
+    return replace(prepared, problem=problem, lower=lower, pruned=None)
 
 
 def _not_proven(plan: Plan, why: str) -> PlanError:

@@ -79,7 +79,7 @@ def test_a_wider_space_is_never_worse() -> None:
 
 def test_all_hosts_and_fewer_are_one_problem() -> None:
     """The best number of hosts is found: no count alone is faster."""
-    job = instance(cluster(5, gpus=2), replace(TINY, num_layers=10), 40, 2048)
+    job = instance(cluster(5, gpus=2), replace(TINY, num_layers=10), 32, 2048)
     params = OptimizeParams(time_limit_s=10.0, workers=1)
     space = SearchSpace(tensor_parallel=(1,), micro_batch_size=(1,), recompute=(None,), context_parallel=(1,))
     sizes = world_sizes(job, space)

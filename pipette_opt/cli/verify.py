@@ -53,7 +53,12 @@ def verify(
         watcher = Watcher()
         with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
             proven = solve_again(
-                instance, found, time_limit_s=time_limit, workers=opt.threads(workers), watcher=watcher
+                instance,
+                found,
+                checked.open_configs,
+                time_limit_s=time_limit,
+                workers=opt.threads(workers),
+                watcher=watcher,
             )
     if json:
         show_json(

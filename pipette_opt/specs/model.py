@@ -98,7 +98,7 @@ class ModelSpec:
         Standard deviation of a new model's weights.
     other_arguments
         Megatron-LM's further arguments of the model, each with its values, as they were given: the router's formula and
-        the like, which no estimate depends on.
+        the like, which no estimate depends on. ``None`` for none.
     """
 
     name: str
@@ -143,7 +143,7 @@ class ModelSpec:
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
     parallel_residual: bool = False
     init_method_std: float = 0.02
-    other_arguments: tuple[tuple[str, ...], ...] = ()
+    other_arguments: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         for field in (
@@ -177,9 +177,8 @@ class ModelSpec:
         self._check_window()
         for field in ("norm_epsilon", "init_method_std"):
             _check_positive(field, getattr(self, field))
-        for words in self.other_arguments:
-            if not words or not words[0].startswith("--"):
-                raise ValueError(f"other_arguments must be lists that begin with an option, got {list(words)}.")
+        if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
+            raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
 
     def _check_activation(self) -> None:
         """Megatron has one activation with a gate and one without beside the usual ones."""

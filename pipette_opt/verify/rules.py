@@ -15,6 +15,7 @@ from pipette_opt.links_used import coordinates_of, expert_links, experts_span_ho
 from pipette_opt.parallel import RankGrid
 from pipette_opt.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
+from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.units import gib
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
 
@@ -104,6 +105,13 @@ def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
         recorded = plan.inputs.get(name)
         if isinstance(recorded, Mapping):
             yield from _differences(name, recorded, asdict(spec))
+
+
+def gaps_are_named(instance: Instance, plan: Plan) -> Iterator[str]:
+    """What no number counts of the model is among what the plan says is not modelled."""
+    for gap in not_modelled_of(instance.model, instance.training):
+        if gap not in plan.not_modelled:
+            yield f"not_modelled lacks {gap.option} {gap.value}".rstrip()
 
 
 def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:

@@ -90,6 +90,8 @@ def test_bad_sizes_are_refused() -> None:
         ({"position_embedding_type": "rope", "yarn": YarnScaling()}, r"yarn \(given\) does not go with"),
         ({"window_size": (1, 2, 3)}, r"window_size must be two whole numbers, -1 for no bound, got \[1, 2, 3\]"),
         ({"window_attn_skip_freq": 2}, "window_attn_skip_freq=2 needs window_size"),
+        ({"other_arguments": (("use-mup",),)}, "other_arguments must be lists that begin with an option"),
+        ({"other_arguments": ()}, "other_arguments must be lists that begin with an option"),
         ({"moe_router_pre_softmax": True}, "moe_router_pre_softmax=True needs num_experts"),
     ],
 )

@@ -37,7 +37,7 @@ def test_what_rests_on_the_search_is_named_and_solved_again(plan: Path, monkeypa
     monkeypatch.setattr(space, "MOST_PLACEMENTS", 0)
     found, instance, checked, _ = check_file(plan)
     assert found.config in checked.open_configs
-    proven = prove(instance, found, time_limit_s=20.0)
+    proven = prove(instance, found, checked.open_configs, time_limit_s=20.0)
     assert proven.bound_s == pytest.approx(found.certificate.lower_bound_s, rel=1e-5)
 
 
@@ -52,13 +52,14 @@ def test_a_worse_plan_called_optimal_is_refuted_by_solving_again(plan: Path, mon
     assert found.certificate.status == "OPTIMAL"
     assert checked.open_configs
     with pytest.raises(PlanError, match=r"bound_is_proven: lower_bound_s is .* takes"):
-        prove(instance, found, time_limit_s=20.0)
+        prove(instance, found, checked.open_configs, time_limit_s=20.0)
 
 
 def test_a_bound_that_is_not_reached_is_no_proof(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that proves less refutes nothing; the message says how far it came."""
-    found, instance, *_ = check_file(plan)
+    monkeypatch.setattr(space, "MOST_PLACEMENTS", 0)
+    found, instance, checked, _ = check_file(plan)
     less = replace(found, certificate=replace(found.certificate, lower_bound_s=found.certificate.lower_bound_s * 0.9))
-    monkeypatch.setattr(pipette_opt.prove, "optimize", lambda *args: less)
+    monkeypatch.setattr(pipette_opt.prove, "optimize", lambda *args, **options: less)
     with pytest.raises(PlanError, match=r"only .* were proven again"):
-        prove(instance, found, time_limit_s=20.0)
+        prove(instance, found, checked.open_configs, time_limit_s=20.0)

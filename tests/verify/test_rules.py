@@ -21,6 +21,7 @@ from pipette_opt.plan import Baseline, Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.specs import Instance, YarnScaling
+from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.units import GIB
 from pipette_opt.verify import CONTENT_RULES, MAP_RULES, verify_content
 from pipette_opt.verify.rules import _whole_in_chunks, settings_are_the_given
@@ -433,16 +434,26 @@ def test_same_placement_object_is_not_changed() -> None:
 
 def test_independent_of_the_solver() -> None:
     """``verify`` imports neither the integer problem nor anything that solves it."""
-    tree = ast.parse(Path(pipette_opt.verify.__file__).read_text())
-    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     forbidden = {"problem", "solution", "solver", "heuristics", "build", "judge", "optimize"}
-    assert not {module for module in modules if set(module.split(".")) & forbidden}
+    for file in Path(pipette_opt.verify.__file__).parent.glob("*.py"):
+        tree = ast.parse(file.read_text())
+        modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        assert not {module for module in modules if set(module.split(".")) & forbidden}, file.name
+
+
+def test_gaps_of_the_model_are_named() -> None:
+    """A window that no number counts must be said."""
+    given = replace(small_instance(), model=replace(TINY, window_size=(127, 0)))
+    plan = plan_of(given, small_config())
+    assert broken(given, plan) == {"gaps_are_named"}
+    verify_content(given, replace(plan, not_modelled=not_modelled_of(given.model, given.training)))
 
 
 def test_every_rule_is_broken_somewhere() -> None:
     """No rule without a test that breaks it."""
     elsewhere = {
+        "gaps_are_named",
         "coordinates_in_rank_order",
         "torchrun_ranks_contiguous",
         "configuration_is_legal",
