@@ -85,7 +85,9 @@ def candidate_times(name: str, p2p: P2PMode, *, overlap: bool = False) -> list[t
     gpus = instance.cluster.gpus_per_node
     num_gpus = example.num_gpus or instance.cluster.num_nodes * gpus
     found = []
-    space = SearchSpace(num_gpus=num_gpus, overlap_grad_reduce=overlap, overlap_param_gather=overlap)
+    space = SearchSpace(
+        num_gpus=num_gpus, context_parallel=(1,), overlap_grad_reduce=overlap, overlap_param_gather=overlap
+    )
     for config in enumerate_candidates(instance, space):
         placement = identity_placement(config, gpus, np.arange(-(-num_gpus // gpus)), "tp-cp-ep-dp-pp")
         try:

@@ -111,7 +111,9 @@ def random_placements(instance: Instance, count: int) -> list[tuple[ParallelConf
     rng = np.random.default_rng(0)
     cluster = instance.cluster
     gpus = cluster.gpus_per_node
-    candidates = enumerate_candidates(instance, SearchSpace(num_gpus=cluster.num_nodes * gpus))
+    candidates = enumerate_candidates(
+        instance, SearchSpace(num_gpus=cluster.num_nodes * gpus, context_parallel=(1,), overlap_grad_reduce=False)
+    )
     chosen = [candidates[int(rng.integers(len(candidates)))] for _ in range(count)]
     return [
         (config, identity_placement(config, gpus, rng.permutation(cluster.num_nodes), "tp-cp-ep-dp-pp"))

@@ -1,8 +1,17 @@
 """Writing files so that a reader never sees half of one."""
 
 import os
+import sys
 import tempfile
 from pathlib import Path
+
+STDOUT = "-"
+"""Name that stands for standard output, as usual for programs."""
+
+
+def is_stdout(path: str | Path | None) -> bool:
+    """Whether a name stands for standard output."""
+    return str(path) == STDOUT
 
 
 def write_atomically(path: str | Path, text: str) -> None:
@@ -10,8 +19,12 @@ def write_atomically(path: str | Path, text: str) -> None:
     Write ``text`` (UTF-8, newlines as given) to a temporary file beside ``path``, then move it there.
 
     A link stays, and the file that it points to is replaced; what is no file (a pipe, a terminal, ``/dev/null``) is
-    written to. Raises ``OSError`` with the target's name; the old file is then untouched.
+    written to, and ``-`` is standard output. Raises ``OSError`` with the target's name; the old file is then untouched.
     """
+    if is_stdout(path):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
     target = Path(path).resolve()
     if target.exists() and not (target.is_file() or target.is_dir()):
         target.write_text(text, encoding="utf-8", newline="")

@@ -30,7 +30,7 @@ def plan_notes(
         Of the plan.
     """
     cluster, training = instance.cluster, instance.training
-    notes = []
+    notes = list(cluster.assumed)
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     if missing:
         were = "was not measured and is" if missing == 1 else "were not measured and are"

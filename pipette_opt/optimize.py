@@ -34,6 +34,7 @@ from pipette_opt.notes import plan_notes
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
+from pipette_opt.pruning import without_overlap
 from pipette_opt.scope import not_searched, proof, scope, searched
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
@@ -41,6 +42,7 @@ from pipette_opt.search.threads import anneal_on_threads
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance
 from pipette_opt.ties import settle_ties
+from pipette_opt.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -109,16 +111,26 @@ class OptimizeParams:
 
 @dataclass(slots=True, kw_only=True)
 class Watcher:
-    """Who is told how a run goes, and how it is stopped early."""
+    """
+    Who is told how a run goes, and how it is stopped early.
+
+    Parameters
+    ----------
+    begun
+        When the run began, by ``time.perf_counter``: what people are told counts from here.
+    started
+        The same, later by the seconds in which kernels were compiled: time limits count from here.
+    """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
     on_plan: Callable[[Plan], None] = lambda plan: None
     stop: threading.Event = field(default_factory=threading.Event)
+    begun: float = field(default_factory=time.perf_counter)
     started: float = field(default_factory=time.perf_counter)
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
+        """Seconds of the time limit that are over."""
         return time.perf_counter() - self.started
 
     @contextmanager
@@ -131,9 +143,8 @@ class Watcher:
 
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
         """Tell where the run is."""
-        self.on_progress(
-            Progress(step=step, elapsed_s=self.elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s)
-        )
+        elapsed_s = time.perf_counter() - self.begun
+        self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s))
 
 
 def optimize(
@@ -193,7 +204,7 @@ def optimize(
 
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher, most_s: float = MOST_ANNEALING_S) -> Result:
     """Anneal the candidates that have a closed form, on every thread with a seed of its own."""
-    watcher.report(f"annealing {len(prepared.exact.candidates)} placements")
+    watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
     limit = min(most_s, ANNEALING_SHARE * params.time_limit_s)
     settings = AnnealingParams(time_limit_s=limit, seed=params.seed)
     first, *others = anneal_on_threads(prepared.exact, settings, params.workers, watcher.stop)
@@ -328,7 +339,7 @@ def finish(
         certificate,
         memory,
         alternatives=tuple(
-            _alternative(prepared, best, other, params) for other in ranked[1:][: params.num_alternatives]
+            _alternative(prepared, best, other, params) for other in _others(ranked)[: params.num_alternatives]
         ),
         notes=plan_notes(
             prepared.instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory
@@ -336,6 +347,12 @@ def finish(
         seed=params.seed,
         inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
+
+
+def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
+    """All but the first, of those that differ only in what overlaps the fastest."""
+    alike = {without_overlap(one.candidate.config): one for one in reversed(ranked)}
+    return [one for one in ranked[1:] if alike[without_overlap(one.candidate.config)] is one]
 
 
 def _bound_without_search_s(prepared: Prepared) -> float:

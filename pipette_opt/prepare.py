@@ -16,7 +16,7 @@ from pipette_opt.parallel import ParallelConfig, node_blocks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.pruning import Pruned, prune, without_overlap
 from pipette_opt.specs import Instance
-from pipette_opt.units import gib
+from pipette_opt.units import counted, gib
 
 MATRICES_OF_A_PACKING = 6
 """Host x host, of closed and lower form together: transfers, and two classes of rings."""
@@ -85,14 +85,14 @@ def prepare(
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())
-    report(f"predicting the memory of {len(enumeration.candidates)} candidates")
+    report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
     predictor = load_predictor(max_oom_risk, instance)
     memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
     instance, fitting, pruned = with_edge_loss(instance, memory), fitting_candidates(memory), None
     if not all(keep(one.config) for one in fitting):
-        report(f"bounding {len(fitting)} configurations")
+        report(f"bounding {counted(len(fitting), 'configuration')}")
         pruned = prune(instance, fitting, memory.capacity_bytes, keep)
         fitting = list(pruned.kept)
     _check_size(instance, fitting)

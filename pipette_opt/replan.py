@@ -156,7 +156,7 @@ def _options(
     kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
     judged = [_judged(prepared, before, index, one) for index, one in kept]
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
-    fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop)
+    fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     known = best_known(prepared, kept)
     free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]

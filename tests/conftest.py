@@ -11,8 +11,10 @@ Without them it is skipped and says which are missing; ``pytest -m client`` runs
 a client on its first lines calls ``clients_here.require_at_collection`` before.
 """
 
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +25,35 @@ from instances import enumerated
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """The whole suite runs in a process per core, where pytest-xdist is installed; chosen tests run in this one."""
+    if hasattr(config, "workerinput") or "PYTEST_XDIST_WORKER" in os.environ:
+        return  # a worker calls this hook, too, and would start workers of its own
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if whole and config.pluginmanager.hasplugin("xdist") and config.getoption("numprocesses") is None:
+        config.option.numprocesses = "auto"
+        config.option.dist = "worksteal"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose client is not installed, before its fixtures are made."""
     for mark in item.iter_markers("client"):
         absent = missing(*mark.args, **mark.kwargs)
         if absent:
             pytest.skip(f"needs {', '.join(absent)}, which .ci/run installs")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of several hands over what it has counted."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["enumerated"] = dict(enumerated)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add up what the processes have counted."""
+    enumerated.update(getattr(node, "workeroutput", {}).get("enumerated", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -78,25 +78,38 @@ def test_hosts_without_links(prepared: Prepared) -> None:
     PARTS[0](sample)
 
 
-@pytest.mark.slow
-def test_a_first_run_leaves_nothing_to_compile(tmp_path: Path) -> None:
-    """With an empty cache: what processes compiled side by side is all that the next run calls."""
-    code = (
-        "import threading\n"
-        "import numba.core.event as event\n"
-        "from pipette_opt.compiling import compile_kernels\n"
-        "from test_compiling import small\n"
-        "prepared = small()\n"
-        "with event.install_recorder('numba:compile') as compiled:\n"
-        "    compile_kernels(prepared, threading.Event())\n"
-        "print(len(compiled.buffer))\n"
-    )
+CODE = """
+import threading
+import numba.core.event as event
+from pipette_opt import compiling
+from test_compiling import small
+prepared = small()
+compiling.PARTS = compiling.PARTS[FROM:]
+with event.install_recorder("numba:compile") as compiled:
+    compiling.compile_kernels(prepared, threading.Event())
+print(len(compiled.buffer))
+"""
+
+
+def compiled_here(first_part: int, **variables: str) -> int:
+    """How many kernels a process compiles itself in all parts from this one on."""
     folders = f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": folders}
-    counts = [
-        int(subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True).stdout)
-        for _ in range(2)
-    ]
+    environment = os.environ | {"PYTHONPATH": folders} | variables
+    code = CODE.replace("FROM", str(first_part))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_leave_nothing_to_compile(tmp_path: Path) -> None:
+    """With an empty cache, annealing and judging: what other processes compiled is all that this one calls."""
+    count = compiled_here(1, NUMBA_CACHE_DIR=str(tmp_path))
     assert any(tmp_path.rglob("swaps.anneal_grid-*.nbi"))
-    assert counts[1] == 0
-    assert counts[0] == 0 or os.cpu_count() == 1
+    assert count == 0 or os.cpu_count() == 1
+
+
+@pytest.mark.slow
+def test_a_second_run_compiles_nothing() -> None:
+    """Every kernel of a search is kept in the cache, whoever was first to compile it."""
+    compiled_here(0)
+    assert compiled_here(0) == 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
 
-from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.candidates import SearchSpace, enumerate_candidates, world_sizes
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks
@@ -75,3 +75,18 @@ def test_a_wider_space_is_never_worse() -> None:
     after = optimize(job, replace(narrow, context_parallel=None, overlap_grad_reduce=None), params)
     assert after.estimate.iteration_time_s <= before.estimate.iteration_time_s * (1 + 1e-9)
     assert before.certificate.status == after.certificate.status == "OPTIMAL"
+
+
+def test_all_hosts_and_fewer_are_one_problem() -> None:
+    """The best number of hosts is found: no count alone is faster."""
+    job = instance(cluster(5, gpus=2), replace(TINY, num_layers=10), 32, 2048)
+    params = OptimizeParams(time_limit_s=10.0, workers=1)
+    space = SearchSpace(tensor_parallel=(1,), micro_batch_size=(1,), recompute=(None,), context_parallel=(1,))
+    sizes = world_sizes(job, space)
+    assert sizes[0] == 10
+    assert len(sizes) > 1
+    together = optimize(job, space, params)
+    alone = {size: optimize(job, replace(space, num_gpus=size), params).estimate.iteration_time_s for size in sizes}
+    assert together.estimate.iteration_time_s == pytest.approx(min(alone.values()), rel=2e-6)
+    assert together.certificate.status == "OPTIMAL"
+    assert together.certificate.searched["num_gpus"] == tuple(sorted(sizes))

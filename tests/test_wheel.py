@@ -1,5 +1,6 @@
-"""The wheel carries everything: built, installed elsewhere, solved from an empty folder."""
+"""The wheel carries everything: built, installed elsewhere, used from an empty folder."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.slow
-def test_a_wheel_solves_from_an_empty_folder(tmp_path: Path) -> None:
+def test_a_wheel_plans_from_an_empty_folder(tmp_path: Path) -> None:
     """Examples, presets, GPU catalogue and memory weights come from the installed package."""
     pytest.importorskip("build", reason="the build package is not installed")
     pytest.importorskip("hatchling", reason="hatchling is not installed")
@@ -30,7 +31,7 @@ def test_a_wheel_solves_from_an_empty_folder(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     done = subprocess.run(
-        [*python, "pipette_opt", "solve", "--example", "lab-2x8", "--gap-limit", "0.5", "--out", "plan.json"],
+        [*python, "pipette_opt", "candidates", "--example", "lab-2x8", "--tensor-parallel", "8", "--json"],
         check=False,
         capture_output=True,
         text=True,
@@ -38,7 +39,8 @@ def test_a_wheel_solves_from_an_empty_folder(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(site)},
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in empty.iterdir()) == ["plan.json"]
+    assert json.loads(done.stdout)
+    assert not any(empty.iterdir())
     assert (
         str(site)
         in subprocess.run(

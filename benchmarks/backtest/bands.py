@@ -12,7 +12,7 @@ that the other sources make. WANT (CC BY-NC-SA) is used for such a check only.
 
 import argparse
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,8 +35,8 @@ HEAD = """\
 # How far public runs were from their predictions by the shipped stack, by kind of job: 5 and 95 % quantiles of measured
 # over predicted iteration time, nothing fitted. Made by benchmarks/backtest/bands.py, which says how. `left_out`: share
 # of the runs of one source inside the band that the other sources make, over all sources. A kind without a band has
-# fewer than 20 runs, or one source, or a band that does not hold for runs left out. Rows are measurements published by:
-# {sources}.
+# fewer than 20 runs, or one source, or a band that does not hold for runs left out. `gpus`: runs of each kind of GPU.
+# Rows are measurements published by: {sources}.
 """
 
 SOURCES = {
@@ -83,6 +83,7 @@ class Point:
     """One run."""
 
     kind: str
+    gpu: str
     source: str
     num_gpus: int
     ratio: float
@@ -124,7 +125,9 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
             kind = job_kind(case.instance)
             measured = case.run.iter_time_s
             if kind is not None and measured is not None and np.isfinite(predicted):
-                points.append(Point(kind=kind, source=name, num_gpus=case.run.num_gpus, ratio=measured / predicted))
+                gpu = case.instance.cluster.nodes[0].gpu.name
+                ratio, num_gpus = measured / predicted, case.run.num_gpus
+                points.append(Point(kind=kind, gpu=gpu, source=name, num_gpus=num_gpus, ratio=ratio))
     return points
 
 
@@ -146,7 +149,7 @@ def bands_of(points: Sequence[Point]) -> dict[str, Any]:
             "largest_gpus": max(one.num_gpus for one in own),
             "left_out": left_out,
         }
-    return {"share": SHARE, "kinds": kinds}
+    return {"share": SHARE, "kinds": kinds, "gpus": dict(sorted(Counter(one.gpu for one in points).items()))}
 
 
 def _left_out(points: Sequence[Point]) -> float:

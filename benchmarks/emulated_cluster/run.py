@@ -55,6 +55,8 @@ SPACE = SearchSpace(
     use_distributed_optimizer=(False,),
     recompute=(None,),
     uneven_layers=False,
+    context_parallel=(1,),
+    overlap_grad_reduce=False,
 )
 SEARCH_S = 10.0
 """Time limit of the search, and of annealing."""

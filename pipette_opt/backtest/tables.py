@@ -9,6 +9,7 @@ from pipette_opt.backtest.calibrate import Fit
 from pipette_opt.backtest.metrics import OURS, Errors, Pick, by_group, measure_predictions, pick
 from pipette_opt.backtest.predict import Prediction
 from pipette_opt.backtest.rivals import RIVALS
+from pipette_opt.units import counted
 
 
 def group_rows(predictions: Sequence[Prediction], max_oom_risk: float) -> list[dict[str, object]]:
@@ -116,7 +117,7 @@ def form_table(predictions: Sequence[Prediction]) -> Table:
 
 def fit_table(fit: Fit) -> Table:
     """How well a calibration fits, and how far it can be trusted."""
-    table = Table(title=f"Fitted to {len(fit.runs)} runs", title_justify="left")
+    table = Table(title=f"Fitted to {counted(len(fit.runs), 'run')}", title_justify="left")
     for name in ("over", "runs", "mean", "p90", "rank"):
         table.add_column(name, justify="left" if name == "over" else "right")
     for name, errors in (

@@ -12,6 +12,7 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
 from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.solver.chains.search import searches_chain
 from pipette_opt.specs import Instance
+from pipette_opt.units import counted
 
 MOST_MOVES, MOST_MOVES_OF_CHAINS = 640_000, 80_000
 """
@@ -39,7 +40,7 @@ def anneal_open(ledger: Ledger) -> None:
         able = [one for one in ledger.could_win() if one.moves <= _most_moves(ledger, one)]
         if not able:
             return
-        ledger.report(f"placing {len(able)} candidates for the judge")
+        ledger.report(f"placing {counted(len(able), 'candidate')} for the judge")
         for one in able:
             if ledger.is_over or time.perf_counter() >= ends:
                 return

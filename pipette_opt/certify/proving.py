@@ -6,11 +6,14 @@ from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.heuristics.common import checked_solution
 from pipette_opt.solution import Result
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.units import counted
 
 
 def prove(ledger: Ledger) -> None:
     """Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over."""
     for one in ledger.could_win():
+        if ledger.is_over:
+            return
         one.raise_bound(candidate_bound(ledger.data, one.candidate))
     share = 0.5
     while not ledger.is_over:
@@ -36,7 +39,7 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float) -> Re
     data = replace(ledger.data, candidates=tuple(known))
     hints = [checked_solution(data, number, one.best.nodes) for number, one in enumerate(able) if one.best is not None]
 
-    step = f"bounding the judge over {len(able)} candidates"
+    step = f"bounding the judge over {counted(len(able), 'candidate')}"
 
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         ledger.report(step, max(ledger.bound_s, ledger.bound_with_open(bound)))

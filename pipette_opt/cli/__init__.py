@@ -5,6 +5,8 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from typer import Typer
+
     from pipette_opt.errors import PipetteError
 
 INTERRUPTED = 130
@@ -16,6 +18,7 @@ def main() -> None:
     Run the command line.
 
     Exit codes: 0 done, 2 wrong input, 3 infeasible, 4 stopped early with the best plan so far written, 130 interrupted.
+    With ``--json`` an error is a document on standard output, ``{"error": {"place", "problem", "exit_code"}}``.
     """
     from pipette_opt.errors import InputError, PipetteError
 
@@ -23,7 +26,10 @@ def main() -> None:
     try:
         from pipette_opt.cli.app import app
 
-        app()
+        if "--json" in sys.argv[1:]:
+            _run_for_machines(app)
+        else:
+            app()
     except PipetteError as error:
         _fail(error)
     except OSError as error:
@@ -51,7 +57,35 @@ def _reason(error: OSError) -> str:
     return f"there is no folder {folder}" if missing else str(error.strerror)
 
 
+def _run_for_machines(app: "Typer") -> None:
+    """The same, but an option that the parser refuses is a document, too."""
+    try:
+        ended = app(standalone_mode=False)
+    except Exception as error:
+        # Of click, or of typer's own copy of it, which is not public: known by what they have.
+        if type(error).__name__ == "Abort":  # Ctrl-C, by typer before 0.16
+            sys.exit(INTERRUPTED)
+        if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
+            raise
+        _show_error("the command line", error.format_message(), error.exit_code)
+        sys.exit(error.exit_code)
+    sys.exit(ended if isinstance(ended, int) else 0)
+
+
+def _show_error(place: str | None, problem: str, exit_code: int) -> None:
+    import json
+
+    error = {"place": place, "problem": problem, "exit_code": exit_code}
+    sys.stdout.write(json.dumps({"error": error}, indent=2) + "\n")
+
+
 def _fail(error: "PipetteError") -> NoReturn:
+    if "--json" in sys.argv[1:]:
+        from pipette_opt.errors import InputError
+
+        place, problem = (error.where, error.problem) if isinstance(error, InputError) else (None, str(error))
+        _show_error(place, problem, error.exit_code)
+        sys.exit(error.exit_code)
     from rich.console import Console
     from rich.markup import escape
 

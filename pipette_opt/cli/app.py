@@ -1,6 +1,7 @@
 """All commands, and the options of the program itself."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -9,14 +10,17 @@ from pipette_opt.cli import (
     benchmark,
     calibrate,
     candidates,
+    catalogue,
     estimate,
     export,
     import_,
+    init,
     profile,
     replan,
     solve,
     verify,
 )
+from pipette_opt.cli import options as opt
 from pipette_opt.cli.memory import app as memory
 
 app = typer.Typer(
@@ -42,7 +46,9 @@ def _program(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what the solver does; also after the command.")
+    ] = False,
 ) -> None:
     from pipette_opt.cli.output import set_up_logging
 
@@ -57,7 +63,37 @@ app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
 app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
+app.command("init")(init.init)
+app.command("gpus")(catalogue.gpus)
+app.command("models")(catalogue.models)
 app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(import_.app, name="import")
 app.add_typer(profile.app, name="profile")
 app.add_typer(memory, name="memory")
+
+
+def _with_verbose(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with ``-v``, which is then taken after its name as well as before."""
+
+    def run(*, verbose: bool = False, **given: Any) -> None:
+        if verbose:
+            from pipette_opt.cli.output import set_up_logging
+
+            set_up_logging(verbose)
+        command(**given)
+
+    option = opt.parameter("verbose", opt.Verbose, default=False)
+    return opt.with_parameters(run, command, [*opt.parameters_of(command), option])
+
+
+def _give_verbose(group: typer.Typer) -> None:
+    """Give every command of a group, and of the groups in it, ``-v``."""
+    for one in group.registered_commands:
+        if one.callback is not None:
+            one.callback = _with_verbose(one.callback)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _give_verbose(inner.typer_instance)
+
+
+_give_verbose(app)

@@ -42,18 +42,27 @@ def backtest(
     from pipette_opt.backtest.metrics import slow_note
     from pipette_opt.backtest.predict import predict_runs
     from pipette_opt.backtest.tables import form_rows, form_table, group_rows, group_table
-    from pipette_opt.cli.output import check_not_overwritten, check_place, say, show, show_json
+    from pipette_opt.cli.output import (
+        check_not_overwritten,
+        check_place,
+        check_stdout,
+        say,
+        say_written,
+        show,
+        show_json,
+    )
     from pipette_opt.errors import InputError
-    from pipette_opt.files import write_atomically
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_rows
     from pipette_opt.read.stack import read_stack
 
     if not 0 < max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
-    if out is not None:
+    if out is not None and not is_stdout(out):
         plot = plot or out.with_suffix(".svg")
     check_place(out, plot)
+    check_stdout(json, out, plot)
     check_not_overwritten(out, plot, inputs=(runs, calibration, cluster))
     stack = read_stack(calibration) if calibration else read_stack()
     measured, bad = read_rows(runs)
@@ -81,11 +90,12 @@ def backtest(
             }
         )
         return
-    show(group_table(predictions, max_oom_risk), form_table(predictions))
+    stdout = next((path for path in (out, plot) if is_stdout(path)), None)
+    show(group_table(predictions, max_oom_risk), form_table(predictions), beside=stdout)
     for line in lines:
         say(line)
     if note:
         say(note)
     for path in (out, plot):
         if path is not None:
-            say(f"written to {path}")
+            say_written(path)

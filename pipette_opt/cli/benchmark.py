@@ -1,5 +1,6 @@
 """``pipette-opt benchmark``."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,19 @@ from pipette_opt.errors import InputError
 
 INSTANCES = "The instances"
 
+FIXED = (
+    "virtual_pipeline",
+    "recompute",
+    "context_parallel",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "ddp_bucket_size",
+    "overlap_p2p_communication",
+)
+"""Options of the search space that ``benchmark solve`` lacks: what the baselines know is compared."""
+
 app = typer.Typer(help="The solver beside the baselines.", no_args_is_help=True)
 
 
@@ -19,21 +33,10 @@ def _benchmark() -> None:
 
 
 @app.command("solve")
+@opt.spread
 def solve(
-    cluster: opt.Cluster = None,
-    model: opt.Model = None,
-    global_batch_size: opt.GlobalBatchSize = None,
-    seq_length: opt.SeqLength = None,
-    example: opt.Example = None,
-    calibration: opt.Calibration = None,
-    num_gpus: opt.NumGpus = None,
-    exclude_hosts: opt.ExcludeHosts = None,
-    launcher: opt.Launcher = "slurm",
-    p2p: opt.P2P = "blocking",
-    tensor_parallel: opt.TensorParallel = None,
-    pipeline_parallel: opt.PipelineParallel = None,
-    data_parallel: opt.DataParallel = None,
-    micro_batch_size: opt.MicroBatchSize = None,
+    job_options: opt.JobOptions,
+    space_options: Annotated[opt.SpaceOptions, opt.Without(FIXED)],
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 30.0,
     workers: opt.Workers = None,
@@ -48,7 +51,8 @@ def solve(
 
     Example: [bold]pipette-opt benchmark solve --example lab-16x8 --time-limit 30[/]
     """
-    from dataclasses import asdict
+    begun = time.perf_counter()
+    from dataclasses import asdict, replace
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
@@ -58,27 +62,9 @@ def solve(
     from pipette_opt.report.lists import benchmark_table
 
     check_place(csv)
-    job = opt.read_job(
-        cluster=cluster,
-        model=model,
-        global_batch_size=global_batch_size,
-        seq_length=seq_length,
-        example=example,
-        calibration=calibration,
-        num_gpus=num_gpus,
-        exclude_hosts=exclude_hosts,
-        launcher=launcher,
-        p2p=p2p,
-    )
+    job = opt.read_job(job_options)
     space = opt.search_space(
-        job,
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
-        data_parallel=data_parallel,
-        virtual_pipeline="1",
-        micro_batch_size=micro_batch_size,
-        context_parallel="1",
-        overlap_grad_reduce=False,
+        job, replace(space_options, virtual_pipeline="1", context_parallel="1", overlap_grad_reduce=False)
     )
     params = opt.checked(
         OptimizeParams,
@@ -87,7 +73,7 @@ def solve(
         seed=seed,
         max_oom_risk=max_oom_risk,
     )
-    watcher = Watcher()
+    watcher = Watcher(begun=begun)
     with live_progress(watcher, quiet=json):
         prepared = prepare(job.instance, space, max_oom_risk, watcher.report)
         with stop_on_interrupt(watcher.stop):
@@ -193,16 +179,18 @@ def placement(
     from typing import cast
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
-    from pipette_opt.cli.output import check_place, say, show_json
-    from pipette_opt.files import write_atomically
+    from pipette_opt.cli.output import check_place, check_stdout, say, show_json
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.placement_bench.clusters import CLUSTERS
     from pipette_opt.placement_bench.instances import SHAPES, WEIGHTS, SetName
     from pipette_opt.placement_bench.instances import instances as instances_of
     from pipette_opt.placement_bench.run import key_of, run_all, warm_up
     from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows
     from pipette_opt.types import P2PMode
+    from pipette_opt.units import counted
 
     check_place(csv, out)
+    check_stdout(json, csv, out)
     opt.one_of("--set", set_, ("quick", "full", "reach"))
     if p2p is not None:
         opt.one_of("--p2p", p2p, ("blocking", "async"))
@@ -227,7 +215,8 @@ def placement(
     threads = opt.threads(workers)
     known = read_rows(csv) if resume and csv is not None and csv.exists() else []
     warm_up_s = warm_up(threads)
-    say(f"{len(chosen)} instances, at most {2 * sum(one.limit_s for one in chosen) / 60:.0f} minutes")
+    minutes = round(2 * sum(one.limit_s for one in chosen) / 60)
+    say(f"{counted(len(chosen), 'instance')}, at most {counted(minutes, 'minute')}")
     now = {key_of(one) for one in chosen}
     rows = [row for row in known if row.key() not in now]
     waiting = {row.key(): row for row in known if row.key() in now}  # not lost if the run ends before their turn
@@ -241,13 +230,13 @@ def placement(
                 write_atomically(csv, csv_text([*rows, *waiting.values()]))
     if stop.is_set():
         more = "" if csv is None else "; --resume goes on"
-        say(f"stopped early: {done} of {len(chosen)} instances are done{more}")
+        say(f"stopped early: {done} of {counted(len(chosen), 'instance')} done{more}")
         if not rows:
             raise KeyboardInterrupt
     if not rows:
         raise InputError("--instances", "nothing was run; the data of the measured clusters is not here.")
     table = markdown(rows, warm_up_s, threads)
-    if out is not None:
+    if out is not None and not is_stdout(out):
         write_atomically(out, table)
     if json:
         show_json([asdict(row) for row in rows])

@@ -38,17 +38,29 @@ def calibrate(
     from pipette_opt.backtest.memory import fit_memory, memory_notes
     from pipette_opt.backtest.tables import errors_entry, fit_table
     from pipette_opt.cli.interrupt import STOPPED_EARLY
-    from pipette_opt.cli.output import check_not_overwritten, check_place, say, show, show_json
+    from pipette_opt.cli.output import (
+        check_not_overwritten,
+        check_place,
+        check_stdout,
+        say,
+        say_written,
+        show,
+        show_json,
+    )
     from pipette_opt.errors import InputError
+    from pipette_opt.files import is_stdout
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_rows
     from pipette_opt.read.stack import read_stack, write_stack
+    from pipette_opt.units import counted
 
     if seed < 0:
         raise InputError("--seed", f"must be >= 0, got {seed}.")
     check_place(out)
+    check_stdout(json, out)
     check_not_overwritten(out, inputs=(runs, cluster))
+    name = name or (runs.stem if is_stdout(out) else out.stem)
     measured, bad = read_rows(runs)
     start, total, left_out = read_stack(base), len(measured) + len(bad), unread(bad)
     if not measured:
@@ -67,18 +79,19 @@ def calibrate(
         if error.where != "calibrate" or untold:
             raise InputError(error.where, "\n- ".join([error.problem, *left_out_lines(left_out, total)])) from None
         source = f"memory fitted to {runs.name}, times as {start.name}"
-        write_stack(replace(start, name=name or out.stem, source=source, memory=numbers_of(memory)), out)
+        write_stack(replace(start, name=name, source=source, memory=numbers_of(memory)), out)
         notes = [f"times: {error.problem}", f"times stay those of {start.name}", *memory_notes(memory)]
         if json:
             show_json({"stack": str(out), "errors": {}, "notes": notes, "left_out": left_out_entries(left_out)})
         else:
-            for note in (*left_out_lines(left_out, total), *notes, f"written to {out}"):
+            for note in (*left_out_lines(left_out, total), *notes):
                 say(note)
+            say_written(out)
         return
-    source = f"fitted to {len(fit.runs)} runs of {runs.name}"
+    source = f"fitted to {counted(len(fit.runs), 'run')} of {runs.name}"
     left_out += fit.left_out
     known = start.memory if untold else numbers_of(memory)
-    stack = replace(fit.stack, name=name or out.stem, source=source, fitted=fit.record(), memory=known)
+    stack = replace(fit.stack, name=name, source=source, fitted=fit.record(), memory=known)
     write_stack(stack, out)
     if json:
         errors = {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}
@@ -92,11 +105,11 @@ def calibrate(
             }
         )
     else:
-        show(fit_table(fit))
+        show(fit_table(fit), beside=out)
         seen = ", ".join(f"{name} {low}-{high}" for name, (low, high) in fit.ranges.items())
         say(f"seen: {seen}; beyond this the stack extrapolates")
         for note in (*left_out_lines(left_out, total), *fit.notes, *memory_notes(memory, untold)):
             say(f"- {note}")
-        say(f"written to {out}")
+        say_written(out)
     if fit.interrupted:
         raise typer.Exit(STOPPED_EARLY)

@@ -9,36 +9,10 @@ from pipette_opt.cli import options as opt
 from pipette_opt.errors import InputError
 
 
+@opt.spread
 def candidates(
-    cluster: opt.Cluster = None,
-    model: opt.Model = None,
-    global_batch_size: opt.GlobalBatchSize = None,
-    seq_length: opt.SeqLength = None,
-    example: opt.Example = None,
-    precision: opt.Precision = None,
-    fp8: opt.Fp8 = False,
-    attention_kernel: opt.AttentionKernel = "flash",
-    profile: opt.Profile = None,
-    calibration: opt.Calibration = None,
-    num_gpus: opt.NumGpus = None,
-    exclude_hosts: opt.ExcludeHosts = None,
-    launcher: opt.Launcher = "slurm",
-    p2p: opt.P2P = "blocking",
-    tensor_parallel: opt.TensorParallel = None,
-    pipeline_parallel: opt.PipelineParallel = None,
-    data_parallel: opt.DataParallel = None,
-    virtual_pipeline: opt.VirtualPipeline = None,
-    micro_batch_size: opt.MicroBatchSize = None,
-    recompute: opt.Recompute = None,
-    context_parallel: opt.ContextParallel = None,
-    expert_parallel: opt.ExpertParallel = None,
-    expert_tensor_parallel: opt.ExpertTensorParallel = None,
-    expert_imbalance: opt.ExpertImbalance = 1.0,
-    moe_token_dispatcher: opt.MoeTokenDispatcher = "alltoall",
-    overlap_grad_reduce: opt.OverlapGradReduce = None,
-    overlap_param_gather: opt.OverlapParamGather = None,
-    ddp_bucket_size: opt.DdpBucketSize = None,
-    overlap_p2p_communication: opt.OverlapP2P = True,
+    job_options: opt.JobOptions,
+    space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     top: Annotated[int, typer.Option(help="Rows shown; 0 for all.", min=0, rich_help_panel=opt.RUN)] = 30,
     why: Annotated[
@@ -66,40 +40,8 @@ def candidates(
     from pipette_opt.report.lists import candidates_table
     from pipette_opt.units import counted
 
-    job = opt.read_job(
-        cluster=cluster,
-        model=model,
-        global_batch_size=global_batch_size,
-        seq_length=seq_length,
-        example=example,
-        precision=precision,
-        fp8=fp8,
-        attention_kernel=attention_kernel,
-        profile=profile,
-        calibration=calibration,
-        num_gpus=num_gpus,
-        exclude_hosts=exclude_hosts,
-        launcher=launcher,
-        p2p=p2p,
-        expert_imbalance=expert_imbalance,
-        moe_token_dispatcher=moe_token_dispatcher,
-    )
-    space = opt.search_space(
-        job,
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
-        data_parallel=data_parallel,
-        virtual_pipeline=virtual_pipeline,
-        micro_batch_size=micro_batch_size,
-        recompute=recompute,
-        context_parallel=context_parallel,
-        expert_parallel=expert_parallel,
-        expert_tensor_parallel=expert_tensor_parallel,
-        overlap_grad_reduce=overlap_grad_reduce,
-        overlap_param_gather=overlap_param_gather,
-        ddp_bucket_size=ddp_bucket_size,
-        overlap_p2p_communication=overlap_p2p_communication,
-    )
+    job = opt.read_job(job_options)
+    space = opt.search_space(job, space_options)
     if why is not None:
         from pipette_opt.report.plan_file import read_plan
         from pipette_opt.why import why as why_not
@@ -120,3 +62,5 @@ def candidates(
         show(candidates_table(shown))
         say(f"{len(shown)} of {counted(len(rows), 'candidate')} shown, the best bound first")
         say(enumeration.explain())
+        for note in job.instance.cluster.assumed:
+            say(f"- {note}")

@@ -46,11 +46,12 @@ class Current:
     not_modelled: "tuple[NotModelled, ...]" = ()
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
-        """The estimate, beside a plan if there is one; the verdict first and last."""
+        """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
         from rich.text import Text
 
+        from pipette_opt.report.cells import titled
         from pipette_opt.report.comparison import comparison
-        from pipette_opt.report.tables import estimate_tables
+        from pipette_opt.report.tables import estimate_tables, notes
 
         title = "your current launch"
         parts = estimate_tables(
@@ -60,6 +61,7 @@ class Current:
             hosts=self.hosts,
             title=title,
             max_oom_risk=self.max_oom_risk,
+            links_measured=self.instance.cluster.links_measured,
             not_modelled=self.not_modelled,
         )
         if plan is None:
@@ -71,7 +73,11 @@ class Current:
 
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
-        return [*parts, Text(), parts[0]]
+        if plan is None:
+            if self.instance.cluster.assumed:
+                parts.append(notes(self.instance.cluster.assumed))
+            return [*parts, Text(), parts[0]]
+        return [titled("Your current launch", parts[0]), *parts[1:]]
 
     @property
     def host_order(self) -> tuple[int, ...]:
@@ -88,7 +94,8 @@ class Current:
         timed = [one for one in self.not_modelled if one.effect != "memory"]
         saved = parts_saved(timed)
         return Uncounted(
-            saved_s={option: self.estimate.breakdown.get(part, 0.0) for option, part in saved.items()},
+            # What is free afterwards shortens an iteration by no more than the critical path had of it.
+            saved_s={option: self.estimate.critical_path.get(part, 0.0) for option, part in saved.items()},
             parts=saved,
             others=len({one.option for one in timed if one.option not in saved}),
         )
@@ -105,6 +112,7 @@ class Current:
                 self.memory,
                 self.estimate,
                 max_oom_risk=self.max_oom_risk,
+                links_measured=self.instance.cluster.links_measured,
                 not_modelled=self.not_modelled,
             ),
             "parallel": asdict(self.config),
@@ -112,6 +120,7 @@ class Current:
             "rank_order": self.placement.order,
             "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
+            "notes": list(self.instance.cluster.assumed),
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
             **self._schedule_dict(),

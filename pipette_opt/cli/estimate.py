@@ -7,27 +7,14 @@ import typer
 
 from pipette_opt.cli import options as opt
 
-OF_ARGS = (
-    "hosts",
-    "model",
-    "global_batch_size",
-    "seq_length",
-    "example",
-    "precision",
-    "fp8",
-    "attention_kernel",
-    "profile",
-    "calibration",
-    "num_gpus",
-    "p2p",
-    "allreduce",
-    "expert_imbalance",
-)
-"""Options that say what a plan says itself."""
+OF_PLANS = ("cluster",)
+"""Job options that say something of a plan, too: where its cluster file is now."""
 
 
+@opt.spread
 def estimate(
     context: typer.Context,
+    job_options: Annotated[opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher"))],
     plan: Annotated[Path | None, typer.Argument(help="A plan; or give your current arguments instead.")] = None,
     args: Annotated[
         str | None, typer.Option(help="Megatron arguments of today, or a file that has them.", rich_help_panel=opt.JOB)
@@ -35,20 +22,6 @@ def estimate(
     hosts: Annotated[
         str | None, typer.Option(help="Host order of today; the cluster's by default.", rich_help_panel=opt.JOB)
     ] = None,
-    cluster: opt.Cluster = None,
-    model: opt.Model = None,
-    global_batch_size: opt.GlobalBatchSize = None,
-    seq_length: opt.SeqLength = None,
-    example: opt.Example = None,
-    precision: opt.Precision = None,
-    fp8: opt.Fp8 = False,
-    attention_kernel: opt.AttentionKernel = "flash",
-    profile: opt.Profile = None,
-    calibration: opt.Calibration = None,
-    num_gpus: opt.NumGpus = None,
-    p2p: opt.P2P = "blocking",
-    allreduce: opt.AllReduce = "ring",
-    expert_imbalance: opt.ExpertImbalance = 1.0,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     schedule: Annotated[
         str | None,
@@ -74,6 +47,8 @@ def estimate(
     Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
     --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]
     """
+    from dataclasses import fields, replace
+
     from pipette_opt.cli.current import current_of
     from pipette_opt.cli.output import show, show_json
     from pipette_opt.errors import InputError
@@ -81,37 +56,22 @@ def estimate(
     if (plan is None) == (args is None):
         raise InputError("estimate", "give either a plan file or --args with your current Megatron arguments.")
     if plan is not None:
-        given = [name for name in OF_ARGS if opt.is_given(context, name)]
-        if given:
-            option = f"--{given[0].replace('_', '-')}"
+        options = ["hosts", *(field.name for field in fields(job_options) if field.name not in OF_PLANS)]
+        useless = [name for name in options if opt.is_given(context, name)]
+        if useless:
+            option = f"--{useless[0].replace('_', '-')}"
             raise InputError(option, "has no effect on a plan, which says it itself; give it with --args.")
         from pipette_opt.cli.plans import judged_plan
 
-        current = judged_plan(plan, cluster, max_oom_risk)
+        current = judged_plan(plan, job_options.cluster, max_oom_risk)
     else:
         from pipette_opt.read.megatron_args import read_megatron_args
 
         today = read_megatron_args(args or "", "the current arguments")
-        if example is None:
-            global_batch_size = today.global_batch_size if global_batch_size is None else global_batch_size
-            seq_length = today.seq_length if seq_length is None else seq_length
-            precision, fp8 = precision or today.precision, fp8 or today.fp8
-        job = opt.read_job(
-            cluster=cluster,
-            model=model if model is not None or example is not None else args,
-            global_batch_size=global_batch_size,
-            seq_length=seq_length,
-            example=example,
-            precision=precision,
-            fp8=fp8,
-            attention_kernel=attention_kernel,
-            profile=profile,
-            calibration=calibration,
-            num_gpus=num_gpus,
-            p2p=p2p,
-            allreduce=allreduce,
-            expert_imbalance=expert_imbalance,
-        )
+        if job_options.example is None:
+            job_options = job_options.filled_in(today)
+        named = job_options.model is not None or job_options.example is not None
+        job = opt.read_job(job_options if named else replace(job_options, model=args))
         current = current_of(job, today, hosts, max_oom_risk)
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule

@@ -7,8 +7,8 @@ import typer
 
 from pipette_opt.cli import options as opt
 
-SLURM = "Slurm"
-PODS = "Kubernetes"
+SLURM, PODS = "Slurm only", "Kubernetes only"
+"""Headings of the help."""
 
 
 def export(
@@ -43,13 +43,15 @@ def export(
     rdma_resource: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=COUNT of each pod, e.g. rdma/hca_shared_devices_a=8, with IPC_LOCK; repeatable.",
+            help="NAME=COUNT devices of each pod, and IPC_LOCK; e.g. rdma/hca_shared_devices_a=8. Repeatable.",
             rich_help_panel=PODS,
         ),
     ] = None,
-    host_network: Annotated[bool, typer.Option(help="Pods use their host's network.", rich_help_panel=PODS)] = False,
+    host_network: Annotated[
+        bool, typer.Option("--host-network", help="Pods use their host's network.", rich_help_panel=PODS)
+    ] = False,
     host_ipc: Annotated[
-        bool, typer.Option(help="Pods share memory segments with their host.", rich_help_panel=PODS)
+        bool, typer.Option("--host-ipc", help="Pods share memory segments with their host.", rich_help_panel=PODS)
     ] = False,
     shm_size: Annotated[
         str | None, typer.Option(help="Limit of /dev/shm in a pod, e.g. 64Gi.", rich_help_panel=PODS)
@@ -69,7 +71,7 @@ def export(
     from pipette_opt.cli.output import console, say, show_json
     from pipette_opt.export.launch_options import LaunchOptions, parse_resource
     from pipette_opt.export.targets import export as files_of
-    from pipette_opt.files import write_atomically
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.report.plan_file import read_plan
 
     options = LaunchOptions(
@@ -92,7 +94,7 @@ def export(
     if json:
         show_json(files)
         return
-    if out is None:
+    if out is None or is_stdout(out):
         for name, text in files.items():
             if len(files) > 1:
                 say(f"# {name}")

@@ -50,11 +50,12 @@ def links(
 
     Example: [bold]pipette-opt import links nccl_logs/ -o cluster.yaml --fill exclude[/]
     """
-    from pipette_opt.cli.output import say, show_json
+    from pipette_opt.cli.output import check_file, say, show_json
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
     from pipette_opt.units import counted
 
+    check_file(out, "link matrices are written beside it")
     opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
     opt.one_of("--repeated", repeated, ("worst", "mean"))
     opt.one_of("--direction", direction, ("measured", "average", "slower"))
@@ -94,13 +95,14 @@ def model(
 
     import yaml
 
-    from pipette_opt.cli.output import console, say, show, show_json
-    from pipette_opt.files import write_atomically
+    from pipette_opt.cli.output import check_stdout, console, say, say_written, show, show_json
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
     from pipette_opt.report.left_out import left_out_table
     from pipette_opt.specs.model_gaps import not_modelled_of
 
+    check_stdout(json, out)
     spec, arguments = read_model(source), arguments_behind(source)
     left_out = (*(() if arguments is None else arguments.not_modelled), *not_modelled_of(spec, None))
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
@@ -112,10 +114,10 @@ def model(
     else:
         console().out(yaml.safe_dump(fields, sort_keys=False), end="")
         say(f"{spec.name}: {spec.num_parameters / 1e9:.2f} billion parameters")
-        show(*left_out_table(left_out))
-    if out is not None:
+        show(*left_out_table(left_out), beside=out)
+    if out is not None and not is_stdout(out):
         write_atomically(out, yaml.safe_dump(fields, sort_keys=False))
-        say(f"written to {out}")
+        say_written(out)
 
 
 @app.command("runs")
@@ -131,18 +133,19 @@ def runs(
 
     Example: [bold]pipette-opt import runs logs/ -o runs.csv --gpu h100-80gb[/]
     """
-    from pipette_opt.cli.output import say, show_json
-    from pipette_opt.files import write_atomically
+    from pipette_opt.cli.output import check_stdout, say, say_written, show_json
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.megatron_logs import import_runs
     from pipette_opt.read.runs import read_runs
     from pipette_opt.units import counted
 
+    check_stdout(json, out)
     text, notes = import_runs(sources, gpu=gpu, gpus_per_node=gpus_per_node)
     write_atomically(out, text)
-    found = read_runs(out)
+    num_runs = len(text.splitlines()) - 1 if is_stdout(out) else len(read_runs(out))
     if json:
-        show_json({"runs": str(out), "num_runs": len(found), "notes": notes})
+        show_json({"runs": str(out), "num_runs": num_runs, "notes": notes})
         return
     for note in notes:
         say(f"- {note}")
-    say(f"{counted(len(found), 'run')} written to {out}")
+    say_written(out, counted(num_runs, "run"))

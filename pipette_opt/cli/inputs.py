@@ -20,6 +20,52 @@ def cluster_record(path: Path) -> dict[str, Any]:
     return {"path": str(path), "sha256": sha256_of(path), "matrices": matrices}
 
 
+def nominal_record(cluster: "ClusterSpec") -> dict[str, Any]:
+    """What a plan records of a cluster that no file describes: all of it, and what was assumed."""
+    from pipette_opt.read.cluster import cluster_document
+
+    return {"document": cluster_document(cluster), "assumed": list(cluster.assumed)}
+
+
+def is_nominal_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a plan records its cluster by value, and not as a file."""
+    return isinstance(recorded, Mapping) and "document" in recorded
+
+
+def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSpec, dict[str, Any]]":
+    """
+    The cluster that a plan was made for, all its hosts, and what another plan for it records of it.
+
+    Parameters
+    ----------
+    path
+        Where the plan is; its cluster file is also looked for beside it.
+    given
+        Where the cluster file is now, if it has moved.
+
+    Raises
+    ------
+    InputError
+        If the file is not there, or is not the one that the plan was made from.
+    """
+    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.nominal import recorded_cluster
+
+    recorded = plan.inputs.get("cluster")
+    if is_nominal_record(recorded):
+        if given is not None:
+            raise InputError("--cluster", f"contradicts {path}, which was made for --nodes, without a cluster file.")
+        return recorded_cluster(recorded, f"{path}, inputs.cluster"), dict(recorded)
+    if not is_file_record(recorded):
+        raise InputError(str(path), "inputs.cluster must name the cluster file by path and sha256, or hold a document.")
+    found = given or find_input(Path(recorded["path"]), path, plan.inputs.get("example"))
+    if found is None:
+        raise InputError(str(path), f"its cluster file {recorded['path']} is not there; say where with --cluster.")
+    check_file(found, recorded["sha256"], path, "cluster")
+    check_matrices(found, recorded, path)
+    return read_cluster(found), cluster_record(found)
+
+
 def gpu_record(cluster: "ClusterSpec") -> dict[str, int | None]:
     """What a plan records of its kinds of GPU: compute capability times ten, ``None`` for one of the user's own."""
     from pipette_opt.read.gpus import read_gpu_catalogue
@@ -58,6 +104,10 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
     for name in ("cluster", "profile"):
         recorded = plan.inputs.get(name)
         if recorded is None:
+            continue
+        if name == "cluster" and is_nominal_record(recorded):
+            if cluster is not None:
+                raise InputError("--cluster", f"contradicts {path}, which was made without a cluster file.")
             continue
         if not is_file_record(recorded):
             raise InputError(str(path), f"inputs.{name} must name a file by path and sha256, or be null.")

@@ -42,11 +42,13 @@ def collect(
     import os
 
     from pipette_opt.cli.options import one_of
-    from pipette_opt.cli.output import check_place
+    from pipette_opt.cli.output import check_file, check_place
     from pipette_opt.memory.collect import collect as collect_points
     from pipette_opt.memory.collect import collect_measured
+    from pipette_opt.units import counted
 
     one_of("--device", device, ("none", "cuda"))
+    check_file(out, "an unfinished one is continued")
     check_place(out)
     if device == "cuda":
         from pipette_opt.memory.measure import CudaDevice
@@ -54,13 +56,13 @@ def collect(
         gpu = CudaDevice()
         with _progress("running") as report:
             done = collect_measured(out, gpu, num_points=num_points, seed=seed, progress=report)
-        typer.echo(f"{done} stages run on {gpu.name}, {out} holds {num_points}.")
+        typer.echo(f"{counted(done, 'stage')} run on {gpu.name}, {out} holds {num_points}.")
         return
     with _progress("tracing") as report:
         done = collect_points(
             out, num_points=num_points, seed=seed, workers=workers or os.cpu_count() or 1, progress=report
         )
-    typer.echo(f"{done} points traced, {out} holds all {num_points}.")
+    typer.echo(f"{counted(done, 'point')} traced, {out} holds all {num_points}.")
 
 
 @app.command()
@@ -88,7 +90,7 @@ def train(
 
     Example: pipette-opt memory train --data traces.csv -o memory.npz
     """
-    from pipette_opt.cli.output import check_place
+    from pipette_opt.cli.output import check_file, check_place
     from pipette_opt.files import write_atomically
     from pipette_opt.memory.card import markdown_table, model_card
     from pipette_opt.memory.collect import read_rows
@@ -96,6 +98,7 @@ def train(
     from pipette_opt.memory.weights import write_weights
     from pipette_opt.shipped import shipped_path
 
+    check_file(out, "the card is written beside it")
     out.parent.mkdir(parents=True, exist_ok=True)
     check_place(out)
     here = Path("traces.csv")

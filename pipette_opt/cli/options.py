@@ -1,9 +1,11 @@
 """Options that several commands share, and the instance they describe."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
 import typer
 
@@ -23,7 +25,25 @@ MOST_WORKERS = 1024
 JOB, SEARCH, RUN = "The job", "The search space", "The run"
 
 Cluster = Annotated[
-    Path | None, typer.Option(help="cluster.yaml, as written by `import links` or by hand.", rich_help_panel=JOB)
+    Path | None,
+    typer.Option(help="cluster.yaml, written by `import links`, `init` or by hand.", rich_help_panel=JOB),
+]
+Nodes = Annotated[
+    str | None,
+    typer.Option(
+        help="Instead of --cluster, where no link was measured: number of hosts, or names, e.g. gpu\\[01-16].",
+        rich_help_panel=JOB,
+    ),
+]
+Gpu = Annotated[
+    str | None, typer.Option(help="Kind of GPU of these hosts, e.g. h100; `gpus` lists them.", rich_help_panel=JOB)
+]
+Nics = Annotated[
+    str | None,
+    typer.Option(help="NICs of these hosts x Gbit/s of each, e.g. 8x400; the GPU's usual ones.", rich_help_panel=JOB),
+]
+GpusPerNode = Annotated[
+    int | None, typer.Option(help="GPUs of these hosts; as usual for the GPU by default.", rich_help_panel=JOB)
 ]
 Model = Annotated[
     str | None,
@@ -148,7 +168,117 @@ RayAddress = Annotated[
     str | None, typer.Option(help="Of the Ray cluster, e.g. auto; one on this machine otherwise.", rich_help_panel=RUN)
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.", rich_help_panel=RUN)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What is trained, on which machines, and how: each field is an option of ``solve`` and its relatives."""
+
+    cluster: Cluster = None
+    nodes: Nodes = None
+    gpu: Gpu = None
+    nics: Nics = None
+    gpus_per_node: GpusPerNode = None
+    model: Model = None
+    global_batch_size: GlobalBatchSize = None
+    seq_length: SeqLength = None
+    example: Example = None
+    precision: Precision = None
+    fp8: Fp8 = False
+    attention_kernel: AttentionKernel = "flash"
+    profile: Profile = None
+    calibration: Calibration = None
+    num_gpus: NumGpus = None
+    exclude_hosts: ExcludeHosts = None
+    launcher: Launcher = "slurm"
+    p2p: P2P = "blocking"
+    allreduce: AllReduce = "ring"
+    expert_imbalance: ExpertImbalance = 1.0
+    moe_token_dispatcher: MoeTokenDispatcher = "alltoall"
+
+    def filled_in(self, arguments: "MegatronArgs") -> "JobOptions":
+        """The options with what Megatron arguments say where they are silent."""
+        said = {
+            name: getattr(arguments, name)
+            for name in ("global_batch_size", "seq_length", "precision")
+            if getattr(self, name) is None
+        }
+        return replace(self, fp8=self.fp8 or arguments.fp8, **said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """Which configurations are searched: each field is an option that narrows the default space."""
+
+    tensor_parallel: TensorParallel = None
+    pipeline_parallel: PipelineParallel = None
+    data_parallel: DataParallel = None
+    virtual_pipeline: VirtualPipeline = None
+    micro_batch_size: MicroBatchSize = None
+    recompute: Recompute = None
+    context_parallel: ContextParallel = None
+    expert_parallel: ExpertParallel = None
+    expert_tensor_parallel: ExpertTensorParallel = None
+    overlap_grad_reduce: OverlapGradReduce = None
+    overlap_param_gather: OverlapParamGather = None
+    ddp_bucket_size: DdpBucketSize = None
+    overlap_p2p_communication: OverlapP2P = True
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Says of a parameter that holds options which of them the command lacks; they have their defaults."""
+
+    names: tuple[str, ...]
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """
+    A command whose parameters that are dataclasses of options become an option for each field.
+
+    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out.
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type, list[str]]] = {}
+    for one in parameters_of(command):
+        kind, *notes = get_args(one.annotation) or (one.annotation,)
+        if not is_dataclass(kind):
+            parameters.append(one)
+            continue
+        left_out = {name for note in notes if isinstance(note, Without) for name in note.names}
+        taken = [field for field in fields(kind) if field.name not in left_out]
+        groups[one.name] = (cast(type, kind), [field.name for field in taken])
+        parameters += [parameter(field.name, field.type, default=field.default) for field in taken]
+
+    def run(**given: Any) -> None:
+        for name, (kind, names) in groups.items():
+            given[name] = kind(**{one: given.pop(one) for one in names})
+        command(**given)
+
+    return with_parameters(run, command, parameters)
+
+
+def parameters_of(command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Parameters of a command, all by name, since it is called so."""
+    known = inspect.signature(command).parameters.values()
+    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in known]
+
+
+def parameter(name: str, annotation: object, *, default: object) -> inspect.Parameter:
+    """One more parameter of a command."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def with_parameters(
+    run: Callable[..., None], command: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """``run`` under the name and with the help of ``command``, and the parameters from which typer makes options."""
+    functools.update_wrapper(run, command)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -160,34 +290,13 @@ class Job:
     inputs: dict[str, Any]
 
 
-def read_job(
-    *,
-    cluster: Path | None,
-    model: str | None,
-    global_batch_size: int | None,
-    seq_length: int | None,
-    example: str | None,
-    precision: str | None = None,
-    fp8: bool = False,
-    attention_kernel: str = "flash",
-    profile: Path | None = None,
-    calibration: str | None = None,
-    num_gpus: int | None = None,
-    exclude_hosts: str | None = None,
-    launcher: str = "slurm",
-    p2p: str = "blocking",
-    allreduce: str = "ring",
-    expert_imbalance: float = 1.0,
-    moe_token_dispatcher: str = "alltoall",
-) -> Job:
+def read_job(options: JobOptions) -> Job:
     """Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given."""
     from dataclasses import asdict
 
-    from pipette_opt.cli.inputs import cluster_record, gpu_record
+    from pipette_opt.cli.inputs import gpu_record
     from pipette_opt.fullness import with_edge_loss
     from pipette_opt.read.cluster import exclude_hosts as without
-    from pipette_opt.read.cluster import read_cluster
-    from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
@@ -196,60 +305,55 @@ def read_job(
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.training import LARGEST
 
-    arguments = arguments_behind(model) if model is not None else None
-    if arguments is not None and example is None:
-        global_batch_size = arguments.global_batch_size if global_batch_size is None else global_batch_size
-        seq_length = arguments.seq_length if seq_length is None else seq_length
-        precision = arguments.precision if precision is None else precision
-        fp8 = fp8 or arguments.fp8
-    if precision is not None:
-        one_of("--precision", precision, ("bf16", "fp16", "fp32"))
-    one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
-    one_of("--launcher", launcher, ("torchrun", "slurm", "mpi"))
-    one_of("--p2p", p2p, ("blocking", "async"))
-    one_of("--allreduce", allreduce, ("ring", "hierarchical", "tree"))
-    one_of("--moe-token-dispatcher", moe_token_dispatcher, ("alltoall", "allgather"))
-    if not 1.0 <= expert_imbalance < float("inf"):
-        raise InputError("--expert-imbalance", f"must be >= 1, got {expert_imbalance:g}.")
+    arguments = arguments_behind(options.model) if options.model is not None else None
+    if arguments is not None and options.example is None:
+        options = options.filled_in(arguments)
+    if options.precision is not None:
+        one_of("--precision", options.precision, ("bf16", "fp16", "fp32"))
+    one_of("--attention-kernel", options.attention_kernel, ("flash", "unfused"))
+    one_of("--launcher", options.launcher, ("torchrun", "slurm", "mpi"))
+    one_of("--p2p", options.p2p, ("blocking", "async"))
+    one_of("--allreduce", options.allreduce, ("ring", "hierarchical", "tree"))
+    one_of("--moe-token-dispatcher", options.moe_token_dispatcher, ("alltoall", "allgather"))
+    if not 1.0 <= options.expert_imbalance < float("inf"):
+        raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
     shown = None
-    if example is not None:
+    if options.example is not None:
         from pipette_opt.read.example import read_example
 
-        shown = read_example(example)
-    cluster_path = cluster if cluster is not None else (shown.cluster_path if shown else None)
-    if cluster_path is None:
-        raise InputError("--cluster", "is needed (or --example NAME); `pipette-opt import links` writes one.")
-    if model is None and shown is None:
+        shown = read_example(options.example)
+    machines = _machines(options, shown.cluster_path if shown else None)
+    if options.model is None and shown is None:
         raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
-    for option, value in (("--global-batch-size", global_batch_size), ("--seq-length", seq_length)):
+    for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
         if value is None and shown is None:
             raise InputError(option, "is needed.")
         if value is not None and not 1 <= value <= LARGEST:
             raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
-    spec = read_cluster(cluster_path)
-    if exclude_hosts:
-        spec = without(spec, expand_hosts(exclude_hosts, "--exclude-hosts"))
-    model_spec = read_model(model) if model is not None else shown.model  # type: ignore[union-attr]
+    spec, record = machines()
+    if options.exclude_hosts:
+        spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
+    model_spec = read_model(options.model) if options.model is not None else shown.model  # type: ignore[union-attr]
     if model_spec.num_experts is None:
         for option, has_effect in (
-            ("--expert-imbalance", expert_imbalance > 1.0),
-            ("--moe-token-dispatcher", moe_token_dispatcher != "alltoall"),
+            ("--expert-imbalance", options.expert_imbalance > 1.0),
+            ("--moe-token-dispatcher", options.moe_token_dispatcher != "alltoall"),
         ):
             if has_effect:
                 raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
     base = shown.training if shown else None
-    precision = precision or (base.precision if base else "bf16")
-    if fp8 and precision == "fp32":
+    precision = options.precision or (base.precision if base else "bf16")
+    if options.fp8 and precision == "fp32":
         raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
     training = TrainingSpec(
-        global_batch_size=global_batch_size or cast("Any", base).global_batch_size,
-        seq_length=seq_length or cast("Any", base).seq_length,
+        global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
+        seq_length=options.seq_length or cast("Any", base).seq_length,
         precision=precision,  # type: ignore[arg-type]
         accumulate_allreduce_grads_in_fp32=precision != "fp16",
-        fp8=fp8,
-        attention_kernel=attention_kernel,  # type: ignore[arg-type]
-        moe_token_dispatcher_type=moe_token_dispatcher,  # type: ignore[arg-type]
-        expert_imbalance=expert_imbalance,
+        fp8=options.fp8,
+        attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
+        moe_token_dispatcher_type=options.moe_token_dispatcher,  # type: ignore[arg-type]
+        expert_imbalance=options.expert_imbalance,
     )
     if arguments is not None:
         training = arguments.training(training)
@@ -258,26 +362,83 @@ def read_job(
         model=model_spec,
         cluster=spec,
         training=training,
-        p2p=p2p,  # type: ignore[arg-type]
-        allreduce=allreduce,  # type: ignore[arg-type]
-        launcher=launcher,  # type: ignore[arg-type]
-        profile=_profile(profile),
-        stack=read_stack(calibration) if calibration else read_stack(),
+        p2p=options.p2p,  # type: ignore[arg-type]
+        allreduce=options.allreduce,  # type: ignore[arg-type]
+        launcher=options.launcher,  # type: ignore[arg-type]
+        profile=_profile(options.profile),
+        stack=read_stack(options.calibration) if options.calibration else read_stack(),
         not_modelled=(*(arguments.not_modelled if arguments else ()), *not_modelled_of(model_spec, training)),
     )
     inputs: dict[str, Any] = {
-        "cluster": cluster_record(cluster_path),
+        "cluster": record,
         "gpus": gpu_record(spec),
-        "example": example,
-        "exclude_hosts": exclude_hosts,
-        "profile": None if profile is None else {"path": str(profile), "sha256": sha256_of(profile)},
+        "example": options.example,
+        "exclude_hosts": options.exclude_hosts,
+        "profile": _file_record(options.profile),
         "stack": asdict(instance.stack),
         "model": asdict(model_spec),
         "training": asdict(training),
     }
-    if num_gpus is None and shown is not None:
-        num_gpus = shown.num_gpus
+    num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
+
+
+def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any]]]":
+    """
+    What reads the cluster of a file, of an example, or of equal hosts, and gives what a plan records of it.
+
+    Options that are missing or contradict each other are refused before anything is read.
+    """
+    of_hosts = {"--gpu": options.gpu, "--nics": options.nics, "--gpus-per-node": options.gpus_per_node}
+    given = [option for option, value in of_hosts.items() if value is not None]
+    if options.nodes is not None:
+        if options.cluster is not None:
+            raise InputError("--nodes", "contradicts --cluster, whose file lists the hosts; give one of the two.")
+        if options.gpu is None:
+            raise InputError("--gpu", "is needed with --nodes, e.g. --gpu h100; `pipette-opt gpus` lists them.")
+        return functools.partial(
+            _equal_hosts,
+            nodes=options.nodes,
+            gpu=options.gpu,
+            nics=options.nics,
+            gpus_per_node=options.gpus_per_node,
+        )
+    path = options.cluster if options.cluster is not None else example
+    if path is None and given:
+        raise InputError("--nodes", f"is needed with {given[0]}: the number of hosts, or their names.")
+    if path is None:
+        problem = (
+            "is needed (`pipette-opt import links` or `init` writes one); or --nodes 16 --gpu h100 --nics 8x400 where "
+            "no link was measured; or --example NAME."
+        )
+        raise InputError("--cluster", problem)
+    if given:
+        raise InputError(given[0], f"has no effect on {path}, which says it; edit the file, or give --nodes instead.")
+    return functools.partial(_cluster_file, path)
+
+
+def _equal_hosts(
+    *, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None
+) -> "tuple[ClusterSpec, dict[str, Any]]":
+    from pipette_opt.cli.inputs import nominal_record
+    from pipette_opt.read.nominal import nominal_cluster
+
+    spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
+    return spec, nominal_record(spec)
+
+
+def _cluster_file(path: Path) -> "tuple[ClusterSpec, dict[str, Any]]":
+    from pipette_opt.cli.inputs import cluster_record
+    from pipette_opt.read.cluster import read_cluster
+
+    return read_cluster(path), cluster_record(path)
+
+
+def _file_record(path: Path | None) -> dict[str, str] | None:
+    """What a plan records of a file: where it is, and its hash."""
+    from pipette_opt.read.files import sha256_of
+
+    return None if path is None else {"path": str(path), "sha256": sha256_of(path)}
 
 
 def trained_as(job: Job, given: "MegatronArgs") -> Job:
@@ -310,46 +471,30 @@ def _profile(path: Path | None) -> Any:
     return read_profile(path)
 
 
-def search_space(
-    job: Job,
-    *,
-    tensor_parallel: str | None = None,
-    pipeline_parallel: str | None = None,
-    data_parallel: str | None = None,
-    virtual_pipeline: str | None = None,
-    micro_batch_size: str | None = None,
-    recompute: str | None = None,
-    context_parallel: str | None = None,
-    expert_parallel: str | None = None,
-    expert_tensor_parallel: str | None = None,
-    overlap_grad_reduce: bool | None = None,
-    overlap_param_gather: bool | None = None,
-    ddp_bucket_size: int | None = None,
-    overlap_p2p_communication: bool = True,
-) -> "SearchSpace":
+def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     """The search space that the options pin down."""
     from pipette_opt.candidates import SearchSpace
 
-    _check_expert_sizes(job, expert_parallel, expert_tensor_parallel)
+    _check_expert_sizes(job, options.expert_parallel, options.expert_tensor_parallel)
     space = SearchSpace(
         num_gpus=job.num_gpus,
-        tensor_parallel=sizes("--tensor-parallel", tensor_parallel),
-        pipeline_parallel=sizes("--pipeline-parallel", pipeline_parallel),
-        data_parallel=sizes("--data-parallel", data_parallel),
-        virtual_pipeline=sizes("--virtual-pipeline", virtual_pipeline),
-        micro_batch_size=sizes("--micro-batch-size", micro_batch_size),
-        context_parallel=sizes("--context-parallel", context_parallel),
-        expert_parallel=sizes("--expert-parallel", expert_parallel),
-        expert_tensor_parallel=sizes("--expert-tensor-parallel", expert_tensor_parallel),
-        overlap_grad_reduce=overlap_grad_reduce,
-        overlap_param_gather=overlap_param_gather,
-        ddp_bucket_size=ddp_bucket_size,
-        overlap_p2p_communication=overlap_p2p_communication,
+        tensor_parallel=sizes("--tensor-parallel", options.tensor_parallel),
+        pipeline_parallel=sizes("--pipeline-parallel", options.pipeline_parallel),
+        data_parallel=sizes("--data-parallel", options.data_parallel),
+        virtual_pipeline=sizes("--virtual-pipeline", options.virtual_pipeline),
+        micro_batch_size=sizes("--micro-batch-size", options.micro_batch_size),
+        context_parallel=sizes("--context-parallel", options.context_parallel),
+        expert_parallel=sizes("--expert-parallel", options.expert_parallel),
+        expert_tensor_parallel=sizes("--expert-tensor-parallel", options.expert_tensor_parallel),
+        overlap_grad_reduce=options.overlap_grad_reduce,
+        overlap_param_gather=options.overlap_param_gather,
+        ddp_bucket_size=options.ddp_bucket_size,
+        overlap_p2p_communication=options.overlap_p2p_communication,
     )
-    if recompute is None:
+    if options.recompute is None:
         return space
     choices: dict[str, RecomputeGranularity | None] = {"none": None, "selective": "selective", "full": "full"}
-    names = [name.strip() for name in recompute.split(",")]
+    names = [name.strip() for name in options.recompute.split(",")]
     for name in names:
         one_of("--recompute", name, tuple(choices))
     return replace(space, recompute=tuple(choices[name] for name in names))

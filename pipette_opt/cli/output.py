@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.errors import InputError
+from pipette_opt.files import is_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,9 +30,9 @@ def console(*, stderr: bool = False) -> "Console":
     return found
 
 
-def show(*renderables: "RenderableType") -> None:
-    """Print tables and text."""
-    out = console()
+def show(*renderables: "RenderableType", beside: Path | None = None) -> None:
+    """Print tables and text; to standard error if ``beside``, a file that is written, too, is standard output."""
+    out = console(stderr=is_stdout(beside))
     for one in renderables:
         out.print(one)
 
@@ -49,7 +50,7 @@ def say(text: str) -> None:
 def check_place(*paths: Path | None) -> None:
     """Raise ``InputError`` for a file that could not be written, before the work that it is for begins."""
     for path in paths:
-        if path is None:
+        if path is None or is_stdout(path):
             continue
         target = path.resolve()
         if target.is_dir():
@@ -60,11 +61,32 @@ def check_place(*paths: Path | None) -> None:
             raise InputError(str(path), "cannot be written: no permission.")
 
 
+def check_stdout(json: bool, *outputs: Path | None) -> None:
+    """Raise ``InputError`` if more than one answer goes to standard output."""
+    taken = sum(is_stdout(path) for path in outputs)
+    if taken > 1:
+        raise InputError("-", "standard output takes one file; give the others names.")
+    if taken and json:
+        raise InputError("--json", "takes standard output, as -o - does; give one of them, or -o a name.")
+
+
+def check_file(path: Path, beside: str) -> None:
+    """Raise ``InputError`` for standard output where other files are written beside the one named."""
+    if is_stdout(path):
+        raise InputError("--out", f"needs the name of a file: {beside}.")
+
+
+def say_written(path: Path, what: str = "") -> None:
+    """Say where a file is; nothing of standard output, which everybody sees."""
+    if not is_stdout(path):
+        say(f"{what} written to {path}".lstrip())
+
+
 def check_not_overwritten(*outputs: Path | None, inputs: tuple[str | Path | None, ...] = ()) -> None:
     """Raise ``InputError`` for an output that is an input, or another output."""
     known = {Path(path).resolve() for path in inputs if path is not None}
     for path in outputs:
-        if path is None or (path.exists() and not path.is_file()):  # /dev/null may well take several
+        if path is None or is_stdout(path) or (path.exists() and not path.is_file()):  # /dev/null may well take several
             continue
         if path.resolve() in known:
             raise InputError(str(path), "is an input, or another output, of this command; give another name.")
@@ -73,10 +95,8 @@ def check_not_overwritten(*outputs: Path | None, inputs: tuple[str | Path | None
 
 def set_up_logging(verbose: bool) -> None:
     """Warnings by default, everything on request, to standard error."""
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.WARNING,
-        format="%(levelname)s %(name)s: %(message)s",
-    )
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger().setLevel(logging.DEBUG if verbose else logging.WARNING)
     logging.getLogger("numba").setLevel(logging.WARNING)
 
 

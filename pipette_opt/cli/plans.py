@@ -20,22 +20,18 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     The cluster file and its matrices must be those the plan was made from, by their hashes; ``cluster`` says where
     they are now.
     """
-    from pipette_opt.cli.inputs import check_file, check_matrices
-    from pipette_opt.read.cluster import exclude_hosts, read_cluster
+    from pipette_opt.cli.inputs import cluster_of
+    from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.report.plan_file import read_plan
 
     plan = read_plan(path)
-    recorded = _recorded(plan, path)
-    cluster_path = cluster or _found(Path(recorded["path"]), path, plan.inputs.get("example"))
-    check_file(cluster_path, recorded["sha256"], path, "cluster")
-    check_matrices(cluster_path, recorded, path)
-    spec = read_cluster(cluster_path)
+    spec, _ = cluster_of(plan, path, cluster)
     excluded = plan.inputs.get("exclude_hosts")
     if excluded:
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
     if spec.hosts != plan.hosts:
-        raise InputError(str(path), f"hosts differ from those of {cluster_path}.")
+        raise InputError(str(path), f"hosts differ from those of its cluster, {spec.name}.")
     return plan, _instance_of(plan, spec, path)
 
 
@@ -49,23 +45,17 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
-    from pipette_opt.cli.inputs import cluster_record, gpu_record
+    from pipette_opt.cli.inputs import cluster_of, cluster_record, gpu_record
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
-    from pipette_opt.read.files import sha256_of
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
     from pipette_opt.replan import check_hosts
     from pipette_opt.report.plan_file import read_plan
 
     old = read_plan(path)
     if cluster is None:
-        cluster = _found(Path(_recorded(old, path)["path"]), path, old.inputs.get("example"))
-        if sha256_of(cluster) != _recorded(old, path)["sha256"]:
-            raise InputError(
-                str(cluster),
-                f"is not the file that {path} was made from; if it is a newer state of the cluster, say so with "
-                "--cluster.",
-            )
-    spec = read_cluster(cluster)
+        spec, record = cluster_of(old, path, None)
+    else:
+        spec, record = read_cluster(cluster), cluster_record(cluster)
     hosts = check_hosts(
         spec.hosts,
         old.hosts,
@@ -78,7 +68,7 @@ def plan_on_changed_hosts(
     instance = _instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
     inputs = {
         **old.inputs,
-        "cluster": cluster_record(cluster),
+        "cluster": record,
         "gpus": gpu_record(spec),
         "exclude_hosts": compress_hosts(excluded) if excluded else None,
     }
@@ -117,14 +107,6 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
     )
 
 
-def _recorded(plan: "Plan", path: Path) -> dict[str, Any]:
-    """Path and hash of the cluster file that a plan was made from."""
-    recorded = plan.inputs.get("cluster")
-    if not is_file_record(recorded):
-        raise InputError(str(path), "inputs.cluster must name the cluster file by path and sha256.")
-    return dict(recorded)
-
-
 def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
     from pipette_opt.fullness import with_edge_loss
@@ -149,16 +131,6 @@ def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance"
         if isinstance(error, InputError):
             raise
         raise InputError(where, str(error)) from None
-
-
-def _found(recorded: Path, plan: Path, example: object) -> Path:
-    """The cluster file where it was, beside the plan, or among the shipped examples."""
-    from pipette_opt.cli.inputs import find_input
-
-    found = find_input(recorded, plan, example)
-    if found is not None:
-        return found
-    raise InputError(str(plan), f"its cluster file {recorded} is not there; say where with --cluster.")
 
 
 def _allreduce(plan: "Plan") -> "Collective":

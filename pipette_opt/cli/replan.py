@@ -1,5 +1,6 @@
 """``pipette-opt replan``."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -43,9 +44,10 @@ def replan(
 
     Example: [bold]pipette-opt replan plan.json --lost gpu07 --joined gpu21 -o new.json[/]
     """
-    from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
+    begun = time.perf_counter()
+    from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.cli.plans import plan_on_changed_hosts, plan_with_band
-    from pipette_opt.files import write_atomically
+    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.optimize import OptimizeParams, Watcher
     from pipette_opt.replan import replan as replan_
     from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
@@ -53,6 +55,7 @@ def replan(
     from pipette_opt.report.tables import verdict_line
 
     check_place(out, moves_out)
+    check_stdout(json, out, moves_out)
     old, instance, inputs = plan_on_changed_hosts(plan, cluster, lost, joined)
     params = opt.checked(
         OptimizeParams,
@@ -61,7 +64,7 @@ def replan(
         seed=seed,
         max_oom_risk=max_oom_risk,
     )
-    watcher = Watcher()
+    watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         found = replan_(
             instance,
@@ -78,13 +81,14 @@ def replan(
     if moves_out is not None:
         write_atomically(moves_out, moves_csv(found.chosen.moves))
     if json:
-        show_json(moves_to_dict(found.chosen, found.options))
+        show_json({"verdict": plan_verdict(chosen), **moves_to_dict(found.chosen, found.options)})
     else:
+        stdout = next((path for path in (out, moves_out) if is_stdout(path)), None)
         verdict = verdict_line(plan_verdict(chosen))
-        show(verdict, *replan_tables(old, found.chosen, found.options), verdict)
-        say(f"plan written to {out}")
+        show(verdict, *replan_tables(old, found.chosen, found.options), verdict, beside=stdout)
+        say_written(out, "plan")
         if moves_out is not None:
-            say(f"what each rank must load written to {moves_out}")
+            say_written(moves_out, "what each rank must load")
     if watcher.stop.is_set():
         say("stopped early: this is the best plan so far")
         raise typer.Exit(STOPPED_EARLY)

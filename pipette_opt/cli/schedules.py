@@ -18,20 +18,27 @@ if TYPE_CHECKING:
 
 OPTION = "--schedule"
 
+MEASURED = ("1f1b", "interleaved")
+"""Schedules of the public runs that bands come from."""
+
 
 def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Current":
     """The same launch with another schedule, and with what its memory loses where that is nearly full."""
     from pipette_opt.estimator.estimate import estimate, microbatches_of
+    from pipette_opt.read.bands import with_band
 
     instance, config = current.instance, current.config
     schedule = read_schedule(given, config, microbatches_of(instance, config), instance.p2p)
     memory, lost_s = schedule_memory(current.memory, instance, config, schedule, max_oom_risk)
     if instance.edge_loss_s is not None:
         instance = replace(instance, edge_loss_s=lambda _: lost_s)
+    judged = estimate(instance, config, current.placement, schedule)
+    if given in MEASURED:
+        judged = with_band(judged, instance, config)
     return replace(
         current,
         instance=instance,
-        estimate=estimate(instance, config, current.placement, schedule),
+        estimate=judged,
         memory=memory,
         schedule=schedule,
     )

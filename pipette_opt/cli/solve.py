@@ -1,5 +1,6 @@
 """``pipette-opt solve``."""
 
+import time
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -10,37 +11,10 @@ from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 from pipette_opt.errors import InputError
 
 
+@opt.spread
 def solve(
-    cluster: opt.Cluster = None,
-    model: opt.Model = None,
-    global_batch_size: opt.GlobalBatchSize = None,
-    seq_length: opt.SeqLength = None,
-    example: opt.Example = None,
-    precision: opt.Precision = None,
-    fp8: opt.Fp8 = False,
-    attention_kernel: opt.AttentionKernel = "flash",
-    profile: opt.Profile = None,
-    calibration: opt.Calibration = None,
-    num_gpus: opt.NumGpus = None,
-    exclude_hosts: opt.ExcludeHosts = None,
-    launcher: opt.Launcher = "slurm",
-    p2p: opt.P2P = "blocking",
-    allreduce: opt.AllReduce = "ring",
-    tensor_parallel: opt.TensorParallel = None,
-    pipeline_parallel: opt.PipelineParallel = None,
-    data_parallel: opt.DataParallel = None,
-    virtual_pipeline: opt.VirtualPipeline = None,
-    micro_batch_size: opt.MicroBatchSize = None,
-    recompute: opt.Recompute = None,
-    context_parallel: opt.ContextParallel = None,
-    expert_parallel: opt.ExpertParallel = None,
-    expert_tensor_parallel: opt.ExpertTensorParallel = None,
-    expert_imbalance: opt.ExpertImbalance = 1.0,
-    moe_token_dispatcher: opt.MoeTokenDispatcher = "alltoall",
-    overlap_grad_reduce: opt.OverlapGradReduce = None,
-    overlap_param_gather: opt.OverlapParamGather = None,
-    ddp_bucket_size: opt.DdpBucketSize = None,
-    overlap_p2p_communication: opt.OverlapP2P = True,
+    job_options: opt.JobOptions,
+    space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = 0.0,
@@ -56,9 +30,9 @@ def solve(
         str | None,
         typer.Option(help="Your host order today; the cluster's by default.", rich_help_panel=opt.RUN),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the plan goes.", rich_help_panel=opt.RUN)] = Path(
-        "plan.json"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where the plan goes; - is standard output.", rich_help_panel=opt.RUN)
+    ] = Path("plan.json"),
     trace: Annotated[
         Path | None,
         typer.Option(help="Write the plan's predicted schedule there, for Perfetto.", rich_help_panel=opt.RUN),
@@ -78,50 +52,20 @@ def solve(
     Ctrl-C stops the search; the best plan so far is written. Exit code 0: proven to --gap-limit, 2: wrong input,
     3: no feasible plan, 4: stopped by Ctrl-C or --time-limit before that; the best plan so far is written.
     """
+    begun = time.perf_counter()
     from pipette_opt.backends import BackendName, backend_of
-    from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
+    from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.cli.plans import plan_with_band
+    from pipette_opt.files import is_stdout
     from pipette_opt.optimize import OptimizeParams, Watcher, optimize
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
 
     check_place(out, trace)
-    job = opt.read_job(
-        cluster=cluster,
-        model=model,
-        global_batch_size=global_batch_size,
-        seq_length=seq_length,
-        example=example,
-        precision=precision,
-        fp8=fp8,
-        attention_kernel=attention_kernel,
-        profile=profile,
-        calibration=calibration,
-        num_gpus=num_gpus,
-        exclude_hosts=exclude_hosts,
-        launcher=launcher,
-        p2p=p2p,
-        allreduce=allreduce,
-        expert_imbalance=expert_imbalance,
-        moe_token_dispatcher=moe_token_dispatcher,
-    )
-    space = opt.search_space(
-        job,
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
-        data_parallel=data_parallel,
-        virtual_pipeline=virtual_pipeline,
-        micro_batch_size=micro_batch_size,
-        recompute=recompute,
-        context_parallel=context_parallel,
-        expert_parallel=expert_parallel,
-        expert_tensor_parallel=expert_tensor_parallel,
-        overlap_grad_reduce=overlap_grad_reduce,
-        overlap_param_gather=overlap_param_gather,
-        ddp_bucket_size=ddp_bucket_size,
-        overlap_p2p_communication=overlap_p2p_communication,
-    )
+    check_stdout(False, out, trace)
+    job = opt.read_job(job_options)
+    space = opt.search_space(job, space_options)
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
@@ -141,13 +85,16 @@ def solve(
         today = read_megatron_args(compare_current, "the current arguments")
         job = opt.trained_as(job, today)
         current = current_of(job, today, current_hosts, max_oom_risk)
-    watcher = Watcher(on_plan=lambda plan: write_plan(plan_with_band(plan, job.instance), out))
+    watcher = Watcher(begun=begun)
+    if not is_stdout(out):
+        watcher.on_plan = lambda plan: write_plan(plan_with_band(plan, job.instance), out)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
         order = None if current is None else current.host_order
         plan = optimize(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
     plan = plan_with_band(plan, job.instance)
-    write_plan(plan, out)
+    if not (json and is_stdout(out)):
+        write_plan(plan, out)
     if trace is not None:
         from pipette_opt.estimator.trace import write_trace
 
@@ -155,10 +102,8 @@ def solve(
     if json:
         show_json(plan_to_dict(plan) | ({} if current is None else {"current": current.as_dict()}))
     else:
-        show(*plan_tables(plan))
-        if current is not None:
-            show(*current.tables(plan))
-        say(f"plan written to {out}")
+        show(*plan_tables(plan, () if current is None else current.tables(plan)), beside=out)
+        say_written(out, "plan")
     proof = plan.certificate
     if proof.status != "OPTIMAL" and proof.gap > gap_limit:
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"

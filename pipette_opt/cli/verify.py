@@ -105,8 +105,9 @@ def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[st
     """What was checked of the certificate, and how."""
     bound, count, left = plan.certificate.lower_bound_s, checked.num_configurations, len(checked.open_configs)
     claim = f"that nothing searched is faster than {bound:.4f} s"
+    everything = f"all {count} configurations that fit" if count > 1 else "the only configuration that fits"
     if not left:
-        return [f"{claim}: shown again for all {count} configurations that fit, without a search"]
+        return [f"{claim}: shown again for {everything}, without a search"]
     lines = [
         f"{claim}: shown again for {checked.num_bounded} of {count} configurations that fit, without a search",
     ]

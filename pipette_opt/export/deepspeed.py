@@ -28,6 +28,9 @@ SAID_OF_CONFIG = (
     "overlap_grad_reduce",
 )
 
+SHARDED = ("allgather", "allreduce")
+"""Collectives of ZeRO 1 and 2, which reduces whole buckets and keeps a part (``zero/stage_1_and_2.py`` of 0.19)."""
+
 ONE_CONNECTION = Setting("CUDA_DEVICE_MAX_CONNECTIONS", "1", "Megatron-DeepSpeed's arguments.py stops without it.")
 
 
@@ -53,7 +56,7 @@ def export_deepspeed(plan: Plan) -> dict[str, str]:
 
 def _environment(plan: Plan) -> str:
     """What the launcher sets on every host; it reads the file that ``DS_ENV_FILE`` names, and knows no comments."""
-    settings = [ONE_CONNECTION, CUDA_ORDER, *nccl_settings(plan)]
+    settings = [ONE_CONNECTION, CUDA_ORDER, *nccl_settings(plan, SHARDED)]
     return "".join(f"{one.name}={one.value}\n" for one in settings)
 
 
@@ -92,7 +95,8 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
         raise InputError("zero_stage", f"is {config.sharding_stage}; DeepSpeed's pipeline goes with stages 0 and 1.")
     if config.overlap_grad_reduce and (config.pipeline_model_parallel_size > 1 or config.sharding_stage == 0):
         raise InputError(
-            "overlap_grad_reduce", "is True; DeepSpeed sends gradients beside compute only with ZeRO and one stage."
+            "overlap_grad_reduce",
+            "is True; DeepSpeed sends gradients beside compute with ZeRO and one stage only. Pin it off when solving.",
         )
     if config.recompute_granularity == "selective":
         raise InputError(
@@ -119,12 +123,15 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
     whole = all(share.gpus == tuple(range(plan.gpus_per_node)) for share in shares)
     chosen = "@".join(f"{share.host}:{share.visible_devices}" for share in shares)
     include = "" if whole else f"--include {quoted([chosen])} "
+    stages = (
+        f"Stages hold {config.layers_per_stage[0]} layers each: with a PipelineModule of your own, split by\n"
+        f'"type:<your layer>" and num_stages={config.pipeline_model_parallel_size}.'
+    )
     usage = comment(
         "Run on the first host of hostfile.txt, from the folder that holds these files:\n"
         "  bash launch.sh SCRIPT [its other arguments]\n"
         "SCRIPT takes Megatron-DeepSpeed's arguments (its pretrain_gpt.py); architecture, data and schedule are yours\n"
-        f"to give. Stages hold {config.layers_per_stage[0]} layers each: with a PipelineModule of your own, split by\n"
-        f'"type:<your layer>" and num_stages={config.pipeline_model_parallel_size}.'
+        f"to give. {stages if config.pipeline_model_parallel_size > 1 else ''}".rstrip()
     )
     return "\n".join(
         [

@@ -1,29 +1,30 @@
 """Environment variables that a launch sets, each with the reason, which is written above it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from pipette_opt.export.shell import comment
-from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan, rank_rows
 
 BLACKWELL = 100
 """Compute capability, times ten, from which on Megatron-LM no longer asks for one connection (0.13 to 0.19)."""
 
-ALGORITHMS: Mapping[tuple[str, bool], str] = MappingProxyType(
+SHARDED, REDUCED = ("allgather", "reducescatter"), ("allreduce",)
+"""NCCL's names of the collectives that reduce gradients with a distributed optimizer, and without."""
+
+ALGORITHMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        ("ring", True): "allgather:ring,nvls;reducescatter:ring,nvls",
-        ("ring", False): "allreduce:ring,nvls",
-        ("tree", False): "allreduce:tree,nvlstree",
+        "ring": dict.fromkeys((*SHARDED, *REDUCED), "ring,nvls"),
+        "tree": {"allreduce": "tree,nvlstree"},
     }
 )
 """
-Values of ``NCCL_ALGO`` by assumed algorithm and whether the optimizer is distributed.
+What ``NCCL_ALGO`` says of a collective, by the algorithm that times assume.
 
 The syntax by collective is NCCL's since 2.24 (its user guide, "NCCL_ALGO"). Between hosts ``nvls`` needs a switch that
-reduces; without one it works inside a host only, so that tensor parallelism keeps it. Nothing is named for whatever
-the times do not assume.
+reduces; without one it works inside a host only, so that tensor parallelism keeps it. Nothing is said of what times do
+not assume.
 """
 
 
@@ -73,10 +74,19 @@ def connections(plan: Plan) -> list[Setting]:
     return [Setting("CUDA_DEVICE_MAX_CONNECTIONS", "32", why)]
 
 
-def nccl_settings(plan: Plan) -> list[Setting]:
-    """The algorithm that the plan's times assume of the gradients' reduction, if it goes between hosts."""
-    value = ALGORITHMS.get((plan.nccl_algorithm, _distributed(plan.config)))
-    if value is None or not reduces_between_hosts(plan):
+def nccl_settings(plan: Plan, sharded: Sequence[str] = SHARDED) -> list[Setting]:
+    """
+    The algorithm that the plan's times assume of the gradients' reduction, if it goes between hosts.
+
+    Parameters
+    ----------
+    sharded
+        Collectives that a distributed optimizer uses.
+    """
+    known = ALGORITHMS.get(plan.nccl_algorithm, {})
+    collectives = sharded if plan.config.sharding_stage else REDUCED
+    value = ";".join(f"{name}:{known[name]}" for name in collectives if name in known)
+    if not value or not reduces_between_hosts(plan):
         return []
     why = (
         f"The plan's times assume {plan.nccl_algorithm}s between hosts. Needs NCCL 2.24 or later; "
@@ -100,10 +110,6 @@ def setting_lines(settings: list[Setting]) -> list[str]:
         value = f'"${{{one.name}:-{one.value}}}"' if one.yields else one.value
         lines += [comment(one.why), f"export {one.name}={value}"]
     return lines
-
-
-def _distributed(config: ParallelConfig) -> bool:
-    return config.sharding_stage > 0
 
 
 def _all_blackwell(plan: Plan) -> bool:

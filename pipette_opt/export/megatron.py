@@ -250,7 +250,7 @@ def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         *_position_options(model, training),
         *_window_options(model),
         *_expert_options(model, training),
-        *model.other_arguments,
+        *(model.other_arguments or ()),
     ]
 
 

@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from pipette_opt.errors import InputError
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.recorded import recorded_spec
@@ -42,7 +43,8 @@ def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
             continue
         value = getattr(spec, field.name)
         if value != field.default:
-            raise InputError(field.name, f"is {value!r}; an export for {target} has no words for that.")
+            hint = f" Pin it to {field.default} when solving." if isinstance(spec, ParallelConfig) else ""
+            raise InputError(field.name, f"is {value!r}; an export for {target} has no words for that.{hint}")
 
 
 def refuse_async_sends(target: str, plan: Plan) -> None:

@@ -73,8 +73,9 @@ def launch_script(
         Lines that make something of the arguments after the node rank.
     """
     head = comment(
-        "Run on every host of nodes.txt:  bash launch.sh NODE_RANK [arguments of the training script]\n"
-        f"NODE_RANK is the host's line in nodes.txt, counted from 0; {shares[0].host} is 0 and the rendezvous.\n"
+        "Run on every host:  bash launch.sh NODE_RANK [arguments of the training script]\n"
+        "NODE_RANK is the host's place in rank order (its line in nodes.txt), counted from 0; "
+        f"{shares[0].host} is 0 and the rendezvous.\n"
         f"{usage}"
     )
     return "\n".join(

@@ -65,7 +65,7 @@ class MemoryCheck:
     def explain(self) -> str:
         """How many candidates memory rules out, and the nearest miss with its numbers."""
         total = len(self.fitting) + len(self.rejected)
-        head = f"memory rules out {len(self.rejected)} of {counted(total, 'candidate')}"
+        head = f"memory rules out {len(self.rejected):,} of {counted(total, 'candidate')}"
         miss = self.nearest_miss
         if miss is None:
             return f"{head}."

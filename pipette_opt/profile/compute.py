@@ -12,7 +12,7 @@ from pathlib import Path
 from pipette_opt.errors import InputError
 from pipette_opt.files import write_atomically
 from pipette_opt.profile.layer import build_layer
-from pipette_opt.read.gpus import recognise_gpu
+from pipette_opt.read.gpus import catalogue_name, recognise_gpu
 from pipette_opt.read.profile import COLUMNS, read_profile
 from pipette_opt.specs import ComputeProfile, ModelSpec, ProfileKey, TrainingSpec
 
@@ -68,7 +68,7 @@ def profile_compute(
     """
     if model.num_experts is not None:
         raise InputError(f"model {model.name}", f"has {model.num_experts} experts; only dense layers are timed.")
-    name = gpu or device_name(device)
+    name = device_name(device) if gpu is None else catalogue_name(gpu)
     keys = [
         ProfileKey(gpu=name, tensor_model_parallel_size=tp, micro_batch_size=mbs, seq_length=training.seq_length)
         for tp in params.tensor_parallel

@@ -40,6 +40,10 @@ GENERATIONS = {
 """Families of GPUs, by the first word of their names in the catalogue."""
 
 
+NEVER_MEASURED = ("l40", "l40s", "rtx")
+"""Families in the catalogue of which no public run was compared, and that are unlike those of which some were."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindBand:
     """
@@ -75,7 +79,7 @@ def job_kind(instance: Instance) -> str | None:
 def read_bands(path: Path | None = None) -> dict[str, KindBand]:
     """The table by kind, the shipped one by default."""
     place = path or shipped_path("data", "bands.yaml")
-    kinds = Fields(str(place), read_yaml(place), ("share", "kinds")).any("kinds")
+    kinds = _fields(place).any("kinds")
     found = {}
     for name, content in kinds.items():
         row = Fields(f"{place}, {name}", content, ("low", "high", "runs", "sources", "largest_gpus", "left_out"))
@@ -87,6 +91,16 @@ def read_bands(path: Path | None = None) -> dict[str, KindBand]:
             largest_gpus=row.whole("largest_gpus"),
         )
     return found
+
+
+def runs_by_gpu(path: Path | None = None) -> dict[str, int]:
+    """How many public runs of each kind of GPU were compared with their predictions; kinds without any are absent."""
+    runs = _fields(path or shipped_path("data", "bands.yaml")).any("gpus")
+    return {str(name): int(count) for name, count in runs.items()}
+
+
+def _fields(place: Path) -> Fields:
+    return Fields(str(place), read_yaml(place), ("share", "kinds", "gpus"))
 
 
 def with_band(estimate: IterationTime, instance: Instance, config: ParallelConfig) -> IterationTime:

@@ -1,5 +1,6 @@
 """Cluster files: YAML with link matrices beside it."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,12 @@ from pipette_opt.errors import InputError, shown
 from pipette_opt.files import write_atomically
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
-from pipette_opt.read.gpus import GPU_FIELDS, parse_gpu, read_gpu, read_gpu_catalogue, read_gpu_entry
+from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_catalogue, read_gpu_entry
 from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
-from pipette_opt.read.matrices import gb_text, matrix_csv, read_matrix
+from pipette_opt.read.inter_node import INTER, read_inter_node
+from pipette_opt.read.matrices import gb_text, matrix_csv
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
-from pipette_opt.types import FloatArray
 from pipette_opt.units import GB, MIB, TFLOP, US
 
 MAX_GPUS_PER_NODE = 1024
@@ -26,8 +27,6 @@ MAX_GPUS_PER_NODE = 1024
 _TOP = ("name", "nodes", "intra_node", "inter_node")
 _NODE = ("hosts", "gpu", "gpus_per_node")
 _INTRA = ("bandwidth_gb_per_s", "latency_us")
-_INTER = ("latency_us", "nics_per_node", "matrices", "bandwidth_gb_per_s", "node_bandwidth_gb_per_s")
-_MATRIX = ("file", "concurrent_flows")
 
 
 def read_cluster(path: str | Path) -> ClusterSpec:
@@ -38,27 +37,46 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     :class:`~pipette_opt.errors.InputError` that names file, field and value.
     """
     path = Path(path)
-    top = Fields(str(path), read_yaml(path), _TOP)
-    nodes = _read_nodes(f"{path}, nodes", top.any("nodes"))
-    hosts = [node.host for node in nodes]
-    intra = Fields(f"{path}, intra_node", top.data.get("intra_node") or {}, _INTRA)
-    inter = Fields(f"{path}, inter_node", top.data.get("inter_node") or {}, _INTER)
-    cap = inter.positive("node_bandwidth_gb_per_s") * GB if inter.has("node_bandwidth_gb_per_s") else None
+    return parse_cluster(read_yaml(path), str(path), path.parent, path.stem)
+
+
+def parse_cluster(document: object, where: str, folder: Path, name: str = "cluster") -> ClusterSpec:
+    """
+    A cluster from the content of a cluster file.
+
+    Parameters
+    ----------
+    where
+        Start of every error message.
+    folder
+        Where the matrix files are.
+    name
+        Name of the cluster if the document has none.
+    """
+    top = Fields(where, document, _TOP)
+    assumed: list[str] = []
+    nodes = _read_nodes(f"{where}, nodes", top.any("nodes"), assumed)
+    intra = Fields(f"{where}, intra_node", top.data.get("intra_node") or {}, _INTRA)
+    rate, latency_s = _read_intra_node(intra, nodes, assumed)
+    inter_fields = Fields(f"{where}, inter_node", top.data.get("inter_node") or {}, INTER)
+    inter = read_inter_node(inter_fields, nodes, folder)
     try:
         return ClusterSpec(
-            name=top.text("name", path.stem),
+            name=top.text("name", name),
             nodes=nodes,
-            intra_node_bytes_per_s=_intra_node_bytes_per_s(intra, nodes),
-            intra_node_latency_s=intra.not_negative("latency_us", 0.0) * US,
-            inter_node_latency_s=inter.not_negative("latency_us", 0.0) * US,
-            nics_per_node=inter.whole("nics_per_node", 1),
-            link_matrices=_read_links(path, inter, hosts),
-            node_bytes_per_s=cap,
+            intra_node_bytes_per_s=rate,
+            intra_node_latency_s=latency_s,
+            inter_node_latency_s=inter.latency_s,
+            nics_per_node=inter.nics_per_node,
+            link_matrices=inter.link_matrices,
+            node_bytes_per_s=inter.node_bytes_per_s,
+            links_measured=inter.measured,
+            assumed=(*inter.assumed, *assumed),
         )
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(str(path), str(error)) from None
+        raise InputError(where, str(error)) from None
 
 
 def matrix_files(path: str | Path) -> list[str]:
@@ -69,20 +87,48 @@ def matrix_files(path: str | Path) -> list[str]:
 
 def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> None:
     """
-    Write a cluster file and, beside it, a CSV for each matrix, ``<stem>_links_<flows>.csv``.
+    Write a cluster file and, beside it, a CSV for each measured matrix, ``<stem>_links_<flows>.csv``.
 
     Bandwidths keep 1 kB/s, latencies 1 ps. The matrices are written before the file that names them. ``comment``
     goes to the top of the YAML file.
     """
     path = Path(path)
     matrices = []
-    for matrix in cluster.link_matrices:
+    for matrix in cluster.link_matrices if cluster.links_measured else ():
         file = f"{path.stem}_links_{matrix.concurrent_flows}.csv"
         write_atomically(path.with_name(file), matrix_csv(cluster.hosts, matrix.bytes_per_s))
         matrices.append({"file": file, "concurrent_flows": matrix.concurrent_flows})
     lines = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-    text = yaml.safe_dump(_as_data(cluster, matrices), sort_keys=False, default_flow_style=None, width=110)
+    text = yaml.safe_dump(cluster_document(cluster, matrices), sort_keys=False, default_flow_style=None, width=110)
     write_atomically(path, lines + text)
+
+
+def cluster_document(cluster: ClusterSpec, matrices: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """
+    The content of a cluster file, with every value written out.
+
+    Parameters
+    ----------
+    matrices
+        Entries of the measured matrices' files; a cluster whose links nobody measured has one figure for all links.
+    """
+    inter: dict[str, Any] = {"latency_us": _round(cluster.inter_node_latency_s / US)}
+    inter["nics_per_node"] = cluster.nics_per_node
+    if matrices:
+        inter["matrices"] = list(matrices)
+    elif not cluster.links_measured:
+        inter["bandwidth_gb_per_s"] = _round(np.nanmax(cluster.link_matrices[0].bytes_per_s) / GB)
+    if cluster.node_bytes_per_s is not None:
+        inter["node_bandwidth_gb_per_s"] = _round(cluster.node_bytes_per_s / GB)
+    return {
+        "name": cluster.name,
+        "nodes": _node_entries(cluster.nodes),
+        "intra_node": {
+            "bandwidth_gb_per_s": _round(cluster.intra_node_bytes_per_s / GB),
+            "latency_us": _round(cluster.intra_node_latency_s / US),
+        },
+        "inter_node": inter,
+    }
 
 
 def subset_cluster(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
@@ -111,96 +157,72 @@ def exclude_hosts(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
     return subset_cluster(cluster, [host for host in cluster.hosts if host not in excluded])
 
 
-def _read_nodes(where: str, data: object) -> tuple[NodeSpec, ...]:
+def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec, ...]:
     if not isinstance(data, list) or not data:
         raise InputError(where, f"must be a list of entries with hosts, gpu and gpus_per_node, got {shown(data)}.")
     nodes: list[NodeSpec] = []
     for index, entry in enumerate(data):
         place = f"{where}[{index}]"
         fields = Fields(place, entry, _NODE)
-        gpu = _read_node_gpu(place, fields.any("gpu"))
-        count = fields.whole("gpus_per_node", most=MAX_GPUS_PER_NODE)
+        gpu = _read_node_gpu(place, fields.any("gpu"), assumed)
+        count = _gpus_per_node(fields, gpu, assumed)
         nodes += [NodeSpec(host=host, gpu=gpu, num_gpus=count) for host in expand_hosts(fields.any("hosts"), place)]
-    hosts = [node.host for node in nodes]
-    for host in hosts:
-        if hosts.count(host) > 1:
-            raise InputError(where, f"host {host!r} is listed {hosts.count(host)} times.")
+    listed = Counter(node.host for node in nodes)
+    for host, times in listed.items():
+        if times > 1:
+            raise InputError(where, f"host {host!r} is listed {times} times.")
     return tuple(nodes)
 
 
-def _read_node_gpu(where: str, data: object) -> GpuSpec:
+def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
     """A name of the catalogue, or a GPU written out."""
     if isinstance(data, str):
-        return read_gpu(data, f"{where}, gpu")
+        entry = read_gpu_entry(data, f"{where}, gpu")
+        note = note_on_gpu(data, entry)
+        if note is not None and note not in assumed:
+            assumed.append(note)
+        return entry.gpu
     fields = Fields(f"{where}, gpu", data, ("name", *GPU_FIELDS))
     return parse_gpu(f"{where}, gpu", fields.text("name"), fields)
 
 
-def _intra_node_bytes_per_s(intra: Fields, nodes: Sequence[NodeSpec]) -> float:
-    if intra.has("bandwidth_gb_per_s"):
-        return intra.positive("bandwidth_gb_per_s") * GB
-    known = [read_gpu_entry(node.gpu.name) for node in nodes if node.gpu.name in read_gpu_catalogue()]
-    slowest = min((entry.intra_node_bytes_per_s for entry in known), default=None)
-    if nodes[0].num_gpus == 1:
-        return slowest or float(GB)  # never used: a host with one GPU has no link inside
-    hint = f" The catalogue has {gb_text(slowest)} for {nodes[0].gpu.name}." if slowest else ""
-    raise InputError(intra.where, f"the field bandwidth_gb_per_s is missing.{hint}")
+def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
+    """As the file says, or as usual for the kind of GPU."""
+    if fields.has("gpus_per_node"):
+        return fields.whole("gpus_per_node", most=MAX_GPUS_PER_NODE)
+    entry = read_gpu_catalogue().get(gpu.name)
+    if entry is None or entry.usual_host is None:
+        raise InputError(fields.where, f"the field gpus_per_node is missing; no number is usual for {gpu.name}.")
+    usual = entry.usual_host
+    note = f"GPUs of a host: {usual.gpus_per_node}, as usual for {gpu.name} ({usual.source})."
+    if note not in assumed:
+        assumed.append(note)
+    return usual.gpus_per_node
 
 
-def _read_links(path: Path, inter: Fields, hosts: list[str]) -> tuple[LinkMatrix, ...]:
-    """Matrices from files, or one uniform matrix."""
-    if inter.has("matrices") and inter.has("bandwidth_gb_per_s"):
-        raise InputError(inter.where, "give matrices (measured) or bandwidth_gb_per_s (all links equal), not both.")
-    if inter.has("bandwidth_gb_per_s"):
-        uniform = np.full((len(hosts), len(hosts)), inter.positive("bandwidth_gb_per_s") * GB)
-        return (LinkMatrix(concurrent_flows=1, bytes_per_s=uniform),)
-    if not inter.has("matrices"):
-        if len(hosts) > 1:
-            problem = f"a cluster of {len(hosts)} hosts needs matrices, or bandwidth_gb_per_s if all links are equal."
-            raise InputError(inter.where, problem)
-        return ()
-    entries = inter.any("matrices")
-    if not isinstance(entries, list) or not entries:
-        raise InputError(inter.where, f"matrices must be a list of {{file, concurrent_flows}}, got {shown(entries)}.")
-    matrices = [
-        _read_link_matrix(path, f"{inter.where}, matrices[{index}]", entry, hosts)
-        for index, entry in enumerate(entries)
+def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) -> tuple[float, float]:
+    """Bandwidth and latency inside a host: as the file says, or the catalogue's of the slowest kind of GPU."""
+    catalogue = read_gpu_catalogue()
+    kinds = dict.fromkeys(node.gpu.name for node in nodes)
+    known = [catalogue[name] for name in kinds if name in catalogue]
+    alone = nodes[0].num_gpus == 1  # a host with one GPU has no link inside
+    if len(known) < len(kinds) and not alone and not intra.has("bandwidth_gb_per_s"):
+        strangers = ", ".join(name for name in kinds if name not in catalogue)
+        problem = f"the field bandwidth_gb_per_s is missing; the catalogue has no figure for {strangers}."
+        raise InputError(intra.where, problem)
+    rate = min((entry.intra_node_bytes_per_s for entry in known), default=float(GB))
+    latency_s = max((entry.intra_node_latency_s for entry in known), default=0.0)
+    silent = [
+        text
+        for field, text in (("bandwidth_gb_per_s", f"{gb_text(rate)} GB/s"), ("latency_us", f"{latency_s / US:g} us"))
+        if not intra.has(field)
     ]
-    flows = [matrix.concurrent_flows for matrix in matrices]
-    for count in flows:
-        if flows.count(count) > 1:
-            raise InputError(inter.where, f"matrices has {flows.count(count)} entries with concurrent_flows: {count}.")
-    return tuple(matrices)
-
-
-def _read_link_matrix(path: Path, where: str, data: object, hosts: list[str]) -> LinkMatrix:
-    fields = Fields(where, data, _MATRIX)
-    file = path.parent / fields.text("file")
-    flows = fields.whole("concurrent_flows")
-    matrix = read_matrix(file)
-    if matrix.from_gpus and flows != 1:
-        raise InputError(where, f"{file} is a matrix of GPUs, hence of single flows: concurrent_flows must be 1.")
-    values: FloatArray = matrix.ordered(str(file), hosts)
-    return LinkMatrix(concurrent_flows=flows, bytes_per_s=values)
-
-
-def _as_data(cluster: ClusterSpec, matrices: list[dict[str, Any]]) -> dict[str, Any]:
-    """The YAML document."""
-    inter: dict[str, Any] = {"latency_us": _round(cluster.inter_node_latency_s / US)}
-    inter["nics_per_node"] = cluster.nics_per_node
-    if matrices:
-        inter["matrices"] = matrices
-    if cluster.node_bytes_per_s is not None:
-        inter["node_bandwidth_gb_per_s"] = _round(cluster.node_bytes_per_s / GB)
-    return {
-        "name": cluster.name,
-        "nodes": _node_entries(cluster.nodes),
-        "intra_node": {
-            "bandwidth_gb_per_s": _round(cluster.intra_node_bytes_per_s / GB),
-            "latency_us": _round(cluster.intra_node_latency_s / US),
-        },
-        "inter_node": inter,
-    }
+    if silent and not alone:
+        assumed.append(f"Inside a host: {' and '.join(silent)}, the catalogue's for {' and '.join(kinds)}.")
+    return (
+        intra.positive("bandwidth_gb_per_s") * GB if intra.has("bandwidth_gb_per_s") else rate,
+        intra.not_negative("latency_us") * US if intra.has("latency_us") else latency_s,
+    )
 
 
 def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
@@ -237,5 +259,5 @@ def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
 
 def _round(value: float) -> float | int:
     """Six decimals; whole numbers without a point."""
-    rounded = round(value, 6)
+    rounded = round(float(value), 6)
     return int(rounded) if rounded == int(rounded) else rounded

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from pipette_opt.errors import InputError
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
+from pipette_opt.read.nics import Nics, parse_nics
 from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import GpuSpec
 from pipette_opt.units import GB, MIB, TFLOP, US
@@ -16,6 +17,25 @@ from pipette_opt.units import GB, MIB, TFLOP, US
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
 GPU_FIELDS = ("memory_mib", "memory_bandwidth_gb_per_s", "peak_tflops", "source")
+
+_NOISE = re.compile(r"^(nvidia|tesla|geforce|gpu|sxm\d?|hbm\d?e?|tensor|core)$")
+"""Words of a GPU's name that tell nothing: the SXM form is the one that a name without PCIe or NVL has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualHost:
+    """
+    The host that a kind of GPU is usually sold or rented in.
+
+    Parameters
+    ----------
+    nics
+        Those for traffic between GPUs; not the ones for storage and management.
+    """
+
+    gpus_per_node: int
+    nics: Nics
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +51,12 @@ class CatalogueEntry:
         Fixed cost of such a message.
     device_names
         Regular expressions for the names the driver gives.
+    aliases
+        Further names that people write.
     compute_capability
         Times ten, e.g. 90; tells the generation of NVLink.
+    usual_host
+        ``None`` where no host is usual.
     """
 
     gpu: GpuSpec
@@ -40,6 +64,8 @@ class CatalogueEntry:
     intra_node_latency_s: float
     device_names: tuple[str, ...]
     compute_capability: int
+    aliases: tuple[str, ...] = ()
+    usual_host: UsualHost | None = None
 
 
 @cache
@@ -51,17 +77,56 @@ def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
 
 
 def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
-    """Look a GPU up, whatever the case; ``where`` starts the error message if there is none."""
+    """
+    Look a GPU up by any name that people write: ``H100``, ``h100-sxm``, ``NVIDIA A100-SXM4-80GB``.
+
+    ``where`` starts the error message if there is none, or if several kinds have the name.
+    """
     catalogue = read_gpu_catalogue()
-    entry = catalogue.get(name.strip().lower())
-    if entry is None:
-        hint = did_you_mean(name, catalogue)
-        raise InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(catalogue)}.")
-    return entry
+    words = _words(name)
+    if words:
+        named = _entries_by_name().get("".join(words)) or recognise_gpu(name)
+        if named is not None:
+            return named
+        kinds = gpus_called(name)
+        if len(kinds) == 1:
+            return catalogue[kinds[0]]
+        if kinds:
+            raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; say which.")
+    hint = did_you_mean(name, [known for one, entry in catalogue.items() for known in (one, *entry.aliases)])
+    written = " In a cluster file any other GPU can be written out (data/README.md)."
+    raise InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(catalogue)}.{written}")
+
+
+def catalogue_name(name: str) -> str:
+    """The catalogue's name of a GPU as people write it; any other name is kept."""
+    try:
+        return read_gpu_entry(name).gpu.name
+    except InputError:
+        return name.strip().lower()
+
+
+def gpus_called(name: str) -> tuple[str, ...]:
+    """
+    Names of all kinds of GPU whose name has every word of ``name``, e.g. each A100 of ``a100``.
+
+    A name that says SXM leaves cards in PCIe and NVL form out.
+    """
+    words, only_sxm = set(_words(name)), "sxm" in name.lower()
+    found = {known: set(_words(known)) for known in read_gpu_catalogue() if words <= set(_words(known))}
+    return tuple(known for known, its in found.items() if not (only_sxm and its & {"pcie", "nvl"}))
+
+
+def note_on_gpu(name: str, entry: CatalogueEntry) -> str | None:
+    """What to say where a name leaves the kind open and the commonest was taken; ``None`` where it does not."""
+    others = [other for other in gpus_called(name) if other != entry.gpu.name]
+    if not others or "".join(_words(name)) == "".join(_words(entry.gpu.name)):
+        return None
+    return f"GPU {name!r} is taken for {entry.gpu.name}; others of that name: {', '.join(others)}."
 
 
 def read_gpu(name: str, where: str = "gpu") -> GpuSpec:
-    """A kind of GPU by name, e.g. ``a100-80gb`` or ``H100-80GB``."""
+    """A kind of GPU by name, e.g. ``a100-80gb`` or ``H100``."""
     return read_gpu_entry(name, where).gpu
 
 
@@ -88,8 +153,27 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
     )
 
 
+@cache
+def _entries_by_name() -> Mapping[str, CatalogueEntry]:
+    """Entries by their names and aliases, without case, separators and words that tell nothing."""
+    found: dict[str, CatalogueEntry] = {}
+    for name, entry in read_gpu_catalogue().items():
+        for one in (name, *entry.aliases):
+            known = found.setdefault("".join(_words(one)), entry)
+            if known is not entry:
+                raise ValueError(f"{one} is a name of both {known.gpu.name} and {name}.")
+    return MappingProxyType(found)
+
+
+def _words(name: str) -> list[str]:
+    """Words of a name in lower case, without those that tell nothing: ``h100``, ``80gb``."""
+    joined = re.sub(r"(\d)\s+gi?b\b", r"\1gb", name.lower())
+    return [word for word in re.split(r"[^a-z0-9]+", joined) if word and not _NOISE.match(word)]
+
+
 def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
-    fields = Fields(where, data, (*GPU_FIELDS, "intra_node", "device_names", "compute_capability"))
+    own = ("intra_node", "usual_host", "device_names", "aliases", "compute_capability")
+    fields = Fields(where, data, (*GPU_FIELDS, *own))
     inside = Fields(f"{where}, intra_node", fields.any("intra_node"), ("bandwidth_gb_per_s", "latency_us", "source"))
     return CatalogueEntry(
         gpu=parse_gpu(where, name, fields),
@@ -97,4 +181,15 @@ def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
         intra_node_latency_s=inside.not_negative("latency_us") * US,
         device_names=tuple(fields.any("device_names")),
         compute_capability=fields.whole("compute_capability"),
+        aliases=tuple(str(name) for name in fields.any("aliases")) if fields.has("aliases") else (),
+        usual_host=_read_host(f"{where}, usual_host", fields.any("usual_host")) if fields.has("usual_host") else None,
+    )
+
+
+def _read_host(where: str, data: object) -> UsualHost:
+    fields = Fields(where, data, ("gpus_per_node", "nics", "source"))
+    return UsualHost(
+        gpus_per_node=fields.whole("gpus_per_node"),
+        nics=parse_nics(fields.text("nics"), where),
+        source=fields.text("source"),
     )

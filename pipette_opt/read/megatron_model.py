@@ -101,7 +101,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         raise InputError(where, str(error)) from None
 
 
-def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
     """Options of the model that are written as they were read."""
     names = (*PASSED_ON, *(PASSED_ON_OF_EXPERTS if given.get("num_experts") else ()))
     found: list[tuple[str, ...]] = []
@@ -111,7 +111,7 @@ def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
             found.append((_option(name),))
         elif value is not False and value != "":
             found.append((_option(name), *map(str, value if isinstance(value, list) else [value])))
-    return tuple(found)
+    return tuple(found) or None
 
 
 def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:

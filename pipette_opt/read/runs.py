@@ -190,14 +190,15 @@ def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry |
     Catalogue entry of a GPU as people write it in tables: ``A100``, ``T4-16GB``, ``H100-96GB-HBM2e-500W``.
 
     The family is the first word; among several sizes the nearest to ``memory_gib``, or to the figure in the name,
-    or the largest. ``None`` if the catalogue has no such family.
+    or the largest. ``None`` if the catalogue has no such family. Cards in PCIe or NVL form are taken for the SXM kind
+    of that memory: tables rarely say how they are joined.
     """
     catalogue = read_gpu_catalogue()
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removesuffix("-(dgx)")
     if wanted in catalogue:
         return catalogue[wanted]
     family = re.split(r"-(?=\d)|-(?=sxm|pcie|nvl|hbm)", wanted)[0]
-    members = {key: entry for key, entry in catalogue.items() if key.split("-")[0] == family}
+    members = {key: one for key, one in catalogue.items() if re.fullmatch(rf"{re.escape(family)}(-\d+gb)?", key)}
     if not members:
         return recognise_gpu(name)
     found = re.search(r"(\d+)\s*g(?:i?b)?(?![a-z0-9])", wanted)
@@ -255,7 +256,7 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any]) -> MeasuredR
         recompute=_recompute(recompute_text),
         recompute_text=recompute_text,
         attention_kernel=row.text("attention_kernel"),
-        precision=row.text("precision").lower(),
+        precision=row.text("precision").lower().replace("_", "-"),
         layers_per_stage=_layers_per_stage(row),
         iter_time_s=row.number("iter_time_s", above_zero=True),
         peak_mem_bytes=None if (peak := row.number("peak_mem_gib", above_zero=True)) is None else peak * GIB,

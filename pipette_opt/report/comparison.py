@@ -22,7 +22,7 @@ class Uncounted:
     Parameters
     ----------
     saved_s, parts
-        By option: at most so many seconds less, since it saves no more than a part of the breakdown, and which.
+        By option: at most so many seconds less, since it saves no more than a part of the critical path, and which.
     others
         Options that change the time by nobody knows how much.
     """
@@ -45,7 +45,7 @@ class Uncounted:
         found = []
         for part, options in by_part.items():
             save = "saves" if len(options) == 1 else "save"
-            most = f"{seconds_text(self.saved_s[options[0]])}, all of {words(part)}"
+            most = f"{seconds_text(self.saved_s[options[0]])}, all {words(part)} of the critical path"
             found.append(f"Not counted: {', '.join(options)} {save} today's launch up to {most}.")
         if self.others:
             more, plural = "more " if found else "", "option changes" if self.others == 1 else "options change"

@@ -77,8 +77,17 @@ def plan_verdict(plan: Plan) -> str:
         plan.estimate,
         max_oom_risk=risk,
         certificate=plan.certificate,
+        links_measured=_links_measured(plan),
         not_modelled=plan.not_modelled,
     )
+
+
+def _links_measured(plan: Plan) -> bool:
+    """Whether links were measured; not where a plan records a cluster file without matrices, or no file at all."""
+    cluster = plan.inputs.get("cluster")
+    if not isinstance(cluster, Mapping) or len(plan.hosts) == 1:
+        return True
+    return "document" not in cluster and bool(cluster.get("matrices", True))
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:

@@ -44,8 +44,15 @@ MOST_STAGES = 32
 """Stages shown one by one; of more, the fullest ones."""
 
 
-def plan_tables(plan: Plan) -> list[RenderableType]:
-    """Everything about a plan: verdict, configuration, proof, times, memory, hosts, what else there was, verdict."""
+def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[RenderableType]:
+    """
+    Everything about a plan: verdict, configuration, proof, times, memory, hosts, what else there was, verdict.
+
+    Parameters
+    ----------
+    beside
+        What comes before the last line, e.g. the launch of today.
+    """
     said = verdict_line(plan_verdict(plan))
     parts: list[RenderableType] = [
         said,
@@ -63,7 +70,7 @@ def plan_tables(plan: Plan) -> list[RenderableType]:
     parts += left_out_table(plan.not_modelled)
     if plan.notes:
         parts.append(notes(plan.notes))
-    parts += [Text(), said]
+    parts += [*beside, Text(), said]
     return parts
 
 
@@ -122,7 +129,7 @@ def certificate_table(certificate: Certificate) -> RenderableType:
         share = f"of the {seconds_text(certificate.placement_dependent_s)} that depend on the placement"
         table.add_row(Text("placement gap"), Text(percent(certificate.placement_gap)), Text(share))
     searched = (
-        f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned} ruled out by bounds, "
+        f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned:,} ruled out by bounds, "
         f"{certificate.wall_time_s:.1f} s"
     )
     details = Text(f"covers    {certificate.scope}\nsearched  {searched}", style=QUIET)
@@ -223,10 +230,11 @@ def estimate_tables(
     hosts: Sequence[str],
     title: str = "this launch",
     max_oom_risk: float | None = None,
+    links_measured: bool = True,
     not_modelled: Sequence[NotModelled] = (),
 ) -> list[RenderableType]:
     """
-    A configuration on given hosts, judged.
+    A configuration on given hosts, judged; its verdict first.
 
     Parameters
     ----------
@@ -236,10 +244,20 @@ def estimate_tables(
         What the configuration is called.
     max_oom_risk
         Accepted risk of running out of memory.
+    links_measured
+        Whether links between hosts were measured.
     not_modelled
         What times and sizes leave out.
     """
-    said = verdict_line(verdict(memory, estimate, max_oom_risk=max_oom_risk, not_modelled=not_modelled))
+    said = verdict_line(
+        verdict(
+            memory,
+            estimate,
+            max_oom_risk=max_oom_risk,
+            links_measured=links_measured,
+            not_modelled=not_modelled,
+        )
+    )
     first = Text(title, style="bold")
     where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
     first.append(f"  {config.label()} on {where}", style="not bold")

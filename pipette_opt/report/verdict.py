@@ -1,13 +1,11 @@
 """One sentence that sums an answer up: whether it fits, how far from the best it is, how far off its time may be."""
 
+import math
 from collections.abc import Sequence
 
 from pipette_opt.plan import Band, Certificate, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
 from pipette_opt.units import gib
-
-PROVEN = 5e-4
-"""Relative distance to the bound that a tenth of a percent does not show."""
 
 MEMORY_IGNORED = 1.0
 """Accepted risk at which memory does not count."""
@@ -19,6 +17,7 @@ def verdict(
     *,
     max_oom_risk: float | None = None,
     certificate: Certificate | None = None,
+    links_measured: bool = True,
     not_modelled: Sequence[NotModelled] = (),
 ) -> str:
     """
@@ -30,6 +29,8 @@ def verdict(
         Accepted risk of running out of memory; ``None`` where nobody says.
     certificate
         What is proven of a plan; ``None`` if nothing was searched.
+    links_measured
+        Whether links between hosts, if there are any, were measured.
     not_modelled
         What times and sizes leave out.
     """
@@ -37,6 +38,8 @@ def verdict(
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
     parts.append(_time(estimate.band, estimate.iteration_time_s))
+    if not links_measured:
+        parts.append("no link was measured")
     options = list(dict.fromkeys(one.option for one in not_modelled))
     if options:
         more = f" and {len(options) - 1} more" if len(options) > 1 else ""
@@ -65,12 +68,13 @@ def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:
     """How far from the best of what was searched, by the judge's time."""
-    if certificate.judge_lower_bound_s <= 0:
+    if certificate.lower_bound_s <= 0:
         return "nothing is proven about how far it is from the best of the searched space"
-    above = iteration_time_s / certificate.judge_lower_bound_s - 1
-    if above < PROVEN:
+    if certificate.status == "OPTIMAL":
         return "proven optimal among what was searched"
-    return f"at most {_share(above)} above the best of the searched space"
+    above = iteration_time_s / certificate.lower_bound_s - 1
+    tenths = math.ceil(1000 * above - 1e-6)  # rounded up: at most
+    return f"at most {_share(tenths / 1000)} above the best of the searched space"
 
 
 def _time(band: Band | None, iteration_time_s: float) -> str:

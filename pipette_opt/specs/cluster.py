@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
 
 
@@ -101,6 +102,10 @@ class ClusterSpec:
         At least one unless there is a single host; sorted here by ``concurrent_flows``, which are distinct.
     node_bytes_per_s
         Cap on everything entering, and on everything leaving, one host; ``None`` for no cap.
+    links_measured
+        Whether the link matrices were measured, and not made from one figure or from nominal rates.
+    assumed
+        What was neither measured nor given but assumed, a sentence each.
     """
 
     name: str
@@ -111,6 +116,8 @@ class ClusterSpec:
     nics_per_node: int = 1
     link_matrices: tuple[LinkMatrix, ...] = ()
     node_bytes_per_s: float | None = None
+    links_measured: bool = True
+    assumed: tuple[str, ...] = ()
     _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +126,7 @@ class ClusterSpec:
         hosts = [node.host for node in self.nodes]
         duplicates = sorted({host for host in hosts if hosts.count(host) > 1})
         if duplicates:
-            raise ValueError(f"hosts must be distinct, got {', '.join(duplicates)} more than once.")
+            raise ValueError(f"hosts must be distinct, got {compress_hosts(tuple(duplicates))} more than once.")
         counts = {node.num_gpus for node in self.nodes}
         if len(counts) > 1:
             raise ValueError(f"all hosts must have equally many GPUs, got {sorted(counts)}.")

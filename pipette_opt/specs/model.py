@@ -98,7 +98,7 @@ class ModelSpec:
         Standard deviation of a new model's weights.
     other_arguments
         Megatron-LM's further arguments of the model, each with its values, as they were given: the router's formula and
-        the like, which no estimate depends on.
+        the like, which no estimate depends on. ``None`` for none.
     """
 
     name: str
@@ -143,7 +143,7 @@ class ModelSpec:
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
     parallel_residual: bool = False
     init_method_std: float = 0.02
-    other_arguments: tuple[tuple[str, ...], ...] = ()
+    other_arguments: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         for field in (
@@ -177,9 +177,8 @@ class ModelSpec:
         self._check_window()
         for field in ("norm_epsilon", "init_method_std"):
             _check_positive(field, getattr(self, field))
-        for words in self.other_arguments:
-            if not words or not words[0].startswith("--"):
-                raise ValueError(f"other_arguments must be lists that begin with an option, got {list(words)}.")
+        if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
+            raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
 
     def _check_activation(self) -> None:
         """Megatron has one activation with a gate and one without beside the usual ones."""
@@ -395,7 +394,8 @@ class ModelSpec:
         Six per matrix parameter that multiplies it (the output head counts, the embedding look-up does not), plus
         ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
         (Narayanan et al., arXiv 2104.04473, equation 3), half of that if ``causal``: a token sees those before it,
-        half of the sequence on average. Of the experts those count that the token goes to.
+        half of the sequence on average, or what its window leaves of them. Of the experts those count that the token
+        goes to.
 
         Parameters
         ----------
@@ -411,9 +411,16 @@ class ModelSpec:
         matrices = attention + h * width * (3 if self.gated_linear_unit else 2)
         router = self.num_moe_layers * h * (self.num_experts or 0)
         head = h * self.vocab_size
-        seen = seq_length / 2 if causal else seq_length
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
-        return of_layers * (matrices + router) + 6.0 * head + of_scores * self.num_layers * q * seen
+        scores = q * (self._tokens_seen(seq_length) if causal else self.num_layers * seq_length)
+        return of_layers * (matrices + router) + 6.0 * head + of_scores * scores
+
+    def _tokens_seen(self, seq_length: int) -> float:
+        """Tokens that a token sees, itself and those before it: the mean of the sequence, the sum of all layers."""
+        left = -1 if self.window_size is None else self.window_size[0]
+        window = seq_length if left < 0 else min(left + 1, seq_length)
+        windowed = self.num_windowed_layers
+        return (self.num_layers - windowed) * seq_length / 2 + windowed * window * (1 - window / (2 * seq_length))
 
 
 def _check_positive(field: str, value: float) -> None:

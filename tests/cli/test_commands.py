@@ -69,16 +69,31 @@ def test_help_imports_nothing_heavy() -> None:
     assert "solve" in done.stdout
 
 
-def test_solve_imports_no_torch(tmp_path: Path) -> None:
-    """The shipped network is evaluated in numpy."""
+def test_solve_needs_no_torch(tmp_path: Path) -> None:
+    """The shipped network is evaluated in numpy: where torch is not installed, plans are made all the same."""
     code = (
         f"import sys; sys.argv = ['pipette-opt', 'solve', *{QUICK!r}, '-o', {str(tmp_path / 'p.json')!r}]\n"
+        "sys.modules['torch'] = None\n"
         "from pipette_opt.cli import main\n"
         "main()\n"
-        "sys.exit('torch' if 'torch' in sys.modules else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_needs_torch_says_so(tmp_path: Path) -> None:
+    """Without torch, one line with the command that installs it; exit code 2, no traceback."""
+    words = ["profile", "compute", "--model", "llama-3-8b", "--seq-length", "512", "--device", "cpu"]
+    code = (
+        f"import sys; sys.argv = ['pipette-opt', *{words!r}]\n"
+        "sys.modules['torch'] = None\n"
+        "from pipette_opt.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'pipette-opt[torch]'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_solve_writes_a_plan_that_verifies(run: Run, solved: Path) -> None:
@@ -171,7 +186,7 @@ def test_a_current_launch_over_a_missing_link_is_compared(run: Run) -> None:
     )
     code, out, _ = run(
         *("solve", "--cluster", "c.yaml", "--model", "llama-3-8b", "--global-batch-size", "32"),
-        *("--seq-length", "4096", "--num-gpus", "16", "--gap-limit", "0.5"),
+        *("--seq-length", "4096", "--num-gpus", "16", "--gap-limit", "0.5", "--tensor-parallel", "8"),
         *("--compare-current", ARGUMENTS, "--current-hosts", "a,b"),
     )
     assert code == 0

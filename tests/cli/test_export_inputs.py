@@ -101,3 +101,21 @@ def test_not_expressible(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert export(monkeypatch, "plan.json", "-f", "kubernetes") == 2
     assert "--image" in capsys.readouterr().err
     assert export(monkeypatch, "plan.json", "-f", "kubernetes", "--image", "my/image:1") == 0
+
+
+def test_options_of_the_launch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They reach the files; where they have no effect they are an error, and nothing is written."""
+    resource = ("--rdma-resource", "rdma/hca=8", "--host-network")
+    assert export(monkeypatch, "plan.json", "-f", "kubernetes", "--image", "my/image:1", *resource) == 0
+    said = capsys.readouterr().out
+    assert "rdma/hca: '8'" in said
+    assert "hostNetwork: true" in said
+    assert export(monkeypatch, "plan.json", "-f", "slurm", "-o", "launch", *resource) == 2
+    assert "--rdma-resource: has no effect with --format slurm; it is for kubernetes, pytorchjob" in (
+        capsys.readouterr().err
+    )
+    assert not (folder / "launch").exists()
+    assert export(monkeypatch, "plan.json", "-f", "slurm", "--segment", "2", "--partition", "gpu") == 0
+    assert "#SBATCH --segment=2" in capsys.readouterr().out

@@ -92,6 +92,29 @@ def test_estimate(instance: Instance, config: ParallelConfig) -> None:
         assert sum(causes.values()) == pytest.approx(result.iteration_time_s)
 
 
+def test_utilisation_is_below_the_share_of_compute(instance: Instance) -> None:
+    """
+    A deep pipeline with few micro-batches idles half of the time, and no rank computes above the peak.
+
+    So bubble and MFU cannot add up to more than 1; that of one stage, once shown, could.
+    """
+    deep = replace(instance, model=replace(instance.model, num_layers=8, hidden_size=4096, ffn_hidden_size=16384))
+    nodes = tuple(NodeSpec(host=f"n{index}", gpu=FAST, num_gpus=2) for index in range(4))
+    links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((4, 4), 1e11)),)
+    deep = replace(deep, cluster=replace(deep.cluster, nodes=nodes, link_matrices=links))
+    config = ParallelConfig(
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=8,
+        data_parallel_size=1,
+        micro_batch_size=2,
+        layers_per_stage=(1,) * 8,
+    )
+    found = estimate(deep, config, on(config, 0, 1, 2, 3))
+    assert found.breakdown["bubble"] / found.iteration_time_s == pytest.approx(7 / 15, abs=0.05)
+    assert found.mfu < found.breakdown["compute"] / found.iteration_time_s
+    assert found.critical_path["bubble"] == 0.0
+
+
 def test_estimate_prefers_fast_hosts_and_hidden_sends(instance: Instance, config: ParallelConfig) -> None:
     """A slower host makes the iteration longer; sends that are hidden do not."""
     fast = estimate(instance, config, on(config, 0, 1)).iteration_time_s

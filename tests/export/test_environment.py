@@ -72,10 +72,20 @@ def test_assumed_algorithm(algorithm: str, distributed: bool, expected: list[str
     """By collective, for those that reduce gradients; nothing where NCCL has no such algorithm."""
     plan = degrees(replace(small_plan(), nccl_algorithm=algorithm), use_distributed_optimizer=distributed)
     assert [one.value for one in nccl_settings(plan)] == expected
-    for target, file in (("torchrun", "launch.sh"), ("slurm", "job.sbatch"), ("deepspeed", "deepspeed_env")):
+    for target, file in (("torchrun", "launch.sh"), ("slurm", "job.sbatch")):
         text = export(plan, target)[file]
         assert ("NCCL_ALGO" in text) == bool(expected)
         assert all(value in text for value in expected)
+
+
+def test_deepspeed_reduces_whole_buckets() -> None:
+    """ZeRO's first stages use no reduce-scatter of NCCL; the launcher's file has one variable in a line."""
+    lines = export(small_plan(), "deepspeed")["deepspeed_env"].splitlines()
+    assert lines == [
+        "CUDA_DEVICE_MAX_CONNECTIONS=1",
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "NCCL_ALGO=allgather:ring,nvls;allreduce:ring,nvls",
+    ]
 
 
 def test_no_algorithm_inside_a_host() -> None:

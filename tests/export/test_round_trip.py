@@ -96,7 +96,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
         "parallel_residual": False,
         "init_method_std": draw(positive),
-        "other_arguments": draw(st.sampled_from([(), (("--apply-residual-connection-post-layernorm",),)])),
+        "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
     }
     values |= draw(rotary_fields(values["position_embedding_type"], layers))
@@ -162,11 +162,11 @@ def test_the_routers_formula_is_passed_on() -> None:
     words = " ".join(word for option in model_options(read_model("mixtral-8x7b"), TRAINING) for word in option)
     model = parse_megatron_args(f"{words} {router}").model
     assert model is not None
-    assert " ".join(word for option in model.other_arguments for word in option) == router
+    assert " ".join(word for option in model.other_arguments or () for word in option) == router
     assert written_and_read(model) == replace(model, name=model.name)
     dense = parse_megatron_args(f"{words} {router}".replace("--num-experts 8", "")).model
     assert dense is not None
-    assert dense.other_arguments == ()
+    assert dense.other_arguments is None
 
 
 def test_a_plan_starts_the_model_that_was_planned() -> None:

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
 
+from pipette_opt.errors import InputError
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import GpuSpec
 from pipette_opt.units import GIB
 
@@ -95,3 +98,12 @@ def test_memory_that_does_not_count(predictor: MemoryPredictor) -> None:
     (kept,) = keep_fitting(job, [ONE_HOST], predictor, 1.0).fitting
     assert kept.need_bytes.tolist() == [0]
     assert kept.prediction.upper_bytes[0] > 4 * GIB
+
+
+def test_a_risk_of_one_is_accepted() -> None:
+    """By search and predictor; more than that is no probability."""
+    job = instance(cluster(1), LLAMA_8B, 64, 4096)
+    assert OptimizeParams(max_oom_risk=1.0).max_oom_risk == 1
+    load_predictor(1.0, job)
+    with pytest.raises(InputError, match=r"1: memory does not count"):
+        load_predictor(1.5, job)

@@ -7,7 +7,16 @@ import pytest
 from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.errors import InputError
-from pipette_opt.read.bands import FEWEST_RUNS, GENERATIONS, job_band, job_kind, read_bands, with_band
+from pipette_opt.read.bands import (
+    FEWEST_RUNS,
+    GENERATIONS,
+    NEVER_MEASURED,
+    job_band,
+    job_kind,
+    read_bands,
+    runs_by_gpu,
+    with_band,
+)
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.specs import GpuSpec, Instance
 
@@ -19,9 +28,17 @@ def job(gpu: str = "a100-80gb", **training: object) -> Instance:
 
 
 def test_every_gpu_of_the_catalogue_has_a_generation() -> None:
-    """A new GPU must be put into one."""
+    """A new GPU must be put into one, or be called never measured, which no run contradicts."""
     families = {family for members in GENERATIONS.values() for family in members}
-    assert {name.split("-")[0] for name in read_gpu_catalogue()} <= families
+    known = {name.split("-")[0] for name in read_gpu_catalogue()}
+    assert known - families == set(NEVER_MEASURED)
+    assert not {name.split("-")[0] for name in runs_by_gpu()} & set(NEVER_MEASURED)
+
+
+def test_runs_by_gpu_are_those_of_the_bands() -> None:
+    """Each compared run is of one kind of job and of one kind of GPU."""
+    assert sum(runs_by_gpu().values()) == sum(row.runs for row in read_bands().values())
+    assert set(runs_by_gpu()) <= set(read_gpu_catalogue())
 
 
 def test_kinds() -> None:

@@ -105,6 +105,60 @@ def test_a_gpu_may_be_written_out(folder: Path) -> None:
     assert mine.peak_flops == {"fp32": 10e12, "bf16": 100e12}
 
 
+SILENT = "nodes: [{hosts: 'n[1-4]', gpu: h100}]\n"
+
+
+def test_where_a_file_is_silent_the_catalogue_speaks(tmp_path: Path) -> None:
+    """GPUs, NICs and the inside of a host are the usual ones of the GPU, and each is said."""
+    (tmp_path / "c.yaml").write_text(SILENT)
+    cluster = read_cluster(tmp_path / "c.yaml")
+    assert (cluster.gpus_per_node, cluster.nics_per_node) == (8, 8)
+    assert cluster.intra_node_bytes_per_s == 360e9
+    assert cluster.intra_node_latency_s == pytest.approx(8e-6)
+    assert cluster.inter_node_latency_s == pytest.approx(12e-6)
+    assert cluster.pair_bytes_per_s(1)[0, 1] == pytest.approx(0.9 * 50e9)
+    assert cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(0.9 * 400e9)
+    assert not cluster.links_measured
+    said = " ".join(cluster.assumed)
+    for words in ("No link was measured", "8x400", "GPUs of a host: 8", "360 GB/s and 8 us", "12 us", "h100-pcie"):
+        assert words in said
+
+
+def test_nothing_is_assumed_where_the_file_says_all(folder: Path) -> None:
+    """A measured cluster has no assumptions."""
+    cluster = read_cluster(folder / "c.yaml")
+    assert cluster.links_measured
+    assert cluster.assumed == ()
+
+
+@pytest.mark.parametrize(("gpu", "flows"), [("h100-80gb", 8), ("rtx-4090", 1)])
+def test_nics_that_a_file_does_not_say_are_never_silent(folder: Path, gpu: str, flows: int) -> None:
+    """With one matrix of single flows NICs decide what eight flows attain: the usual number, or one, but said."""
+    text = GOOD.replace("  nics_per_node: 4\n", "").replace("a100-80gb", gpu).replace("A100-40GB", gpu)
+    (folder / "c.yaml").write_text(text)
+    cluster = read_cluster(folder / "c.yaml")
+    assert cluster.nics_per_node == flows
+    assert len(cluster.assumed) == 1
+    assert cluster.assumed[0].startswith("NICs of a host: ")
+
+
+def test_nics_beside_a_matrix_count_them_and_cap_the_host(folder: Path) -> None:
+    """Measured links stay; eight flows gain up to the number of NICs, and no more than these carry."""
+    text = GOOD.replace("nics_per_node: 4", "nics: 4x200").replace("  node_bandwidth_gb_per_s: 90\n", "")
+    (folder / "c.yaml").write_text(text)
+    cluster = read_cluster(folder / "c.yaml")
+    assert cluster.pair_bytes_per_s(8)[0, 1] == 4 * 20e9
+    assert cluster.node_bytes_per_s == 100e9
+    assert cluster.assumed == ()
+
+
+def test_a_gpu_without_a_usual_host_needs_nics(tmp_path: Path) -> None:
+    """What nobody can know is asked for, with what would be right."""
+    (tmp_path / "c.yaml").write_text("nodes: [{hosts: 'n[1-4]', gpu: rtx-4090, gpus_per_node: 4}]\n")
+    with pytest.raises(InputError, match=r"needs nics, such as 8x400 .*no NICs are usual for hosts of 4 GPUs"):
+        read_cluster(tmp_path / "c.yaml")
+
+
 WRONG_YAML = [
     ("name: three", "nam: three", r"unknown field 'nam'. Did you mean name"),
     ("latency_us: 12", "latency_us: -1", r"inter_node: latency_us must be a number >= 0, got -1"),
@@ -121,7 +175,13 @@ WRONG_YAML = [
     ("gpu[01-02]", "gpu[01-02", r"unmatched bracket"),
     ("gpu[01-02]", "gpu[02-01]", r"the range 02-01 runs backwards"),
     ("[big]", "[gpu02]", r"nodes: host 'gpu02' is listed 2 times"),
-    ("{bandwidth_gb_per_s: 235, ", "{", r"intra_node: the field bandwidth_gb_per_s is missing. The catalogue has 235"),
+    (
+        "  nics_per_node: 4",
+        "  nics_per_node: 4\n  nics: 8x400",
+        r"give nics, such as 8x400, or nics_per_node, not",
+    ),
+    ("  nics_per_node: 4", "  nics: eight", r"inter_node, nics: must be NICs x Gbit/s, such as 8x400 .* got 'eight'"),
+    ("gpu: a100-80gb", "gpu: a100", r"may be a100-40gb or a100-80gb"),
     ("file: links.csv", "file: nowhere.csv", r"nowhere.csv: there is no such file"),
     (
         "  latency_us: 12\n",
@@ -224,6 +284,7 @@ def same_cluster(first: ClusterSpec, second: ClusterSpec) -> None:
     assert (first.node_bytes_per_s is None) == (second.node_bytes_per_s is None)
     assert first.intra_node_bytes_per_s == pytest.approx(second.intra_node_bytes_per_s, abs=1e3)
     assert first.inter_node_latency_s == pytest.approx(second.inter_node_latency_s, abs=1e-12)
+    assert first.links_measured == second.links_measured
     for mine, other in zip(first.link_matrices, second.link_matrices, strict=True):
         assert mine.concurrent_flows == other.concurrent_flows
         np.testing.assert_allclose(mine.bytes_per_s, other.bytes_per_s, atol=1e3, rtol=0)

@@ -5,7 +5,14 @@ import pickle
 import pytest
 
 from pipette_opt.errors import InputError
-from pipette_opt.read.gpus import read_gpu, read_gpu_catalogue, recognise_gpu
+from pipette_opt.read.gpus import (
+    catalogue_name,
+    note_on_gpu,
+    read_gpu,
+    read_gpu_catalogue,
+    read_gpu_entry,
+    recognise_gpu,
+)
 from pipette_opt.units import GIB
 
 REQUIRED = (
@@ -43,10 +50,83 @@ def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> No
     assert 0.98 * nominal_gb * GIB < gpu.memory_bytes <= nominal_gb * GIB
 
 
-def test_unknown_gpu_names_near_matches() -> None:
-    """The message has the nearest names."""
-    with pytest.raises(InputError, match=r"unknown GPU 'a100-80'.*Did you mean a100-80gb"):
-        read_gpu("a100-80")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("H100", "h100-80gb"),
+        ("h100-sxm", "h100-80gb"),
+        ("H100 SXM5 80GB", "h100-80gb"),
+        ("h100_80gb", "h100-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
+        ("H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("a100-sxm4-80gb", "a100-80gb"),
+        ("A100 80 GB", "a100-80gb"),
+        ("a100-40", "a100-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("h200", "h200-141gb"),
+        ("GH200", "gh200-96gb"),
+        ("B200", "b200"),
+        ("b300 sxm6", "b300"),
+        ("GB200", "gb200"),
+        ("GB300", "gb300"),
+        ("L40S", "l40s"),
+        ("NVIDIA L40", "l40"),
+        ("A40", "a40"),
+        ("RTX A6000", "rtx-a6000"),
+        ("rtx4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 3090", "rtx-3090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("Tesla V100-SXM2-32GB", "v100-32gb"),
+    ],
+)
+def test_names_as_people_write_them(name: str, expected: str) -> None:
+    """Case, separators, form factors and the vendor's name do not matter."""
+    assert read_gpu(name).name == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a100", "may be a100-40gb or a100-80gb or a100-pcie-40gb or a100-pcie-80gb; say which"),
+        ("A100-SXM4", "may be a100-40gb or a100-80gb; say which"),
+        ("V100", "may be v100-16gb or v100-32gb; say which"),
+        ("a100-81gb", "unknown GPU 'a100-81gb'.*Did you mean a100-80gb"),
+        ("h10", "Did you mean h100"),
+        ("NVIDIA", "unknown GPU 'NVIDIA'.*Known: v100-16gb"),
+    ],
+)
+def test_names_that_leave_it_open_are_refused_with_the_choices(name: str, message: str) -> None:
+    """What decides whether a job fits is not guessed; an unknown name gives the nearest."""
+    with pytest.raises(InputError, match=message):
+        read_gpu(name)
+
+
+def test_names_in_profiles_are_the_catalogues() -> None:
+    """A measured layer time is found again under the name that a cluster has; a GPU of one's own keeps its name."""
+    assert catalogue_name("H100 SXM5") == "h100-80gb"
+    assert catalogue_name(" Mine ") == "mine"
+    assert catalogue_name("a100") == "a100"  # 40 or 80 GB: left as it is
+
+
+def test_the_commonest_of_a_name_is_said() -> None:
+    """H100 is the SXM kind; who means another card is told its name."""
+    assert note_on_gpu("H100", read_gpu_entry("H100")) == (
+        "GPU 'H100' is taken for h100-80gb; others of that name: h100-pcie, h100-nvl."
+    )
+    assert note_on_gpu("h100-sxm", read_gpu_entry("h100-sxm")) is None
+    assert note_on_gpu("h100-80gb", read_gpu_entry("h100-80gb")) is None
+
+
+def test_usual_hosts_say_their_source() -> None:
+    """NICs and GPUs of a host come from a datasheet; desktop cards have no usual host."""
+    hosts = {name: entry.usual_host for name, entry in read_gpu_catalogue().items()}
+    h100 = hosts["h100-80gb"]
+    assert h100 is not None
+    assert (h100.gpus_per_node, str(h100.nics)) == (8, "8x400")
+    assert hosts["rtx-4090"] is None
+    assert all(len(host.source) > 20 for host in hosts.values() if host is not None)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +146,10 @@ def test_unknown_gpu_names_near_matches() -> None:
         ("NVIDIA GB200", "gb200"),
         ("NVIDIA B300 SXM6 AC", "b300"),
         ("NVIDIA GB300", "gb300"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA A40", "a40"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
     ],
 )
 def test_device_names(device: str, expected: str) -> None:
@@ -76,9 +160,10 @@ def test_device_names(device: str, expected: str) -> None:
 
 
 def test_strangers_are_not_recognised() -> None:
-    """L40S is no L4, T400 no T4."""
-    assert recognise_gpu("NVIDIA L40S") is None
+    """A40S is no A40, T400 no T4, a laptop's 4090 no 4090."""
+    assert recognise_gpu("NVIDIA A40S") is None
     assert recognise_gpu("NVIDIA T400 4GB") is None
+    assert recognise_gpu("NVIDIA GeForce RTX 4090 Laptop GPU") is None
 
 
 def test_gpus_can_be_sent_to_other_processes() -> None:

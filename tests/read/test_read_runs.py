@@ -136,11 +136,13 @@ def test_wrong_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
         ("V100-16GB", None, "v100-16gb"),
         ("H100-96GB-HBM2e-500W", None, "h100-80gb"),
         ("NVIDIA H100-SXM5-80GB", None, "h100-80gb"),
-        ("RTX-3090", None, None),
+        ("A100-PCIe", 80.0, "a100-80gb"),
+        ("RTX-3090", None, "rtx-3090"),
+        ("RTX-2080", None, None),
     ],
 )
 def test_gpus_as_people_write_them(name: str, memory: float | None, found: str | None) -> None:
-    """Family first, then the nearest size."""
+    """Family first, then the nearest size; RTX is no family."""
     entry = find_run_gpu(name, memory)
     assert (entry.gpu.name if entry else None) == found
 

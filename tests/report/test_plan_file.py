@@ -30,9 +30,14 @@ def assert_equal(one: Any, two: Any) -> None:
     elif isinstance(one, np.ndarray):
         np.testing.assert_array_equal(one, two)
     elif isinstance(one, Mapping):
-        assert json.loads(json.dumps(dict(one))) == json.loads(json.dumps(dict(two)))  # lists for tuples
+        assert as_written(one) == as_written(two)
     else:
         assert one == two
+
+
+def as_written(value: Any) -> Any:
+    """Inputs as a file has them: tuples are lists there."""
+    return json.loads(json.dumps(value))
 
 
 PLANS: dict[str, Callable[[], Plan]] = {

@@ -9,7 +9,6 @@ from consoles import row, shown
 from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
 from specs_for_tests import TINY, cluster, config, instance
 
-from pipette_opt.cli.current import Current
 from pipette_opt.plan import Plan
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.left_out import left_out_table
@@ -165,20 +164,16 @@ def test_one_of_a_thing_has_no_plural() -> None:
 
 
 def test_the_verdict_is_the_first_line_and_the_last() -> None:
-    """Of a plan, and of a launch that nobody searched for."""
-    plan, given = small_plan(), small_instance()
-    today = Current(
-        instance=given,
-        config=plan.config,
-        placement=plan.placement,
-        hosts=plan.hosts,
-        estimate=plan.estimate,
-        memory=plan.memory,
-    )
-    for parts in (plan_tables(plan), today.tables(), today.tables(plan)):
-        lines = shown(*parts, width=400).rstrip().splitlines()
-        assert lines[0].startswith("Fits (risk of running out of memory")
-        assert lines[-1].rstrip() == lines[0].rstrip()
+    """Of a plan, whatever is shown beside it; a launch that nobody searched for begins with its own."""
+    plan = small_plan()
+    launch = estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",))
+    lines = shown(*plan_tables(plan, launch), width=400).rstrip().splitlines()
+    assert lines[0].startswith("Fits (risk of running out of memory")
+    assert lines[-1].rstrip() == lines[0].rstrip()
+    assert "searched space" in lines[0]
+    own = shown(*launch, width=400).splitlines()[0]
+    assert own.startswith("Fits (risk")
+    assert "searched space" not in own
 
 
 def test_a_risk_at_its_floor_says_so() -> None:

@@ -52,6 +52,20 @@ def test_flops_of_long_sequences_are_counted_by_hand() -> None:
     assert LLAMA_8B.flops_per_token(131072, causal=False) == pytest.approx(6 * 7.504658e9 + 2.061584e11, rel=1e-5)
 
 
+def test_a_window_bounds_what_a_token_sees() -> None:
+    """
+    Sequences of 2048, windows of 512 (511 before) in half of the 8 layers: a token sees 448 on average there.
+
+    The first 512 tokens see 256 on average, the other 1,536 all 512: 448. A window of the whole sequence is none.
+    """
+    windowed = replace(TINY, window_size=(511, 0), window_attn_skip_freq=2)
+    assert windowed.num_windowed_layers == 4
+    saved = TINY.flops_per_token(2048) - windowed.flops_per_token(2048)
+    assert saved == pytest.approx(12 * 1024 * 4 * (1024 - 448))
+    assert replace(TINY, window_size=(4095, 0)).flops_per_token(2048) == pytest.approx(TINY.flops_per_token(2048))
+    assert windowed.flops_per_token(2048, causal=False) == TINY.flops_per_token(2048, causal=False)
+
+
 def test_bad_sizes_are_refused() -> None:
     """Zero layers and query groups that do not divide the heads."""
     fields = {name: getattr(TINY, name) for name in TINY.__dataclass_fields__}
@@ -76,6 +90,8 @@ def test_bad_sizes_are_refused() -> None:
         ({"position_embedding_type": "rope", "yarn": YarnScaling()}, r"yarn \(given\) does not go with"),
         ({"window_size": (1, 2, 3)}, r"window_size must be two whole numbers, -1 for no bound, got \[1, 2, 3\]"),
         ({"window_attn_skip_freq": 2}, "window_attn_skip_freq=2 needs window_size"),
+        ({"other_arguments": (("use-mup",),)}, "other_arguments must be lists that begin with an option"),
+        ({"other_arguments": ()}, "other_arguments must be lists that begin with an option"),
         ({"moe_router_pre_softmax": True}, "moe_router_pre_softmax=True needs num_experts"),
     ],
 )

@@ -1,0 +1,98 @@
+"""``pipette-opt gpus`` and ``pipette-opt models``."""
+
+from typing import Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+
+def gpus(
+    name: Annotated[str | None, typer.Argument(help="Only this kind, by any name that people write.")] = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    List the kinds of GPU that are known: memory, peaks, links, usual hosts and sources.
+
+    Example: [bold]pipette-opt gpus[/], or [bold]pipette-opt gpus h100-sxm --json[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.read.bands import runs_by_gpu
+    from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, read_gpu_entry
+    from pipette_opt.report.catalogue import GpuRow, gpus_table
+    from pipette_opt.units import GB, GIB, TFLOP, US
+
+    compared = runs_by_gpu()
+
+    def row(entry: CatalogueEntry) -> GpuRow:
+        gpu, host = entry.gpu, entry.usual_host
+        return GpuRow(
+            name=gpu.name,
+            memory_gib=gpu.memory_bytes / GIB,
+            memory_bandwidth_gb_per_s=gpu.memory_bytes_per_s / GB,
+            peak_tflops={precision: flops / TFLOP for precision, flops in gpu.peak_flops.items()},
+            intra_node={
+                "bandwidth_gb_per_s": entry.intra_node_bytes_per_s / GB,
+                "latency_us": round(entry.intra_node_latency_s / US, 6),
+            },
+            usual_host=None if host is None else {**asdict(host), "nics": str(host.nics)},
+            aliases=entry.aliases,
+            public_runs=compared.get(gpu.name, 0),
+            source=gpu.source,
+        )
+
+    entries = read_gpu_catalogue().values() if name is None else [read_gpu_entry(name, "gpus")]
+    rows = [row(entry) for entry in entries]
+    if json:
+        show_json([asdict(one) for one in rows])
+    else:
+        show(gpus_table(rows))
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    List the models that are shipped: parameters, shape, experts and source.
+
+    Example: [bold]pipette-opt models[/], or [bold]pipette-opt models llama-3-8b --json[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.errors import InputError
+    from pipette_opt.read.fields import did_you_mean
+    from pipette_opt.read.files import read_yaml
+    from pipette_opt.read.model import list_models, read_model
+    from pipette_opt.report.catalogue import ModelRow, models_table
+    from pipette_opt.shipped import shipped_path
+
+    def row(preset: str) -> ModelRow:
+        model = read_model(preset)
+        content = read_yaml(shipped_path("data", "architectures", f"{preset}.yaml"))
+        return ModelRow(
+            name=preset,
+            num_parameters=model.num_parameters,
+            num_layers=model.num_layers,
+            hidden_size=model.hidden_size,
+            num_attention_heads=model.num_attention_heads,
+            num_query_groups=model.num_query_groups,
+            vocab_size=model.vocab_size,
+            max_position_embeddings=model.max_position_embeddings,
+            num_experts=model.num_experts,
+            moe_router_topk=None if model.num_experts is None else model.moe_router_topk,
+            source=content["source"],
+        )
+
+    known = list_models()
+    if name is not None and name.strip().lower() not in known:
+        hint = did_you_mean(name, known)
+        raise InputError("models", f"no model {name!r} is shipped.{hint} `pipette-opt models` lists all of them.")
+    rows = [row(preset) for preset in known if name is None or preset == name.strip().lower()]
+    if json:
+        show_json([asdict(one) for one in rows])
+    else:
+        show(models_table(rows))

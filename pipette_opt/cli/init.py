@@ -1,0 +1,51 @@
+"""``pipette-opt init``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_NODES = 16
+"""Hosts of a file for which nobody said how many: as many as the example has that the README uses."""
+
+
+def init(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; - is standard output.")] = Path(
+        "cluster.yaml"
+    ),
+    nodes: Annotated[int | None, typer.Option(help="Number of hosts; 16 by default.", min=1)] = None,
+    hosts: Annotated[
+        str | None, typer.Option(help="Their names, e.g. gpu\\[01-16]; node01 and so on by default.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="Kind of GPU; `gpus` lists them.")] = "h100",
+    nics: Annotated[
+        str | None, typer.Option(help="NICs of a host x Gbit/s of each, e.g. 8x400; the GPU's usual ones.")
+    ] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of a host; as usual for the GPU.", min=1)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+) -> None:
+    """
+    Write a cluster.yaml with comments, ready to edit, and ready to use as it is.
+
+    Example: [bold]pipette-opt init --hosts "gpu[01-16]" --gpu h100 --nics 8x400 -o cluster.yaml[/]
+    """
+    from pipette_opt.cli.output import check_place, say, say_written
+    from pipette_opt.errors import InputError
+    from pipette_opt.files import is_stdout, write_atomically
+    from pipette_opt.read.gpus import note_on_gpu, read_gpu_entry
+    from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.nominal import cluster_template
+
+    check_place(out)
+    if not is_stdout(out) and out.exists() and not force:
+        raise InputError(str(out), "is there already; give another name with -o, or --force to overwrite it.")
+    if hosts is not None:
+        names = expand_hosts(hosts, "--hosts")
+        if nodes not in (None, len(names)):
+            raise InputError("--nodes", f"is {nodes}, but --hosts names {len(names)}; give one of them.")
+    wanted = hosts if hosts is not None else str(nodes or DEFAULT_NODES)
+    write_atomically(out, cluster_template(nodes=wanted, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node))
+    note = note_on_gpu(gpu, read_gpu_entry(gpu))
+    if note is not None:
+        say(note)
+    say_written(out, "cluster")

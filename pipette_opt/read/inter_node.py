@@ -1,0 +1,189 @@
+"""The links between the hosts of a cluster file: measured matrices, one figure for all, or what the NICs promise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.errors import InputError, shown
+from pipette_opt.read.fields import Fields
+from pipette_opt.read.gpus import UsualHost, read_gpu_catalogue
+from pipette_opt.read.matrices import gb_text, read_matrix
+from pipette_opt.read.nics import INTER_NODE_LATENCY_US, NIC_EFFICIENCY, Nics, parse_nics
+from pipette_opt.specs import LinkMatrix, NodeSpec
+from pipette_opt.types import FloatArray
+from pipette_opt.units import GB, US, counted
+
+INTER = ("latency_us", "nics", "nics_per_node", "matrices", "bandwidth_gb_per_s", "node_bandwidth_gb_per_s")
+"""Fields of ``inter_node``."""
+
+MOST_HOSTS = 4096
+"""Hosts of a cluster; a matrix of all their pairs takes 128 MiB, and the search several."""
+
+MEASURE = "`pipette-opt profile links` measures them, `pipette-opt import links` reads nccl-tests and mpiGraph."
+"""How links come to be measured."""
+
+_MATRIX = ("file", "concurrent_flows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InterNode:
+    """
+    What a cluster file says of the links between hosts, and what was taken where it says nothing.
+
+    Parameters
+    ----------
+    measured
+        Whether the link matrices are measurements.
+    assumed
+        A sentence for each value that nobody measured or wrote down.
+    """
+
+    measured: bool
+    latency_s: float
+    nics_per_node: int
+    link_matrices: tuple[LinkMatrix, ...]
+    node_bytes_per_s: float | None
+    assumed: tuple[str, ...]
+
+
+def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> InterNode:
+    """Read ``inter_node``; matrix files are looked for in ``folder``."""
+    if len(nodes) > MOST_HOSTS:
+        raise InputError(inter.where, f"a cluster may have {MOST_HOSTS:,} hosts, got {len(nodes):,}.")
+    if inter.has("matrices") and inter.has("bandwidth_gb_per_s"):
+        raise InputError(inter.where, "give matrices (measured) or bandwidth_gb_per_s (all links equal), not both.")
+    if inter.has("nics") and inter.has("nics_per_node"):
+        raise InputError(inter.where, "give nics, such as 8x400, or nics_per_node, not both.")
+    assumed: list[str] = []
+    hosts = [node.host for node in nodes]
+    matrices = _matrices(inter, hosts, folder) if inter.has("matrices") else ()
+    nics = parse_nics(inter.text("nics"), f"{inter.where}, nics") if inter.has("nics") else None
+    cap = inter.positive("node_bandwidth_gb_per_s") * GB if inter.has("node_bandwidth_gb_per_s") else None
+    if len(nodes) == 1:
+        flows = nics.flows(nodes[0].num_gpus) if nics else inter.whole("nics_per_node", 1)
+        latency_s = inter.not_negative("latency_us", 0.0) * US
+        return InterNode(
+            measured=True,
+            latency_s=latency_s,
+            nics_per_node=flows,
+            link_matrices=matrices,
+            node_bytes_per_s=cap,
+            assumed=(),
+        )
+    measured = bool(matrices)
+    if not measured and not inter.has("bandwidth_gb_per_s"):
+        nics = nics or _usual_nics(inter, nodes, assumed)
+        flow = nics.flow_bytes_per_s(nodes[0].num_gpus)
+        cap = min(cap or np.inf, nics.host_bytes_per_s)
+        assumed.insert(0, _note_on_nominal(nics, flow, cap))
+    elif not measured:
+        flow = inter.positive("bandwidth_gb_per_s") * GB
+        assumed.append(f"No link was measured by itself: each flow is taken to attain {gb_text(flow)} GB/s, as given.")
+    if not measured:
+        matrices = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((len(hosts), len(hosts)), flow)),)
+    flows = _flows(inter, nodes, matrices, nics, assumed)
+    if cap is None and nics is not None:
+        cap = nics.nominal_bytes_per_s
+    return InterNode(
+        measured=measured,
+        latency_s=_latency_us(inter, assumed) * US,
+        nics_per_node=flows,
+        link_matrices=matrices,
+        node_bytes_per_s=cap,
+        assumed=tuple(assumed),
+    )
+
+
+def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
+    """The usual host of the kind of GPU whose usual host has the slowest NICs; ``None`` if it is not known of all."""
+    catalogue = read_gpu_catalogue()
+    names = dict.fromkeys(node.gpu.name for node in nodes)
+    hosts = [catalogue[name].usual_host if name in catalogue else None for name in names]
+    known = [host for host in hosts if host is not None and host.gpus_per_node == nodes[0].num_gpus]
+    if len(known) < len(hosts):
+        return None
+    return min(known, key=lambda host: host.nics.nominal_bytes_per_s)
+
+
+def _matrices(inter: Fields, hosts: list[str], folder: Path) -> tuple[LinkMatrix, ...]:
+    entries = inter.any("matrices")
+    if not isinstance(entries, list) or not entries:
+        raise InputError(inter.where, f"matrices must be a list of {{file, concurrent_flows}}, got {shown(entries)}.")
+    matrices = [
+        _matrix(folder, f"{inter.where}, matrices[{index}]", entry, hosts) for index, entry in enumerate(entries)
+    ]
+    flows = [matrix.concurrent_flows for matrix in matrices]
+    for count in flows:
+        if flows.count(count) > 1:
+            raise InputError(inter.where, f"matrices has {flows.count(count)} entries with concurrent_flows: {count}.")
+    return tuple(matrices)
+
+
+def _matrix(folder: Path, where: str, data: object, hosts: list[str]) -> LinkMatrix:
+    fields = Fields(where, data, _MATRIX)
+    file = folder / fields.text("file")
+    flows = fields.whole("concurrent_flows")
+    matrix = read_matrix(file)
+    if matrix.from_gpus and flows != 1:
+        raise InputError(where, f"{file} is a matrix of GPUs, hence of single flows: concurrent_flows must be 1.")
+    values: FloatArray = matrix.ordered(str(file), hosts)
+    return LinkMatrix(concurrent_flows=flows, bytes_per_s=values)
+
+
+def _usual_nics(inter: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) -> Nics:
+    usual = usual_host(nodes)
+    if usual is None:
+        kinds = ", ".join(dict.fromkeys(node.gpu.name for node in nodes))
+        problem = (
+            f"a cluster of {len(nodes)} hosts needs nics, such as 8x400 (NICs x Gbit/s of a host), or "
+            f"bandwidth_gb_per_s if all links are equal, or measured matrices; no NICs are usual for hosts of "
+            f"{counted(nodes[0].num_gpus, 'GPU')} of {kinds}."
+        )
+        raise InputError(inter.where, problem)
+    assumed.append(f"NICs of a host: {usual.nics} Gbit/s, as usual ({usual.source}).")
+    return usual.nics
+
+
+def _note_on_nominal(nics: Nics, flow: float, cap: float) -> str:
+    return (
+        f"No link was measured: each is taken to attain {NIC_EFFICIENCY:g} of the nominal rate of {nics} Gbit/s, "
+        f"{gb_text(flow)} GB/s a flow and {gb_text(cap)} GB/s a host. {MEASURE}"
+    )
+
+
+def _flows(
+    inter: Fields,
+    nodes: Sequence[NodeSpec],
+    matrices: Sequence[LinkMatrix],
+    nics: Nics | None,
+    assumed: list[str],
+) -> int:
+    """NICs per host; they count only where one number of flows is known and a host has more GPUs than that."""
+    num_gpus, measured = nodes[0].num_gpus, matrices[0].concurrent_flows
+    if inter.has("nics_per_node"):
+        return inter.whole("nics_per_node")
+    if nics is not None:
+        return nics.flows(num_gpus)
+    if len(matrices) > 1 or measured >= num_gpus:
+        return num_gpus
+    usual = usual_host(nodes)
+    if usual is None:
+        assumed.append(
+            f"NICs of a host: not said, and none are usual for it. More than {counted(measured, 'flow')} of a pair of "
+            f"hosts are taken to attain no more than {measured}; write nics_per_node if they do."
+        )
+        return 1
+    flows = usual.nics.flows(num_gpus)
+    assumed.append(
+        f"NICs of a host: {flows}, as usual ({usual.source}): more than {counted(measured, 'flow')} of a pair of hosts "
+        f"gain in proportion up to {max(flows, measured)}. Write nics_per_node if it is wrong."
+    )
+    return flows
+
+
+def _latency_us(inter: Fields, assumed: list[str]) -> float:
+    if not inter.has("latency_us"):
+        assumed.append(f"Latency between hosts: {INTER_NODE_LATENCY_US:g} us, assumed.")
+    return inter.not_negative("latency_us", INTER_NODE_LATENCY_US)

@@ -1,0 +1,114 @@
+"""A cluster without a cluster file: so many hosts of a kind, and what their NICs promise."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_cluster
+from pipette_opt.read.fields import Fields
+from pipette_opt.read.gpus import UsualHost, note_on_gpu, read_gpu_entry
+from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.inter_node import MOST_HOSTS
+from pipette_opt.read.nics import NIC_EFFICIENCY, parse_nics
+from pipette_opt.specs import ClusterSpec
+
+NAME_PREFIX = "node"
+"""Hosts without a name are called node1, node2, ..."""
+
+
+def nominal_cluster(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> ClusterSpec:
+    """
+    Equal hosts whose links nobody measured; ``assumed`` of the cluster says what was taken.
+
+    Parameters
+    ----------
+    nodes
+        How many, or their names and ranges such as ``gpu[01-16]``.
+    gpu
+        Any name that people write.
+    nics
+        Such as ``8x400``; usual ones for the GPU without it.
+    """
+    document = nominal_document(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
+    found = parse_cluster(document, "the cluster", Path())
+    # What a plan records is read back exactly as it was solved.
+    recorded = parse_cluster(cluster_document(found), "the cluster", Path())
+    note = note_on_gpu(gpu, read_gpu_entry(gpu, "--gpu"))
+    return replace(recorded, assumed=(*found.assumed, *([note] if note else [])))
+
+
+def nominal_document(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> dict[str, Any]:
+    """The content of such a cluster's file; errors name the options of the command line."""
+    hosts = host_names(nodes)
+    entry = read_gpu_entry(gpu, "--gpu")
+    usual = entry.usual_host
+    count = gpus_per_node if gpus_per_node is not None else usual.gpus_per_node if usual else None
+    if count is None:
+        raise InputError("--gpus-per-node", f"is needed: no number of GPUs is usual for a host of {entry.gpu.name}.")
+    if not 1 <= count <= MAX_GPUS_PER_NODE:
+        raise InputError("--gpus-per-node", f"must be from 1 to {MAX_GPUS_PER_NODE}, got {count}.")
+    inter = {} if nics is None else {"nics": str(parse_nics(nics, "--nics"))}
+    if nics is None and len(hosts) > 1 and not _has_usual_nics(usual, count):
+        problem = f"is needed, e.g. 8x400: no NICs are usual for a host of {count} x {entry.gpu.name}."
+        raise InputError("--nics", problem)
+    node: dict[str, Any] = {"hosts": compress_hosts(hosts), "gpu": entry.gpu.name}
+    if gpus_per_node is not None:
+        node["gpus_per_node"] = gpus_per_node
+    return {"name": f"{len(hosts)}x{count}-{entry.gpu.name}", "nodes": [node], "inter_node": inter}
+
+
+def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> str:
+    """A cluster file with comments: every value written out, measured links still to be put in."""
+    spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
+    document, entry = cluster_document(spec), read_gpu_entry(gpu)
+    inside, inter = document["intra_node"], document["inter_node"]
+    given = parse_nics(nics, "--nics") if nics is not None else entry.usual_host.nics if entry.usual_host else None
+    lines = [
+        "# A cluster for pipette-opt: edit what is wrong. Where a line is left out the usual value is taken, and said.",
+        f"name: {spec.name}",
+        "nodes:  # several kinds of hosts are several lines; more hosts may be listed than a job uses",
+        f'  - {{hosts: "{compress_hosts(spec.hosts)}", gpu: {entry.gpu.name}, gpus_per_node: {spec.gpus_per_node}}}',
+        "intra_node:  # from one GPU to another of its host, one direction; here the catalogue's, nothing measured",
+        f"  bandwidth_gb_per_s: {inside['bandwidth_gb_per_s']:g}",
+        f"  latency_us: {inside['latency_us']:g}",
+        "inter_node:",
+        f"  latency_us: {inter['latency_us']:g}  # of a small message between hosts; assumed",
+    ]
+    if given is not None:
+        lines += [
+            f"  nics: {given}  # NICs of a host x Gbit/s of each",
+            f"  # No link was measured: each is taken to attain {NIC_EFFICIENCY:g} of that. Links differ: measure them",
+            "  # with `pipette-opt profile links`, or read nccl-tests and mpiGraph with `pipette-opt import links`;",
+            "  # both write this file. A matrix has GB/s from host (row) to host (column), of so many flows in sum:",
+            "  # matrices:",
+            "  #   - {file: links_1.csv, concurrent_flows: 1}",
+            f"  #   - {{file: links_{spec.gpus_per_node}.csv, concurrent_flows: {spec.gpus_per_node}}}",
+            "  # node_bandwidth_gb_per_s: 300  # cap on all that enters, and on all that leaves, a host",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
+    """The cluster that a plan records by value."""
+    fields = Fields(where, entry, ("document", "assumed"))
+    assumed = fields.any("assumed")
+    if not isinstance(assumed, list) or not all(isinstance(text, str) for text in assumed):
+        raise InputError(where, "assumed must be a list of texts.")
+    return replace(parse_cluster(fields.any("document"), f"{where}.document", Path()), assumed=tuple(assumed))
+
+
+def host_names(nodes: str) -> tuple[str, ...]:
+    """Names of hosts: those given, or ``node01`` and so on for a number."""
+    text = nodes.strip()
+    if not text.lstrip("-").isdecimal():
+        return expand_hosts(text, "--nodes")
+    count = int(text)
+    if not 1 <= count <= MOST_HOSTS:
+        raise InputError("--nodes", f"must be from 1 to {MOST_HOSTS:,} hosts, or names such as gpu[01-16], got {text}.")
+    return tuple(f"{NAME_PREFIX}{index:0{len(str(count))}}" for index in range(1, count + 1))
+
+
+def _has_usual_nics(usual: UsualHost | None, gpus_per_node: int) -> bool:
+    return usual is not None and usual.gpus_per_node == gpus_per_node

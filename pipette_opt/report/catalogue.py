@@ -1,0 +1,123 @@
+"""Tables of what is known without a user's files: kinds of GPU and models."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pipette_opt.report.cells import QUIET, columns_table, spaced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRow:
+    """
+    One kind of GPU of the catalogue.
+
+    Parameters
+    ----------
+    peak_tflops
+        Dense, by precision.
+    usual_host
+        GPUs and NICs of the usual host with their source; ``None`` if there is none.
+    aliases
+        Further names.
+    public_runs
+        Public runs that were compared with their predictions.
+    """
+
+    name: str
+    memory_gib: float
+    memory_bandwidth_gb_per_s: float
+    peak_tflops: dict[str, float]
+    intra_node: dict[str, float]
+    usual_host: dict[str, Any] | None
+    aliases: tuple[str, ...]
+    public_runs: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """One shipped model; without experts ``num_experts`` and ``moe_router_topk`` are ``None``."""
+
+    name: str
+    num_parameters: int
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_query_groups: int
+    vocab_size: int
+    max_position_embeddings: int
+    num_experts: int | None
+    moe_router_topk: int | None
+    source: str
+
+
+def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
+    """Memory, peaks and links of each kind; links inside a host are assumed where nothing was measured."""
+    table = columns_table("GPU", "GiB >", "GB/s >", "bf16 >", "fp8 >", "in a host >", "usual host", "runs >", "source")
+    for row in rows:
+        host = row.usual_host
+        table.add_row(
+            Text(row.name),
+            Text(f"{row.memory_gib:.0f}"),
+            Text(f"{row.memory_bandwidth_gb_per_s:,.0f}"),
+            Text(_peak(row, "bf16")),
+            Text(_peak(row, "fp8")),
+            Text(f"{row.intra_node['bandwidth_gb_per_s']:g} GB/s"),
+            Text("-" if host is None else f"{host['gpus_per_node']} GPUs, {host['nics']}"),
+            Text(f"{row.public_runs:,}" if row.public_runs else "none"),
+            Text(short_source(row.source), style=QUIET),
+        )
+    legend = (
+        "GiB, GB/s: device memory. bf16, fp8: dense peak, TFLOP/s. In a host: from GPU to GPU, one way, assumed where "
+        "nothing was measured. Usual host: GPUs, and NICs x Gbit/s, taken where you say nothing. Runs: public "
+        "runs whose times were compared with what is predicted; trust the times of other kinds less. --json has all "
+        "figures, further names and whole sources."
+    )
+    return Group(spaced(table), Text(), Text(legend, style=QUIET))
+
+
+def models_table(rows: Iterable[ModelRow]) -> RenderableType:
+    """Size and shape of each model."""
+    table = columns_table("model", "parameters >", "layers >", "hidden >", "heads >", "tokens >", "experts >", "source")
+    for row in rows:
+        heads = str(row.num_attention_heads)
+        if row.num_query_groups != row.num_attention_heads:
+            heads += f"/{row.num_query_groups}"
+        experts = "-" if row.num_experts is None else f"{row.moe_router_topk} of {row.num_experts}"
+        table.add_row(
+            Text(row.name),
+            Text(f"{row.num_parameters / 1e9:,.2f} B"),
+            Text(str(row.num_layers)),
+            Text(str(row.hidden_size)),
+            Text(heads),
+            Text(str(row.max_position_embeddings)),
+            Text(experts),
+            Text(paper_or_page(row.source), style=QUIET),
+        )
+    legend = (
+        "Heads: of queries, and of keys and values if fewer. Tokens: longest sequence of the source. Experts: used by "
+        "a token, of all. Parameters are tested against the published counts. --json has whole sources; any other "
+        "model: a Hugging Face config.json, or Megatron arguments."
+    )
+    return Group(spaced(table), Text(), Text(legend, style=QUIET))
+
+
+def short_source(source: str) -> str:
+    """Its first part, up to a bracket, comma or semicolon."""
+    cut = [source.find(mark) for mark in (" (", ",", ";") if mark in source]
+    return source[: min(cut)] if cut else source
+
+
+def paper_or_page(source: str) -> str:
+    """The paper's number or the page of Hugging Face that a model's source names."""
+    found = re.search(r"arXiv \S+\d", source) or re.search(r"(?<=huggingface\.co/)\S+\w", source)
+    return found[0] if found else short_source(source)
+
+
+def _peak(row: GpuRow, precision: str) -> str:
+    return f"{row.peak_tflops[precision]:,.0f}" if precision in row.peak_tflops else "-"

@@ -1,0 +1,127 @@
+"""What all commands have in common: where answers, errors and logs go."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipette_opt import cli
+
+Run = Callable[..., tuple[int, str, str]]
+
+RUNS = (
+    "source,gpu,gpus_per_node,num_gpus,num_layers,hidden,ffn_hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s\n"
+    "mine,a100-80gb,8,8,24,2048,8192,16,51200,2048,32,1,8,1,1,2.5\n"
+)
+
+
+@pytest.fixture
+def level() -> Iterator[None]:
+    """The level of logging is as before."""
+    before = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(before)
+
+
+@pytest.mark.parametrize(
+    "words", [("-v", "import", "model", "llama-3-8b"), ("import", "model", "llama-3-8b", "-v"), ("gpus", "--verbose")]
+)
+def test_verbose_before_and_after_the_command(command: Run, level: None, words: tuple[str, ...]) -> None:
+    """People add -v where they are."""
+    code, _, err = command(*words)
+    assert code == 0, err
+    assert logging.getLogger().level == logging.DEBUG
+
+
+def test_without_it_only_warnings_are_logged(command: Run, level: None) -> None:
+    """The default."""
+    assert command("import", "model", "llama-3-8b")[0] == 0
+    assert logging.getLogger().level == logging.WARNING
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "problem"),
+    [
+        (("verify", "nowhere.json"), "nowhere.json", "cannot be read"),
+        (("solve", "--nodes", "4"), "--gpu", "is needed with --nodes"),
+        (("candidates", "--no-such-option"), "the command line", "No such option: --no-such-option"),
+        (("verify",), "the command line", "Missing argument"),
+        (("no-such-command",), "the command line", "No such command"),
+    ],
+)
+def test_errors_are_documents_under_json(command: Run, words: tuple[str, ...], place: str, problem: str) -> None:
+    """Place, problem and exit code; the exit code is the same without --json."""
+    code, out, err = command(*words, "--json")
+    error = json.loads(out)["error"]
+    assert error["place"] == place
+    assert problem in error["problem"]
+    assert error["exit_code"] == code == 2
+    assert err == ""
+    plain, out, err = command(*words)
+    assert (plain, out) == (2, "")
+    assert problem.split()[0].strip(":") in err
+
+
+def test_an_infeasible_search_is_a_document_too(command: Run) -> None:
+    """Exit code 3, and no single place that is wrong."""
+    job = ("--model", "llama-3.1-405b", "--global-batch-size", "8", "--seq-length", "8192")
+    code, out, _ = command("solve", "--nodes", "1", "--gpu", "t4", *job, "--precision", "fp16", "--json")
+    error = json.loads(out)["error"]
+    assert (code, error["exit_code"], error["place"]) == (3, 3, None)
+    assert "memory" in error["problem"]
+
+
+@pytest.mark.parametrize(("ended", "code"), [(4, 4), (130, 130), (None, 0)])
+def test_exit_codes_are_the_same_under_json(ended: int | None, code: int) -> None:
+    """What a command ends with, an interrupt included, in whatever way typer tells it."""
+    abort = type("Abort", (RuntimeError,), {})  # as click raises it
+
+    def app(standalone_mode: bool) -> int | None:
+        assert not standalone_mode
+        if ended == 130:
+            raise abort
+        return ended
+
+    with pytest.raises(SystemExit) as stopped:
+        cli._run_for_machines(app)  # type: ignore[arg-type]
+    assert stopped.value.code == code
+
+
+def test_a_dash_is_standard_output(command: Run) -> None:
+    """The file alone is on standard output, tables are beside it; no file of that name is made."""
+    Path("runs.csv").write_text(RUNS)
+    code, out, err = command("backtest", "runs.csv", "-o", "-")
+    assert code == 0, err
+    assert out.startswith("row,predicted_iter_time_s")
+    assert "rank" in err
+    code, out, err = command("import", "model", "llama-3-8b", "-o", "-")
+    assert (code, out.count("num_layers: 32")) == (0, 1)
+    assert [path.name for path in Path().iterdir()] == ["runs.csv"]
+
+
+def test_a_plan_on_standard_output(command: Run) -> None:
+    """A pipe gets the plan and nothing else, once."""
+    words = ("solve", "--example", "lab-2x8", "--tensor-parallel", "8", "--pipeline-parallel", "2")
+    code, out, err = command(*words, "--micro-batch-size", "1", "--time-limit", "1", "-o", "-")
+    assert code in (0, 4), err
+    assert json.loads(out)["schema_version"] == 1
+    assert "Certificate" in err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("import", "links", "logs", "-o", "-"), "--out: needs the name of a file: link matrices are written beside"),
+        (("memory", "collect", "-o", "-"), "--out: needs the name of a file: an unfinished one is continued"),
+        (("backtest", "runs.csv", "-o", "-", "--json"), "takes standard output, as -o - does"),
+        (("backtest", "runs.csv", "-o", "-", "--plot", "-"), "standard output takes one file"),
+    ],
+)
+def test_where_standard_output_cannot_serve(command: Run, words: tuple[str, ...], message: str) -> None:
+    """Said before any work."""
+    code, out, err = command(*words)
+    assert code == 2
+    assert message in out + err

@@ -1,0 +1,78 @@
+"""Hosts that no cluster file describes, on the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+HOSTS = ("--nodes", "2", "--gpu", "h100", "--nics", "8x400")
+JOB = ("--model", "llama-3-8b", "--global-batch-size", "32", "--seq-length", "2048")
+PINNED = ("--tensor-parallel", "8", "--pipeline-parallel", "1", "--micro-batch-size", "1", "--recompute", "none")
+NO_LINK = "No link was measured"
+
+
+def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> None:
+    """Solved, verified, estimated, exported and replanned: the plan itself records the hosts."""
+    code, out, err = command("solve", *HOSTS, *JOB, *PINNED, "--time-limit", "2", "--workers", "1", "-o", "plan.json")
+    assert code in (0, 4), err
+    assert NO_LINK in out
+    plan = json.loads(Path("plan.json").read_text())
+    assert any(note.startswith(NO_LINK) for note in plan["notes"])
+    assert plan["verdict"].endswith("; no link was measured.")
+    recorded = plan["inputs"]["cluster"]
+    assert recorded["document"]["nodes"] == [{"hosts": "node[1-2]", "gpu": "h100-80gb", "gpus_per_node": 8}]
+    assert recorded["document"]["inter_node"]["bandwidth_gb_per_s"] == 45
+    assert recorded["assumed"][0].startswith(NO_LINK)
+    assert command("verify", "plan.json")[0] == 0
+    code, out, _ = command("estimate", "plan.json", "--json")
+    estimated = json.loads(out)
+    assert estimated["estimate"]["iteration_time_s"] == pytest.approx(plan["estimate"]["iteration_time_s"])
+    assert estimated["notes"] == recorded["assumed"]
+    assert estimated["verdict"].endswith("; no link was measured.")
+    assert command("export", "plan.json", "--format", "rankmap-json")[0] == 0
+    code, _, err = command("replan", "plan.json", "--lost", "node2", "--time-limit", "1", "-o", "less.json")
+    assert code in (0, 4), err
+    assert json.loads(Path("less.json").read_text())["inputs"]["cluster"] == recorded
+    code, _, err = command("verify", "plan.json", "--cluster", "other.yaml")
+    assert (code, "--cluster: contradicts plan.json" in err) == (2, True)
+
+
+def test_candidates_and_estimates_say_that_no_link_was_measured(command: Run) -> None:
+    """Whoever takes --cluster takes the hosts, too."""
+    code, _, err = command("candidates", *HOSTS, *JOB, *PINNED)
+    assert (code, NO_LINK in err) == (0, True)
+    code, out, err = command("estimate", *HOSTS, *JOB, "--args", "--tensor-model-parallel-size 8", "--json")
+    assert code == 0, err
+    assert json.loads(out)["notes"][0].startswith(NO_LINK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--cluster: is needed (`pipette-opt import links` or `init` writes one); or --nodes 16 --gpu h100"),
+        (("--nodes", "4"), "--gpu: is needed with --nodes, e.g. --gpu h100"),
+        (("--gpu", "h100"), "--nodes: is needed with --gpu"),
+        (("--nics", "8x400"), "--nodes: is needed with --nics"),
+        ((*HOSTS, "--cluster", "c.yaml"), "--nodes: contradicts --cluster"),
+        (("--example", "lab-2x8", "--gpu", "h100"), "--gpu: has no effect on"),
+        (("--nodes", "4", "--gpu", "h100", "--nics", "8"), "--nics: must be NICs x Gbit/s, such as 8x400"),
+        (("--nodes", "4", "--gpu", "A100"), "--gpu: GPU 'A100' may be a100-40gb or a100-80gb"),
+    ],
+)
+def test_what_is_missing_or_contradicts(command: Run, arguments: tuple[str, ...], message: str) -> None:
+    """The option, and what would be right."""
+    code, _, err = command("candidates", *arguments, *JOB)
+    assert code == 2
+    assert message in err
+
+
+@pytest.mark.parametrize("words", [("solve",), ("estimate",), ("candidates",), ("benchmark", "solve")])
+def test_every_command_with_a_cluster_has_the_options(command: Run, words: tuple[str, ...]) -> None:
+    """They are one dataclass."""
+    code, out, _ = command(*words, "--help")
+    assert code == 0
+    for option in ("--cluster", "--nodes", "--gpu ", "--nics", "--gpus-per-node", "--precision"):
+        assert option in out

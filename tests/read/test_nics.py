@@ -1,0 +1,49 @@
+"""Network cards as people write them."""
+
+import pytest
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.nics import NIC_EFFICIENCY, parse_nics
+from pipette_opt.units import GB
+
+
+@pytest.mark.parametrize("text", ["8x400", "8 x 400", "8X400G", "8*400Gbps", "8\u00d7400", "8x400 Gbit/s", "8x400Gb/s"])
+def test_spellings(text: str) -> None:
+    """Number of NICs, then Gbit/s of each."""
+    assert str(parse_nics(text, "--nics")) == "8x400"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("400", r"must be NICs x Gbit/s, such as 8x400 for eight NICs of 400 Gbit/s, got '400'"),
+        ("", "must be NICs x Gbit/s"),
+        ("8x50GB/s", "counts Gbit/s, not GB/s: 8x400"),
+        ("400x8", "did you mean 8x400"),
+        ("0x400", "must be 1 to 128 NICs"),
+        ("8x0", "must be more than 0"),
+        ("8x99999", "at most 10,000 Gbit/s"),
+        ("-8x400", "must be NICs x Gbit/s"),
+    ],
+)
+def test_what_is_no_number_of_nics(text: str, message: str) -> None:
+    """The message says what would be right."""
+    with pytest.raises(InputError, match=f"--nics: .*{message}" if not message.startswith("must be N") else message):
+        parse_nics(text, "--nics")
+
+
+@pytest.mark.parametrize(
+    ("text", "flows", "flow_share"),
+    [
+        ("8x400", 8, 1 / 8),  # one NIC for each of eight GPUs
+        ("4x200", 4, 1 / 4),  # two GPUs share a NIC
+        ("32x100", 8, 1 / 8),  # a GPU has four NICs
+    ],
+)
+def test_what_nics_promise(text: str, flows: int, flow_share: float) -> None:
+    """All flows of a host together attain a share of the nominal rate; a flow its part of that."""
+    nics = parse_nics(text, "--nics")
+    count, rate = map(int, text.split("x"))
+    assert nics.flows(8) == flows
+    assert nics.host_bytes_per_s == pytest.approx(NIC_EFFICIENCY * count * rate / 8 * GB)
+    assert nics.flow_bytes_per_s(8) == pytest.approx(flow_share * nics.host_bytes_per_s)
