@@ -321,15 +321,16 @@ def finish(
         exact,
     )
     num_candidates = len(prepared.memory.fitting)
-    open_configs = {best.candidate.config} if certified is None else {*certified.open_configs, best.candidate.config}
+    parts = () if certified is None else proof(prepared, certified.steps)
+    by_search = sum(part.configurations for part in parts if part.by == "search")
     certificate = replace(
         certificate,
         scope=scope(prepared, certificate.scope),
         searched=searched(prepared),
         not_searched=not_searched(prepared),
-        proof=() if certified is None else proof(prepared, certified.steps),
+        proof=parts,
         num_candidates=num_candidates,
-        num_pruned=0 if certified is None else num_candidates - len(open_configs),
+        num_pruned=num_candidates - by_search if parts else 0,
     )
     memory = _memory(prepared, best, params)
     return make_plan(

@@ -25,8 +25,6 @@ class Certified:
         No plan of any candidate is faster by the judge.
     judged
         The placements that were judged on the way, as candidates of ``prepared.problem``.
-    open_configs
-        Configurations that no bound without a search rules out.
     is_closed
         Whether nothing can be faster than the fastest plan known by more than the gap limit.
     steps
@@ -37,7 +35,6 @@ class Certified:
 
     bound_s: float
     judged: tuple[JudgedSolution, ...]
-    open_configs: frozenset[ParallelConfig]
     is_closed: bool
     steps: Mapping[ParallelConfig, tuple[ProofStep, float]]
     ledger: Ledger
@@ -66,13 +63,12 @@ def certify(
     ledger = Ledger(prepared, known, params, report, stop or threading.Event())
     report("bounding the judge", None, None)
     order = open_candidates(ledger)
-    open_configs = frozenset(one.candidate.config for one in ledger.could_win())
     settle_few_orders(ledger)
     anneal_open(ledger)
     runners_up = place_runners_up(ledger, order)
     reseat_by_judge(ledger)
     prove(ledger)
-    return _certified(ledger, runners_up, open_configs)
+    return _certified(ledger, runners_up)
 
 
 def _go_on(earlier: Certified, known: Sequence[JudgedSolution], params: CertifyParams) -> Certified:
@@ -80,16 +76,13 @@ def _go_on(earlier: Certified, known: Sequence[JudgedSolution], params: CertifyP
     ledger = earlier.ledger
     ledger.go_on(known, params)
     prove(ledger)
-    return _certified(ledger, [], earlier.open_configs)
+    return _certified(ledger, [])
 
 
-def _certified(
-    ledger: Ledger, runners_up: Sequence[JudgedSolution], open_configs: frozenset[ParallelConfig]
-) -> Certified:
+def _certified(ledger: Ledger, runners_up: Sequence[JudgedSolution]) -> Certified:
     return Certified(
         bound_s=ledger.bound_s,
         judged=(*ledger.judged, *runners_up),
-        open_configs=open_configs,
         is_closed=ledger.is_closed,
         steps=ledger.steps(),
         ledger=ledger,

@@ -62,7 +62,9 @@ def _run_for_machines(app: "Typer") -> None:
     try:
         ended = app(standalone_mode=False)
     except Exception as error:
-        # click's or typer's own copy of click: the class that both derive from is not public in the latter
+        # Of click, or of typer's own copy of it, which is not public: known by what they have.
+        if type(error).__name__ == "Abort":  # Ctrl-C, by typer before 0.16
+            sys.exit(INTERRUPTED)
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             raise
         _show_error("the command line", error.format_message(), error.exit_code)

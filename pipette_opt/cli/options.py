@@ -155,7 +155,16 @@ MaxOomRisk = Annotated[
     ),
 ]
 TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
-GapLimit = Annotated[float, typer.Option(help="Stop at this proven gap, e.g. 0.01.", rich_help_panel=RUN)]
+DONE_GAP = 0.01
+"""Proven gap at which a search counts as done if --gap-limit says nothing: far below what is known of times. Chosen."""
+
+GapLimit = Annotated[
+    float | None,
+    typer.Option(
+        help="Stop at this proven gap, e.g. 0.01. Without it the search uses its time, and 1 % counts as done.",
+        rich_help_panel=RUN,
+    ),
+]
 Workers = Annotated[int | None, typer.Option(help="Threads; all cores by default.", rich_help_panel=RUN)]
 Backend = Annotated[
     str,

@@ -17,7 +17,7 @@ def solve(
     space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
-    gap_limit: opt.GapLimit = 0.0,
+    gap_limit: opt.GapLimit = None,
     workers: opt.Workers = None,
     backend: opt.Backend = "threads",
     ray_address: opt.RayAddress = None,
@@ -49,8 +49,8 @@ def solve(
     6 x layers x query width x sequence length for causal attention; recomputation does not count. In the JSON hfu has
     it, and attention without the mask (12 for 6).
 
-    Ctrl-C stops the search; the best plan so far is written. Exit code 0: proven to --gap-limit, 2: wrong input,
-    3: no feasible plan, 4: stopped by Ctrl-C or --time-limit before that; the best plan so far is written.
+    Ctrl-C stops the search; the best plan so far is written. Exit code 0: the gap is at most --gap-limit (1 % without
+    it), 2: wrong input, 3: no feasible plan, 4: ended before that, with the best plan so far written.
     """
     begun = time.perf_counter()
     from pipette_opt.backends import BackendName, backend_of
@@ -69,7 +69,7 @@ def solve(
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
-        gap_limit=gap_limit,
+        gap_limit=gap_limit or 0.0,
         workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
@@ -104,8 +104,8 @@ def solve(
     else:
         show(*plan_tables(plan, () if current is None else current.tables(plan)), beside=out)
         say_written(out, "plan")
-    proof = plan.certificate
-    if proof.status != "OPTIMAL" and proof.gap > gap_limit:
+    proof, accepted = plan.certificate, opt.DONE_GAP if gap_limit is None else gap_limit
+    if proof.status != "OPTIMAL" and proof.gap > accepted:
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
-        say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, --gap-limit is {gap_limit:.2%}")
+        say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)

@@ -9,7 +9,7 @@ from pipette_opt.candidates import left_out, searched_values
 from pipette_opt.notes import plan_notes
 from pipette_opt.plan import Plan
 from pipette_opt.types import ProofStep
-from pipette_opt.verify.common import ROUNDING
+from pipette_opt.verify.common import CLOSED_GAP, ROUNDING
 from pipette_opt.verify.space import Searched
 
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
@@ -76,6 +76,12 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
             yield f"what {part.by} rules out has bound_s {part.bound_s}"
         elif part.bound_s is not None and not part.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
             yield f"{part.by} bounds {part.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
+    least_s = min((part.bound_s for part in certificate.proof if part.bound_s is not None), default=0.0)
+    if least_s > certificate.objective_s * (1 + CLOSED_GAP):
+        yield f"every part bounds {least_s} s or more, and the plan takes {certificate.objective_s} s"
+    by_bounds = len(searched.memory.fitting) - counts["search"] if certificate.proof else 0
+    if certificate.num_pruned != by_bounds:
+        yield f"num_pruned is {certificate.num_pruned}, {by_bounds} are ruled out without a search"
     if not certificate.proof:
         return  # the search was stopped before; bound_holds asks for all of it
     enumeration, memory = searched.enumeration, searched.memory

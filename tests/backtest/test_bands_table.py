@@ -21,7 +21,7 @@ def bands() -> ModuleType:
 def points(bands: ModuleType, **ratios: list[float]) -> list[object]:
     """Runs of one kind, by source."""
     return [
-        bands.Point(kind="dense", source=source, num_gpus=8 * (index + 1), ratio=ratio)
+        bands.Point(kind="dense", source=source, gpu="a100-80gb", num_gpus=8 * (index + 1), ratio=ratio)
         for source, listed in ratios.items()
         for index, ratio in enumerate(listed)
     ]

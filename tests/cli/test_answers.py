@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipette_opt import cli
+
 Run = Callable[..., tuple[int, str, str]]
 
 RUNS = (
@@ -69,6 +71,22 @@ def test_an_infeasible_search_is_a_document_too(command: Run) -> None:
     error = json.loads(out)["error"]
     assert (code, error["exit_code"], error["place"]) == (3, 3, None)
     assert "memory" in error["problem"]
+
+
+@pytest.mark.parametrize(("ended", "code"), [(4, 4), (130, 130), (None, 0)])
+def test_exit_codes_are_the_same_under_json(ended: int | None, code: int) -> None:
+    """What a command ends with, an interrupt included, in whatever way typer tells it."""
+    abort = type("Abort", (RuntimeError,), {})  # as click raises it
+
+    def app(standalone_mode: bool) -> int | None:
+        assert not standalone_mode
+        if ended == 130:
+            raise abort
+        return ended
+
+    with pytest.raises(SystemExit) as stopped:
+        cli._run_for_machines(app)  # type: ignore[arg-type]
+    assert stopped.value.code == code
 
 
 def test_a_dash_is_standard_output(command: Run) -> None:

@@ -14,6 +14,8 @@ from pipette_opt.cli.app import app
     ("status", "gap", "options", "expected"),
     [
         ("FEASIBLE", 0.03, (), 4),
+        ("FEASIBLE", 0.009, (), 0),
+        ("FEASIBLE", 0.009, ("--gap-limit", "0"), 4),
         ("FEASIBLE", 0.03, ("--gap-limit", "0.02"), 4),
         ("FEASIBLE", 0.03, ("--gap-limit", "0.05"), 0),
         ("OPTIMAL", 1e-7, (), 0),

@@ -134,6 +134,7 @@ def worse_hosts(content: Content) -> None:
         placement_gap=0.0,
         placement_dependent_s=seconds - estimate(_links_free(instance), plan.config, placement).iteration_time_s,
         proof=proof,
+        num_pruned=0,
         closed_form=None,
     )
     forged = replace(
@@ -249,6 +250,13 @@ FORGERIES = (
         "certificate.num_candidates", "one more", "plan_is_searched", put("certificate.num_candidates", lambda n: n + 1)
     ),
     Forgery("certificate.num_pruned", "-1", "reader", put("certificate.num_pruned", -1)),
+    Forgery("certificate.num_pruned", "one more", "proof_adds_up", put("certificate.num_pruned", lambda n: n + 1)),
+    Forgery(
+        "certificate.proof, by search",
+        "a hundredth more",
+        "proof_adds_up",
+        part("search", "bound_s", times(1.01)),
+    ),
     Forgery(
         "certificate.proof, by search",
         "one more",

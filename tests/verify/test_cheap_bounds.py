@@ -1,0 +1,85 @@
+"""Bounds that need no search, against every placement judged one by one."""
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance, random_cluster
+
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.estimator.estimate import estimate
+from pipette_opt.fullness import stack_predictor
+from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.specs import Instance
+from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
+
+SPACE = SearchSpace(micro_batch_size=(1,), recompute=(None,), context_parallel=(1,))
+
+
+def checked(job: Instance) -> MemoryCheck:
+    """Every legal configuration of a few that fits."""
+    return keep_fitting(job, enumerate_candidates(job, SPACE)[::7], stack_predictor(job.stack))
+
+
+def fastest(job: Instance, one: object) -> float:
+    """The judge's least time over all placements, tried one by one."""
+    chosen, times = one.config, []  # type: ignore[attr-defined]
+    for block in node_blocks(chosen, job.cluster.gpus_per_node, job.launcher):
+        grid = block.node_grid(chosen)
+        for hosts in permutations(range(job.cluster.num_nodes), math.prod(grid)):
+            placement = block_placement(chosen, block, np.array(hosts).reshape(grid))
+            times.append(estimate(job, chosen, placement).iteration_time_s)
+    return min(times)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_placement_is_below_the_cheap_bound(seed: int) -> None:
+    """Links that differ in both directions; all placements of few hosts give the bound that the judge would find."""
+    job = instance(random_cluster(np.random.default_rng(seed), 3, gpus=4), TINY, 24, 2048)
+    memory = checked(job)
+    assert len(memory.fitting) > 10
+    bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
+    for one, bound in zip(memory.fitting, bounds.tolist(), strict=True):
+        least = fastest(job, one)
+        assert 0 < bound <= least * (1 + 1e-12)
+        judged = fastest_placement_s(job, one, memory.capacity_bytes, most=10_000)
+        assert judged is not None
+        assert judged[0] == pytest.approx(least, rel=1e-12)
+
+
+def test_a_uniform_fabric_needs_no_search() -> None:
+    """Where all links are alike the bound is the time of any placement."""
+    job = instance(cluster(3, 20.0, gpus=4), TINY, 24, 2048)
+    memory = checked(job)
+    bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
+    assert bounds == pytest.approx([fastest(job, one) for one in memory.fitting], rel=1e-12)
+
+
+def test_the_fastest_kind_bounds_a_mixed_cluster() -> None:
+    """A slower memory makes the 40 GiB card slower in everything: the other one bounds."""
+    job = instance(cluster(3, 20.0, gpus=4, kinds=(A100_80, A100_40)), TINY, 24, 2048)
+    memory = checked(job)
+    bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
+    least = np.array([fastest(job, one) for one in memory.fitting])
+    assert (bounds > 0).all()
+    assert (bounds <= least * (1 + 1e-12)).all()
+    assert (bounds < least).any()
+
+
+def test_without_room_there_is_no_placement() -> None:
+    """No host has the memory: nothing is below infinity, and all of no placements are known."""
+    job = instance(cluster(3, 20.0, gpus=4), TINY, 24, 2048)
+    memory = checked(job)
+    nothing = np.zeros(3, dtype=np.int64)
+    assert np.isinf(cheap_bounds_s(job, memory.fitting, nothing)).all()
+    assert fastest_placement_s(job, memory.fitting[0], nothing, most=10) == (math.inf, 0)
+
+
+def test_too_many_placements_are_not_tried() -> None:
+    """Six orders of three hosts."""
+    job = instance(cluster(3, 20.0, gpus=4), TINY, 24, 2048)
+    memory = keep_fitting(job, [config(dp=12, mbs=1)], stack_predictor(job.stack))
+    assert fastest_placement_s(job, memory.fitting[0], memory.capacity_bytes, most=5) is None
+    assert fastest_placement_s(job, memory.fitting[0], memory.capacity_bytes, most=6) is not None
