@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt import __version__
+from pipette_opt.candidates import covered
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.estimator.estimate import estimate
@@ -38,15 +39,6 @@ from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.types import IntArray
-
-SCOPE = (
-    "the judge's time (critical path of the real schedule) of every configuration searched and every packing of whole "
-    "hosts by equal rectangles of the (stage, replica) grid"
-)
-"""What every certificate covers."""
-
-SCOPE_OF_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best links and timed by the judge"
-"""What it covers of models with experts."""
 
 PROVEN_WITHIN = 2e-6
 """Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
@@ -236,7 +228,6 @@ def make_certificate(
     fastest = best.estimate.iteration_time_s
     bound_s = min(judge_bound_s, fastest)
     dependent_s = placement_dependent_s(instance, best)
-    scope = SCOPE if instance.model.num_experts is None else SCOPE + SCOPE_OF_EXPERTS
     return Certificate(
         status="OPTIMAL" if is_proven(bound_s, fastest) else "FEASIBLE",
         objective_s=fastest,
@@ -245,7 +236,7 @@ def make_certificate(
         placement_dependent_s=dependent_s,
         placement_gap=(fastest - bound_s) / dependent_s if dependent_s > 0 else 0.0,
         judge_lower_bound_s=bound_s,
-        scope=scope,
+        scope=covered(instance),
         wall_time_s=wall_time_s,
         num_candidates=len({candidate.config for candidate in data.candidates}),
         num_pruned=0,

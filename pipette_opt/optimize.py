@@ -325,7 +325,7 @@ def finish(
     by_search = sum(part.configurations for part in parts if part.by == "search")
     certificate = replace(
         certificate,
-        scope=scope(prepared, certificate.scope),
+        scope=scope(prepared),
         searched=searched(prepared),
         not_searched=not_searched(prepared),
         proof=parts,

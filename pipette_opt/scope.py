@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from pipette_opt.candidates import left_out, searched_values
+from pipette_opt.candidates import covered, left_out, searched_values
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Proof
 from pipette_opt.prepare import Prepared
@@ -21,9 +21,9 @@ def not_searched(prepared: Prepared) -> tuple[str, ...]:
     return left_out(prepared.instance, prepared.space, prepared.enumeration)
 
 
-def scope(prepared: Prepared, sentence: str) -> str:
+def scope(prepared: Prepared) -> str:
     """What the bound covers, and what it does not."""
-    return f"{sentence}. Not searched: {'; '.join(not_searched(prepared))}."
+    return covered(prepared.instance, not_searched(prepared))
 
 
 def proof(prepared: Prepared, steps: Mapping[ParallelConfig, tuple[ProofStep, float]]) -> tuple[Proof, ...]:

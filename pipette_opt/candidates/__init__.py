@@ -1,6 +1,6 @@
 """Every configuration that Megatron-Core would accept on this cluster."""
 
-from pipette_opt.candidates.coverage import left_out, searched_values
+from pipette_opt.candidates.coverage import covered, left_out, searched_values
 from pipette_opt.candidates.enumeration import (
     Enumeration,
     choose_num_gpus,
@@ -22,6 +22,7 @@ __all__ = [
     "enumerate_candidates",
     "enumerate_with_reasons",
     "layer_splits",
+    "covered",
     "left_out",
     "pipeline_split_options",
     "searched_values",

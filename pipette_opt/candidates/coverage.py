@@ -1,6 +1,6 @@
 """What a search space covers: the values that its candidates have, and what the job could have beside them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipette_opt.candidates.enumeration import Enumeration
@@ -48,6 +48,22 @@ def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, t
         )
         for name, field in names.items()
     }
+
+
+SCOPE = (
+    "the judge's time (critical path of the real schedule) of every configuration searched and every packing of whole "
+    "hosts by equal rectangles of the (stage, replica) grid"
+)
+"""What every certificate covers."""
+
+SCOPE_OF_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best links and timed by the judge"
+"""What it covers of models with experts."""
+
+
+def covered(instance: Instance, missing: Sequence[str] = ()) -> str:
+    """What a certificate covers, and what it does not; ``missing``: see :func:`left_out`."""
+    said = SCOPE if instance.model.num_experts is None else SCOPE + SCOPE_OF_EXPERTS
+    return f"{said}. Not searched: {'; '.join(missing)}." if missing else said
 
 
 def left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration) -> tuple[str, ...]:

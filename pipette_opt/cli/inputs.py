@@ -20,13 +20,6 @@ def cluster_record(path: Path) -> dict[str, Any]:
     return {"path": str(path), "sha256": sha256_of(path), "matrices": matrices}
 
 
-def nominal_record(cluster: "ClusterSpec") -> dict[str, Any]:
-    """What a plan records of a cluster that no file describes: all of it, and what was assumed."""
-    from pipette_opt.read.cluster import cluster_document
-
-    return {"document": cluster_document(cluster), "assumed": list(cluster.assumed)}
-
-
 def is_nominal_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether a plan records its cluster by value, and not as a file."""
     return isinstance(recorded, Mapping) and "document" in recorded
@@ -64,14 +57,6 @@ def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSp
     check_file(found, recorded["sha256"], path, "cluster")
     check_matrices(found, recorded, path)
     return read_cluster(found), cluster_record(found)
-
-
-def gpu_record(cluster: "ClusterSpec") -> dict[str, int | None]:
-    """What a plan records of its kinds of GPU: compute capability times ten, ``None`` for one of the user's own."""
-    from pipette_opt.read.gpus import read_gpu_catalogue
-
-    known = {name.lower(): entry.compute_capability for name, entry in read_gpu_catalogue().items()}
-    return {gpu.name: known.get(gpu.name.lower()) for gpu in cluster.gpu_kinds}
 
 
 def is_file_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:

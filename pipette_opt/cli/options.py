@@ -303,9 +303,9 @@ def read_job(options: JobOptions) -> Job:
     """Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given."""
     from dataclasses import asdict
 
-    from pipette_opt.cli.inputs import gpu_record
     from pipette_opt.fullness import with_edge_loss
     from pipette_opt.read.cluster import exclude_hosts as without
+    from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
@@ -429,8 +429,7 @@ def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[
 def _equal_hosts(
     *, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None
 ) -> "tuple[ClusterSpec, dict[str, Any]]":
-    from pipette_opt.cli.inputs import nominal_record
-    from pipette_opt.read.nominal import nominal_cluster
+    from pipette_opt.read.nominal import nominal_cluster, nominal_record
 
     spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
     return spec, nominal_record(spec)

@@ -62,8 +62,9 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
-    from pipette_opt.cli.inputs import cluster_of, cluster_record, gpu_record
+    from pipette_opt.cli.inputs import cluster_of, cluster_record
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
+    from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
     from pipette_opt.replan import check_hosts
     from pipette_opt.report.plan_file import read_plan

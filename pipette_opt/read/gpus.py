@@ -11,7 +11,7 @@ from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.nics import Nics, parse_nics
 from pipette_opt.shipped import shipped_path
-from pipette_opt.specs import GpuSpec
+from pipette_opt.specs import ClusterSpec, GpuSpec
 from pipette_opt.units import GB, MIB, TFLOP, US
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -123,6 +123,12 @@ def note_on_gpu(name: str, entry: CatalogueEntry) -> str | None:
     if not others or "".join(_words(name)) == "".join(_words(entry.gpu.name)):
         return None
     return f"GPU {name!r} is taken for {entry.gpu.name}; others of that name: {', '.join(others)}."
+
+
+def gpu_record(cluster: ClusterSpec) -> dict[str, int | None]:
+    """What a plan records of its kinds of GPU: compute capability times ten, ``None`` for one of the user's own."""
+    known = {name.lower(): entry.compute_capability for name, entry in read_gpu_catalogue().items()}
+    return {gpu.name: known.get(gpu.name.lower()) for gpu in cluster.gpu_kinds}
 
 
 def read_gpu(name: str, where: str = "gpu") -> GpuSpec:

@@ -1,7 +1,9 @@
 """A cluster without a cluster file: so many hosts of a kind, and what their NICs promise."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,39 @@ def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
     if not isinstance(assumed, list) or not all(isinstance(text, str) for text in assumed):
         raise InputError(where, "assumed must be a list of texts.")
     return replace(parse_cluster(fields.any("document"), f"{where}.document", Path()), assumed=tuple(assumed))
+
+
+_NAMED_NICS = re.compile(r"nominal rate of (\S+) Gbit/s")
+_NAMED_GPU = re.compile(r"(?m)^GPU '(.*)' is taken for ")
+"""Where what was assumed repeats an option of the command line."""
+
+
+def nominal_record(cluster: ClusterSpec) -> dict[str, Any]:
+    """What a plan records of a cluster that no file describes: all of it, and what was assumed."""
+    return {"document": cluster_document(cluster), "assumed": list(cluster.assumed)}
+
+
+def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """
+    What a plan could record of a cluster with the hosts of a record, from every set of options that it may come from.
+
+    Hosts, GPUs and NICs are taken from the record; whether they were given or usual it does not say.
+    """
+    cluster = recorded_cluster(recorded, "inputs.cluster")
+    texts = "\n".join(cluster.assumed)
+    nics, gpu = _NAMED_NICS.search(texts), _NAMED_GPU.search(texts)
+    found: list[dict[str, Any]] = []
+    for name, count, given in product(
+        dict.fromkeys([gpu[1] if gpu else cluster.nodes[0].gpu.name, cluster.nodes[0].gpu.name]),
+        (None, cluster.gpus_per_node),
+        (nics[1] if nics else f"{cluster.nics_per_node}x400", None),  # one host has no links, so any rate
+    ):
+        try:
+            one = nominal_cluster(nodes=compress_hosts(cluster.hosts), gpu=name, nics=given, gpus_per_node=count)
+        except InputError:
+            continue
+        found.append(nominal_record(one))
+    return found
 
 
 def host_names(nodes: str) -> tuple[str, ...]:

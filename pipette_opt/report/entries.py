@@ -8,6 +8,9 @@ from pipette_opt.types import LARGEST_EXACT, is_number
 
 T = TypeVar("T")
 
+LARGEST = 1e18
+"""No time, rate or size of a plan is larger; sums of larger ones could overflow."""
+
 
 def damaged(where: str, path: str, problem: str) -> InputError:
     """What is wrong with a field of a plan file."""
@@ -77,6 +80,13 @@ class Entries:
         """A finite number."""
         return self._number(name, self.any(name))
 
+    def positive(self, name: str) -> float:
+        """A finite number > 0."""
+        value = self.number(name)
+        if value <= 0:
+            raise self._wrong(name, "a number > 0", value)
+        return value
+
     def texts(self, name: str) -> list[str]:
         """A list of texts."""
         values = self._list(name)
@@ -117,6 +127,8 @@ class Entries:
     def _number(self, name: str, value: object) -> float:
         if not is_number(value):
             raise self._wrong(name, "a finite number", value)
+        if abs(value) > LARGEST:
+            raise self._wrong(name, f"at most {LARGEST:g}", value)
         return float(value)
 
     def _wrong(self, name: str, wanted: str, value: object) -> InputError:

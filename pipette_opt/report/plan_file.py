@@ -108,10 +108,19 @@ def read_plan(path: str | Path) -> Plan:
     except UnicodeDecodeError as error:
         raise InputError(str(path), f"must be a UTF-8 text file ({error.reason} at byte {error.start}).") from None
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise InputError(str(path), f"is not JSON: {str(error).split(';')[0].rstrip('.')}.") from None
     return plan_from_dict(content, str(path))
+
+
+def _each_once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of the file, whose fields are there once: readers differ in which of two they take."""
+    found = dict(fields)
+    if len(found) < len(fields):
+        twice = next(name for index, (name, _) in enumerate(fields) if name in dict(fields[:index]))
+        raise ValueError(f"the field {twice} is there twice")
+    return found
 
 
 def plan_from_dict(content: object, where: str = "plan") -> Plan:
@@ -278,7 +287,7 @@ def _read_estimate(estimate: Entries) -> IterationTime:
         band = Band(**numbers, source=given.text("from"), runs=given.whole("runs"))
     path = estimate.mapping("critical_path").numbers() if "critical_path" in estimate.data else {}
     return IterationTime(
-        iteration_time_s=estimate.number("iteration_time_s"),
+        iteration_time_s=estimate.positive("iteration_time_s"),
         tokens_per_s=estimate.number("tokens_per_s"),
         tokens_per_s_per_gpu=estimate.number("tokens_per_s_per_gpu"),
         mfu=estimate.number("mfu"),
@@ -306,7 +315,7 @@ def _read_memory(stage: Entries) -> StageMemory:
         stage=stage.whole("stage"),
         predicted_bytes=round(stage.number("predicted_gib") * GIB),
         upper_bytes=round(stage.number("upper_gib") * GIB),
-        capacity_bytes=round(stage.number("capacity_gib") * GIB),
+        capacity_bytes=round(stage.positive("capacity_gib") * GIB),
         oom_probability=stage.number("oom_probability"),
         oom_probability_at_most="oom_probability_at_most" in stage.data and stage.flag("oom_probability_at_most"),
         extrapolates=stage.flag("extrapolates"),
@@ -377,7 +386,8 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
 
 
 def _read_closed_form(closed: Entries) -> ClosedForm:
-    return ClosedForm(**{name: closed.number(name) for name in ("objective_s", "lower_bound_s", "gap")})
+    bound: dict[str, float] = {name: closed.number(name) for name in ("lower_bound_s", "gap")}
+    return ClosedForm(objective_s=closed.positive("objective_s"), **bound)
 
 
 def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from pipette_opt.verify.common import REPRODUCED, on_cluster, same
 def accepted_risk(inputs: Mapping[str, Any]) -> float:
     """The risk of running out of memory that was accepted. ``InputError`` if the plan does not record it."""
     risk = inputs.get("max_oom_risk")
-    if not is_number(risk):
-        raise InputError("inputs.max_oom_risk", f"must be the accepted risk, a number, got {risk!r}; solve again.")
+    if not is_number(risk) or not 0 <= risk <= 1:
+        raise InputError("inputs.max_oom_risk", f"must be the accepted risk, from 0 to 1, got {risk!r}; solve again.")
     return float(risk)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipette_opt.errors import InputError
 from pipette_opt.read.cluster import cluster_document, read_cluster, write_cluster
-from pipette_opt.read.nominal import nominal_cluster, recorded_cluster
+from pipette_opt.read.nominal import nominal_cluster, nominal_record, possible_records, recorded_cluster
 
 H100: dict[str, Any] = {"nodes": "16", "gpu": "h100", "nics": "8x400", "gpus_per_node": None}
 
@@ -85,3 +85,37 @@ def test_errors_name_the_option_and_what_would_be_right(change: dict[str, Any], 
     """Each in the words of the command line."""
     with pytest.raises(InputError, match=message):
         nominal_cluster(**{**H100, **change})
+
+
+GIVEN: tuple[dict[str, Any], ...] = (
+    {"nodes": "4", "gpu": "h100", "nics": "8x400"},
+    {"nodes": "4", "gpu": "h100-80gb", "nics": "8x400", "gpus_per_node": 8},
+    {"nodes": "gpu[01-03]", "gpu": "H100", "nics": None},
+    {"nodes": "2", "gpu": "a100-80gb", "nics": "32x100", "gpus_per_node": 4},
+    {"nodes": "1", "gpu": "h100", "nics": None},
+    {"nodes": "1", "gpu": "h100", "nics": "4x200"},
+)
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=lambda one: " ".join(map(str, one.values())))
+def test_a_record_is_among_those_that_its_options_give(given: dict[str, Any]) -> None:
+    """Whatever options a cluster comes from, its record is one of the possible ones."""
+    record = nominal_record(nominal_cluster(**{"gpus_per_node": None, **given}))
+    assert record in possible_records(record)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("assumed", []),
+        ("assumed", ["All links were measured."]),
+        ("inter_node", {"latency_us": 12, "nics_per_node": 16, "bandwidth_gb_per_s": 45}),
+        ("inter_node", {"latency_us": 1, "nics_per_node": 8, "bandwidth_gb_per_s": 45, "node_bandwidth_gb_per_s": 360}),
+        ("name", "the-fast-one"),
+    ],
+)
+def test_a_record_that_no_options_give_is_told(place: str, value: object) -> None:
+    """Rates, latencies and texts that were changed by hand."""
+    record = nominal_record(nominal_cluster(nodes="4", gpu="h100", nics="8x400", gpus_per_node=None))
+    (record if place == "assumed" else record["document"])[place] = value
+    assert record not in possible_records(record)

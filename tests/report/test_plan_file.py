@@ -238,3 +238,12 @@ def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_judge() -> N
     assert found.gap == pytest.approx(0.1)
     assert found.closed_form is not None
     assert found.closed_form.gap == 0.0
+
+
+def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """Readers of JSON differ in which of two they take, so a person may see another value than was checked."""
+    path = tmp_path / "plan.json"
+    write_plan(small_plan(), path)
+    path.write_text(path.read_text().replace('"seed":', '"seed": 1,\n  "seed":', 1))
+    with pytest.raises(InputError, match="the field seed is there twice"):
+        read_plan(path)

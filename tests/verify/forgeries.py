@@ -189,6 +189,14 @@ def booked_under(by: str) -> Callable[[Content], None]:
     return change
 
 
+def older_with_half_the_objective(content: Content) -> None:
+    """What a reader of older files takes for the closed form's, and replaces by the judge's; the file still says it."""
+    certificate = content["certificate"]
+    del certificate["closed_form"], content["verdict"]
+    for name in ("objective_s", "lower_bound_s", "judge_lower_bound_s"):
+        certificate[name] /= 2
+
+
 FORGERIES = (
     Forgery("memory.0.predicted_gib", "50", "memory_is_reproduced", put("memory.0.predicted_gib", 50.0)),
     Forgery("memory.0.upper_gib", "60", "memory_is_reproduced", put("memory.0.upper_gib", 60.0)),
@@ -208,6 +216,7 @@ FORGERIES = (
     ),
     Forgery("memory", "one stage less", "memory_fits", put("memory", lambda old: old[:1])),
     Forgery("inputs.max_oom_risk", "0.2", "memory_is_reproduced", put("inputs.max_oom_risk", 0.2)),
+    Forgery("inputs.max_oom_risk", "2", "plan_is_searched", put("inputs.max_oom_risk", 2.0)),
     Forgery("inputs.max_oom_risk", "5e-4", "memory_fits", put("inputs.max_oom_risk", 5e-4)),
     Forgery(
         "estimate.iteration_time_s",
@@ -286,6 +295,12 @@ FORGERIES = (
     ),
     Forgery("certificate.not_searched", "nothing", "scope_is_reproduced", put("certificate.not_searched", [])),
     Forgery("certificate.scope", "everything", "scope_is_reproduced", put("certificate.scope", "everything")),
+    Forgery(
+        "certificate.scope",
+        "one sentence more",
+        "scope_is_reproduced",
+        put("certificate.scope", lambda text: f"Everything was searched. {text}"),
+    ),
     Forgery("inputs.search.context_parallel", "free", "plan_is_searched", put("inputs.search.context_parallel", None)),
     Forgery("placement, worse hosts", "called OPTIMAL", "bound_holds", worse_hosts),
     Forgery("placement", "hosts exchanged", "estimate_is_reproduced", exchange_hosts),
@@ -345,6 +360,20 @@ FORGERIES = (
         "plan_is_searched",
         put("alternatives.0.parallel.recompute_granularity", "full"),
     ),
+    Forgery("estimate.speedup", "5", "nothing_else_is_said", put("estimate.speedup", 5.0)),
+    Forgery("memory.0.measured", "true", "nothing_else_is_said", put("memory.0.measured", True)),
+    Forgery("certified_by", "somebody", "nothing_else_is_said", put("certified_by", "somebody")),
+    Forgery(
+        "certificate.objective_s, as in an older file",
+        "half of it",
+        "nothing_else_is_said",
+        older_with_half_the_objective,
+    ),
+    Forgery("inputs.gpus", "another generation", "cluster_is_reproduced", put("inputs.gpus.a100-80gb", 90)),
+    Forgery("estimate.iteration_time_s", "0", "reader", put("estimate.iteration_time_s", 0.0)),
+    Forgery("estimate.breakdown.compute", "1e308", "reader", put("estimate.breakdown.compute", 1e308)),
+    Forgery("memory.0.capacity_gib", "0", "reader", put("memory.0.capacity_gib", 0.0)),
+    Forgery("memory.0.predicted_gib", "1e300", "reader", put("memory.0.predicted_gib", 1e300)),
     Forgery("notes", "1 of 9 does not fit", "notes_are_reproduced", put("notes", ["1 of 9 candidates does not fit."])),
 )
 """Each named by a rule; a forgery may break others besides."""
