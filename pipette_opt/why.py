@@ -8,16 +8,19 @@ from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.errors import InputError
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.fullness import with_edge_loss
+from pipette_opt.judge import PROVEN_WITHIN
+from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, block_placement
-from pipette_opt.plan import IterationTime
+from pipette_opt.plan import IterationTime, Plan
 from pipette_opt.prepare import Prepared, check_memory, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.pruning import FirstPlan, prune, without_overlap
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
+from pipette_opt.verify.space import recorded_space
 
-Verdict = Literal["illegal", "too big", "cannot be placed", "slower", "may win"]
+Verdict = Literal["illegal", "too big", "cannot be placed", "slower", "not faster", "may win", "the plan"]
 
 SWITCH = {"on": True, "off": False}
 """Words of a choice."""
@@ -77,15 +80,15 @@ def why(
     space: SearchSpace,
     text: str,
     max_oom_risk: float,
-    best: IterationTime | None = None,
+    plan: Plan | None = None,
 ) -> Why:
     """
     Why the configurations that a text pins are not the plan.
 
     Parameters
     ----------
-    best
-        The plan's time; by default that of the fastest configuration of the space on the hosts as listed.
+    plan
+        What to compare with; by default the fastest configuration of the space on the hosts as listed.
     """
     narrow = pinned(space, text)
     enumeration = enumerate_with_reasons(instance, narrow)
@@ -103,15 +106,29 @@ def why(
         ] or [f"too few hosts have the memory: {gib(miss.short_bytes):.1f} GiB are lacking"]
         head = f"none of {len(memory.rejected)} legal configurations fits; nearest: {miss.config.label()}"
         return Why(verdict="too big", reasons=(head, *stages), config=miss.config)
+    if plan is not None and any(one.config == plan.config for one in memory.fitting):
+        time_s = plan.estimate.iteration_time_s
+        reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s",)
+        return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
     prepared = prepare(instance, narrow, max_oom_risk, keep=lambda config: False)
-    return _compared(prepared, best or _fastest_listed(instance, space, max_oom_risk))
+    best = _fastest_listed(instance, space, max_oom_risk) if plan is None else plan.estimate
+    proven_s = 0.0 if plan is None else _proven_s(instance, plan, memory)
+    return _compared(prepared, best, proven_s)
 
 
-def _compared(prepared: Prepared, best: IterationTime | None) -> Why:
-    """Configurations that fit against the time to beat."""
+def _proven_s(instance: Instance, plan: Plan, memory: MemoryCheck) -> float:
+    """The plan's own bound where it searched all that is asked for; 0 otherwise."""
+    if "search" not in plan.inputs:
+        return 0.0
+    searched = set(enumerate_with_reasons(instance, recorded_space(plan)).candidates)
+    return plan.certificate.lower_bound_s if all(one.config in searched for one in memory.fitting) else 0.0
+
+
+def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -> Why:
+    """Configurations that fit against the time to beat; ``proven_s``: what a search has shown to be their least."""
     pruned = prepared.pruned
     assert pruned is not None
-    bound_s = min(pruned.bounds_s.values())
+    bound_s = max(proven_s, min(pruned.bounds_s.values()))
     if all(optimistic_ticks(prepared.lower, one) >= UNUSABLE_TICKS for one in prepared.lower.candidates):
         return Why(verdict="cannot be placed", reasons=("too few hosts have the memory, or links were not measured",))
     fastest = min(pruned.bounds_s, key=lambda config: pruned.bounds_s[config])
@@ -125,9 +142,13 @@ def _compared(prepared: Prepared, best: IterationTime | None) -> Why:
     verdict: Verdict = "may win"
     if best is not None:
         reasons.append(f"the plan to beat takes {best.iteration_time_s:.4f} s")
-        if bound_s >= best.iteration_time_s:
+        slower = bound_s / best.iteration_time_s - 1
+        if slower >= 0:
             verdict = "slower"
-            reasons.append(f"every placement is at least {bound_s / best.iteration_time_s - 1:.2%} slower")
+            reasons.append(f"every placement is at least {slower:.2%} slower")
+        elif slower > -PROVEN_WITHIN:
+            verdict = "not faster"
+            reasons.append("the plan's certificate has them: its search has shown that none is faster")
         if own is not None:
             reasons += _where(own, best)
     return Why(

@@ -1,11 +1,14 @@
 """Why configurations are not the plan."""
 
+from dataclasses import asdict, replace
+
 import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.errors import InputError
+from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.why import pinned, why
 
 JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
@@ -63,3 +66,14 @@ def test_an_unplaceable_configuration() -> None:
     links = np.full((2, 2), np.nan)
     answer = why(instance(cluster(2, links), LLAMA_8B, 32, 4096), SPACE, "gpus=16,tp=8", 0.01)
     assert answer.verdict == "cannot be placed"
+
+
+def test_a_plan_answers_for_itself_and_for_what_it_searched() -> None:
+    """Its own configuration is no rival, and its certificate covers the others."""
+    plan = optimize(JOB, SPACE, OptimizeParams(time_limit_s=20, workers=1))
+    recorded = replace(plan, inputs={"search": asdict(SPACE)})
+    tp = plan.config.tensor_model_parallel_size
+    assert why(JOB, SPACE, f"tp={tp}", 0.01, recorded).verdict == "the plan"
+    assert plan.certificate.status == "OPTIMAL"
+    others = replace(SPACE, micro_batch_size=(3 - plan.config.micro_batch_size,))
+    assert why(JOB, others, f"tp={tp}", 0.01, recorded).verdict in ("slower", "not faster")

@@ -43,10 +43,11 @@ def candidates(
     job = opt.read_job(job_options)
     space = opt.search_space(job, space_options)
     if why is not None:
-        from pipette_opt.report.plan_file import read_plan
+        from pipette_opt.cli.plans import plan_of_job
         from pipette_opt.why import why as why_not
 
-        answer = why_not(job.instance, space, why, max_oom_risk, None if plan is None else read_plan(plan).estimate)
+        best = None if plan is None else plan_of_job(plan, job.instance)
+        answer = why_not(job.instance, space, why, max_oom_risk, best)
         if json:
             show_json(asdict(answer))
         else:

@@ -31,6 +31,8 @@ class Current:
         The job as the launch trains it.
     max_oom_risk
         Accepted risk of running out of memory.
+    title
+        What it is called.
     not_modelled
         What its times and sizes leave out.
     """
@@ -43,6 +45,7 @@ class Current:
     memory: "tuple[StageMemory, ...]"
     schedule: "Schedule | None" = None
     max_oom_risk: float | None = None
+    title: str = "your current launch"
     not_modelled: "tuple[NotModelled, ...]" = ()
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
@@ -53,13 +56,12 @@ class Current:
         from pipette_opt.report.comparison import comparison
         from pipette_opt.report.tables import estimate_tables, notes
 
-        title = "your current launch"
         parts = estimate_tables(
             self.config,
             self.estimate,
             self.memory,
             hosts=self.hosts,
-            title=title,
+            title=self.title,
             max_oom_risk=self.max_oom_risk,
             links_measured=self.instance.cluster.links_measured,
             not_modelled=self.not_modelled,
@@ -67,7 +69,7 @@ class Current:
         if plan is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
-            parts.append(comparison(self.config, self.estimate, plan, title, self.uncounted()))
+            parts.append(comparison(self.config, self.estimate, plan, self.title, self.uncounted()))
         if self.schedule is not None:
             from pipette_opt.parallel.schedule import max_in_flight
 

@@ -35,6 +35,23 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     return plan, _instance_of(plan, spec, path)
 
 
+def plan_of_job(path: Path, instance: "Instance") -> "Plan":
+    """Read a plan, which must be of this job: its hosts, model and training."""
+    from pipette_opt.read.hosts import compress_hosts
+    from pipette_opt.report.plan_file import read_plan
+
+    plan = read_plan(path)
+    hosts = instance.cluster.hosts
+    if plan.hosts != hosts:
+        problem = f"is of the hosts {compress_hosts(plan.hosts)}; the job has {compress_hosts(hosts)}."
+        raise InputError(str(path), problem)
+    planned = _instance_of(plan, instance.cluster, path)
+    for name in ("model", "training"):
+        if getattr(planned, name) != getattr(instance, name):
+            raise InputError(str(path), f"is of another {name} than this job; say the job as for the plan.")
+    return plan
+
+
 def plan_on_changed_hosts(
     path: Path, cluster: Path | None, lost: str | None, joined: str | None
 ) -> "tuple[Plan, Instance, dict[str, Any]]":
@@ -104,6 +121,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
         max_oom_risk=max_oom_risk,
+        title="the plan",
         not_modelled=plan.not_modelled,
     )
 

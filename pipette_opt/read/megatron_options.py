@@ -8,6 +8,7 @@ from typing import Any
 
 from pipette_opt.errors import InputError, shown
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
+from pipette_opt.read.shell_branches import Guess
 from pipette_opt.read.shell_words import ENDS, shell_words
 from pipette_opt.specs import NotModelled
 
@@ -64,7 +65,7 @@ def given_options(text: str, where: str) -> GivenOptions:
         If there is no option at all, a value is missing or wrong, an option looks like one of Megatron's misspelt, or
         there are no numbers for a job with it.
     """
-    words = shell_words(text)
+    words, guesses = shell_words(text)
     if not any(word.startswith("--") for word in words):
         raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text.strip())}.")
     values: dict[str, Any] = {}
@@ -83,6 +84,7 @@ def given_options(text: str, where: str) -> GivenOptions:
     found = _judged(values, where)
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in _unseen(words)]
+    found += [entry for guess in guesses for entry in _guessed(guess)]
     return GivenOptions(values=values, not_modelled=tuple(found))
 
 
@@ -150,7 +152,7 @@ def _judged(values: Mapping[str, Any], where: str) -> list[NotModelled]:
 
 def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
     """An option that Megatron does not have: misspelt, or of somebody's own."""
-    near = difflib.get_close_matches(field_of(name), megatron_options(), n=1, cutoff=NEAR)
+    near = difflib.get_close_matches(field_of(name), megatron_options(), n=1, cutoff=NEAR) or _cut_short(name)
     if near:
         raise InputError(where, f"unknown option {name}. Did you mean --{near[0].replace('_', '-')}?")
     return NotModelled(
@@ -160,6 +162,16 @@ def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
         direction="either",
         why="No option of Megatron-LM from 0.16 on; what it does is not known here.",
     )
+
+
+def _guessed(guess: Guess) -> list[NotModelled]:
+    """Options that count although nothing says whether their branch of the script is taken."""
+    names = [word.partition("=")[0] for word in guess.words if re.match(r"--\w", word)]
+    known = [megatron_options().get(field_of(name)) for name in names]
+    if all(option is None or option.status == "harmless" for option in known):
+        return []
+    why = "Not known whether this branch of the script is taken; its options count as given."
+    return [NotModelled(option=f"if {guess.condition}", effect="both", direction="either", why=why)]
 
 
 def _is_list_of_options(word: str) -> bool:
@@ -172,6 +184,15 @@ def _unseen(words: Sequence[str]) -> list[str]:
     set_here = {word[:-1] for word in words if re.fullmatch(r"\w+=", word)}
     found = [word for word in words if _is_list_of_options(word)]
     return [word for word in dict.fromkeys(found) if re.sub(r"\[.*|[${}]", "", word) not in set_here]
+
+
+def _cut_short(name: str) -> list[str]:
+    """The options that are read here and begin with all words of a name, if it has several."""
+    begins = f"{field_of(name)}_"
+    if begins.count("_") < 2:
+        return []
+    known = megatron_options().items()
+    return [field for field, option in known if field.startswith(begins) and option.status == "modelled"]
 
 
 def _unseen_options(variable: str) -> NotModelled:

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterator
 
+from pipette_opt.read.shell_branches import END_OF_CASE, NEW_LINE, Guess, taken_branches
+from pipette_opt.read.shell_variables import replaced, variables
+
 _PIECE = re.compile(
     r"""
     \s+ | \\\r?\n | (?<!\S)\#[^\n]*          # between words: spaces, a continued line, a comment
@@ -15,7 +18,6 @@ _PIECE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ASSIGNMENT = re.compile(r"(?:export\s+|readonly\s+|local\s+)?([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=]([^}$]*))?\})")
 _QUOTED = re.compile(r""" "((?:[^"\\]|\\.)*)" | '([^']*)' """, re.VERBOSE | re.DOTALL)
 
 ENDS = ("|", "||", "&", "&&", ";", ")", "(", ">", "<", "then", "fi", "do", "done")
@@ -28,23 +30,30 @@ _STARTED = ("bash", "sh", "python", "python3")
 """What they start, beside scripts."""
 
 
-def shell_words(text: str) -> list[str]:
+def shell_words(text: str) -> tuple[list[str], list[Guess]]:
     """
     Words without quotes, comments and line continuations, variables replaced where the text itself sets them.
 
     A quoted text that holds options is a list of words, as scripts keep their options in variables. The options of a
-    launcher (``torchrun --nnodes 2 pretrain.py``) are left out.
+    launcher (``torchrun --nnodes 2 pretrain.py``) are left out, and branches that the text itself does not take. Beside
+    them: the branches that are taken for lack of a known condition.
     """
-    words = list(_words(text))
-    variables = _variables(words)
-    return _without_launchers([_replaced(word, variables) for word in words])
+    words, guesses = taken_branches(list(_words(text, lines=True)))
+    values = variables(words)
+    return _without_launchers([replaced(word, values) for word in words]), guesses
 
 
-def _words(text: str) -> Iterator[str]:
-    """Words with their variables, assignments apart."""
+def _words(text: str, lines: bool = False) -> Iterator[str]:
+    """Words with their variables, assignments apart, and on demand the ends of lines."""
     for found in _PIECE.finditer(text):
         word = found["word"]
         if word is None:
+            if lines and "\n" in found[0] and not found[0].startswith("\\"):
+                yield NEW_LINE
+            continue
+        if lines and word.endswith(END_OF_CASE):
+            yield from _words(word.rstrip(";"))
+            yield END_OF_CASE
             continue
         assigned = _ASSIGNMENT.fullmatch(word)
         if assigned is not None and not word.startswith("--"):
@@ -70,33 +79,6 @@ def _unquoted(word: str) -> Iterator[str]:
     if plain.count(")") > plain.count("(") and plain.endswith(")"):
         plain, after = plain[:-1], ")"
     yield from filter(None, (before, plain, after))
-
-
-def _variables(words: list[str]) -> dict[str, str | None]:
-    """Values of the variables that the words set; ``None`` where they are set to several."""
-    values: dict[str, str | None] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if not re.fullmatch(r"[A-Za-z_]\w*=", word):
-            continue
-        value = _replaced(following, values)
-        name = word[:-1]
-        simple = not value.startswith(("(", "--", "$")) and not value.endswith("=")
-        if name in values and values[name] != value:
-            values[name] = None
-        else:
-            values[name] = value if simple else None
-    return values
-
-
-def _replaced(word: str, values: dict[str, str | None]) -> str:
-    """A word with the variables that are known; a default in the word itself is known, too."""
-
-    def value_of(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        value = values.get(name, found[3] if name not in values else None)
-        return found[0] if value is None else value
-
-    return _VARIABLE.sub(value_of, word)
 
 
 def _without_launchers(words: list[str]) -> list[str]:

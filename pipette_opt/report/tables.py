@@ -38,6 +38,9 @@ from pipette_opt.units import counted, gib
 NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is called tight."""
 
+LEAST_SHARE = 1e-5
+"""Part of an iteration that placement must be able to change for its own gap to say anything; chosen."""
+
 SMALL_GAP = 0.01
 
 MOST_STAGES = 32
@@ -125,8 +128,9 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     ):
         table.add_row(*map(Text, row))
     table.add_row(Text("gap"), Text(percent(certificate.gap), style=f"bold {style}"), Text("of the iteration time"))
-    if certificate.placement_dependent_s > 0:
-        share = f"of the {seconds_text(certificate.placement_dependent_s)} that depend on the placement"
+    dependent_s = certificate.placement_dependent_s
+    if dependent_s >= LEAST_SHARE * certificate.objective_s and certificate.placement_gap <= 1:
+        share = f"of the {seconds_text(dependent_s)} that depend on the placement"
         table.add_row(Text("placement gap"), Text(percent(certificate.placement_gap)), Text(share))
     searched = (
         f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned:,} ruled out by bounds, "

@@ -10,6 +10,9 @@ from pipette_opt.units import gib
 MEMORY_IGNORED = 1.0
 """Accepted risk at which memory does not count."""
 
+FITS_UP_TO = 0.01
+"""Risk of running out of memory up to which a job is said to fit: the one accepted by default."""
+
 
 def verdict(
     memory: Sequence[StageMemory],
@@ -57,8 +60,9 @@ def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
     if worst.predicted_bytes > worst.capacity_bytes:
         need, room = gib(worst.predicted_bytes), gib(worst.capacity_bytes)
         said = f"Does not fit: stage {worst.stage} needs {need:.1f} GiB of {room:.1f} ({risk})"
-    elif worst.upper_bytes > worst.capacity_bytes or worst.oom_probability > (max_oom_risk or 1.0):
-        said = f"May not fit ({risk})"
+    elif worst.upper_bytes > worst.capacity_bytes or worst.oom_probability > FITS_UP_TO:
+        accepted = max_oom_risk is not None and worst.oom_probability <= max_oom_risk < MEMORY_IGNORED
+        said = f"May not fit ({risk}{', as accepted' if accepted else ''})"
     else:
         said = f"Fits ({risk})"
     if max_oom_risk == MEMORY_IGNORED:

@@ -145,6 +145,9 @@ def test_verify_wants_the_same_cluster_file(run: Run, solved: Path) -> None:
 
 def test_estimate_of_a_plan_is_the_plans(run: Run, solved: Path) -> None:
     """The judge says the same again."""
+    code, out, _ = run("estimate", str(solved))
+    assert code == 0
+    assert "your current launch" not in out
     code, out, _ = run("estimate", str(solved), "--json")
     assert code == 0
     expected = json.loads(solved.read_text())["estimate"]["iteration_time_s"]

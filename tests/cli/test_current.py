@@ -64,10 +64,10 @@ def test_what_is_modelled_changes_the_numbers(options: str, time: str, memory: s
 
 
 def test_what_is_not_counted_bounds_the_time() -> None:
-    """Overlap saves at most all tensor-parallel communication, in the tables and in JSON."""
+    """Overlap saves at most the tensor-parallel communication of the critical path, in the tables and in JSON."""
     found = today(f"{PLAIN} --tp-comm-overlap --cuda-graph-impl local")
     answer = found.as_dict()
-    least_s = found.estimate.iteration_time_s - found.estimate.breakdown["tensor_parallel"]
+    least_s = found.estimate.iteration_time_s - found.estimate.critical_path["tensor_parallel"]
     assert answer["least_iteration_time_s"] == pytest.approx(least_s)
     assert [one["option"] for one in answer["not_modelled"]] == ["--tp-comm-overlap"] * 2 + ["--cuda-graph-impl"] * 2
     assert found.uncounted().others == 1

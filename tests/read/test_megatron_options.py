@@ -148,6 +148,8 @@ def test_unknown_options_are_never_silent() -> None:
     """Misspelt: an error; of somebody's own: listed, with its value; torchrun's: nothing of the job."""
     with pytest.raises(InputError, match=r"unknown option --tp-comm-overlp. Did you mean --tp-comm-overlap"):
         given_options("--tp-comm-overlp", "here")
+    with pytest.raises(InputError, match=r"unknown option --micro-batch. Did you mean --micro-batch-size"):
+        given_options("--micro-batch 2", "here")
     assert said("--our-secret-sauce 3 --bf16 --nproc-per-node 8") == {"--our-secret-sauce": [("3", "both", "either")]}
 
 

@@ -80,6 +80,8 @@ def test_certificate_says_what_it_covers() -> None:
     closed = replace(plan.certificate, placement_dependent_s=0.0, placement_gap=0.0, status="OPTIMAL")
     text = shown(certificate_table(closed))
     assert "placement gap" not in text
+    for changed in ({"placement_dependent_s": 1e-9}, {"placement_gap": 1.2}):
+        assert "placement gap" not in shown(certificate_table(replace(plan.certificate, **changed)))
     assert "the search is finished" in text
 
 
