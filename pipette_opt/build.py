@@ -112,10 +112,10 @@ def with_paths(
     instance: Instance, data: ProblemData, candidate: CandidateData, counts: Sequence[PathCounts]
 ) -> CandidateData:
     """A candidate whose lower form also has these paths."""
-    compute = stage_compute(instance, candidate.config)
-    paths = candidate.paths
+    config, block, paths = candidate.config, candidate.block, candidate.paths
+    chunk_s = _chunk_seconds(instance, config, stage_compute(instance, config), block)
     for one in counts:
-        more = _paths(instance, candidate.config, compute, candidate.block, one, data.tick_s)
+        more = _paths(config, block, one, chunk_s, data.tick_s)
         paths = more if paths is None else paths.joined(more)
     return replace(candidate, paths=paths)
 
@@ -221,7 +221,7 @@ def _candidate(
     paths = None
     if not closed:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
-        paths = _paths(instance, config, compute, block, counts, tick_s)
+        paths = _paths(config, block, counts, (forward, backward), tick_s)
     none = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
     return CandidateData(
         config=config,
@@ -282,15 +282,14 @@ def _chunk_seconds(
 
 
 def _paths(
-    instance: Instance,
     config: ParallelConfig,
-    compute: StageCompute,
     block: NodeBlock,
     counts: PathCounts,
+    chunk_s: tuple[FloatArray, FloatArray],
     tick_s: float,
 ) -> Paths:
-    """Paths with the times of a configuration's chunks."""
-    forward, backward = _chunk_seconds(instance, config, compute, block)
+    """Paths with the times of a configuration's chunks, forward and backward."""
+    forward, backward = chunk_s
     work = np.einsum("rcs,kcs->rks", counts.forward, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
     layers = np.array(config.layers_per_chunk) * (block.nodes_per_slot > 1)
     return Paths(

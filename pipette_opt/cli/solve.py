@@ -50,7 +50,7 @@ def solve(
     it, and attention without the mask (12 for 6).
 
     Ctrl-C stops the search; the best plan so far is written. Exit code 0: the gap is at most --gap-limit (1 % without
-    it), 2: wrong input, 3: no feasible plan, 4: ended before that, with the best plan so far written.
+    it), 2: wrong input, 3: no feasible plan, 4: interrupted or ended before that, with the best plan so far written.
     """
     begun = time.perf_counter()
     from pipette_opt.backends import BackendName, backend_of
@@ -104,7 +104,9 @@ def solve(
     else:
         show(*plan_tables(plan, () if current is None else current.tables(plan)), beside=out)
         say_written(out, "plan")
-    proof, accepted = plan.certificate, opt.DONE_GAP if gap_limit is None else gap_limit
+    proof, accepted = plan.certificate, gap_limit
+    if accepted is None:
+        accepted = 0.0 if watcher.stop.is_set() else opt.DONE_GAP
     if proof.status != "OPTIMAL" and proof.gap > accepted:
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, accepted is {accepted:.2%}")

@@ -67,8 +67,9 @@ def inside_stages_s(
     """
     with_experts = moe_layers(instance.model, config)
     dense = np.array(config.layers_per_chunk) - with_experts
-    plain = inside_layer_s(instance, config, compute)
-    other = inside_layer_s(instance, config, compute, has_experts=True)
+    none = 0.0, 0.0
+    plain = inside_layer_s(instance, config, compute) if dense.any() else none
+    other = inside_layer_s(instance, config, compute, has_experts=True) if with_experts.any() else none
     return np.stack([dense * plain[way] + with_experts * (other[way] + experts_s[way]) for way in (0, 1)])
 
 

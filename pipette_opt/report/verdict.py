@@ -88,7 +88,12 @@ def _time(band: Band | None, iteration_time_s: float) -> str:
     low, high = (end / iteration_time_s - 1 for end in (band.low_s, band.high_s))
     tenths = band.share * 10
     of_ten = "nine in ten" if round(tenths, 6) == 9 else _share(band.share)
-    return f"time within {100 * low:+.0f} % to {100 * high:+.0f} %, as {of_ten} of {band.runs:,} {band.source}"
+    as_runs = f"as {of_ten} of {band.runs:,} {band.source}"
+    if low > 0:
+        return f"expect {100 * low:.0f} to {100 * high:.0f} % more time, {as_runs}"
+    if high < 0:
+        return f"expect {-100 * high:.0f} to {-100 * low:.0f} % less time, {as_runs}"
+    return f"time within {100 * low:+.0f} % to {100 * high:+.0f} %, {as_runs}"
 
 
 def _share(share: float) -> str:

@@ -23,6 +23,7 @@ from pipette_opt.verify.certificate import (
     scope_is_reproduced,
 )
 from pipette_opt.verify.common import Rule
+from pipette_opt.verify.exchanges import no_exchange_is_faster
 from pipette_opt.verify.memory import memory_is_reproduced
 from pipette_opt.verify.rules import (
     certificate_is_consistent,
@@ -72,6 +73,7 @@ SPACE_RULES: tuple[SpaceRule, ...] = (
     notes_are_reproduced,
     proof_adds_up,
     bound_holds,
+    no_exchange_is_faster,
 )
 """What needs the searched space enumerated again."""
 

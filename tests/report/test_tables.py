@@ -75,7 +75,7 @@ def test_certificate_says_what_it_covers() -> None:
     """Status, scope and effort."""
     plan = small_plan()
     text = shown(certificate_table(plan.certificate))
-    for said in ("FEASIBLE", plan.certificate.scope, "120 configurations, 100 ruled out by bounds, 12.5 s"):
+    for said in ("FEASIBLE", plan.certificate.scope, "120 configurations, 100 bounded, not all ruled out, 12.5 s"):
         assert said in text
     closed = replace(plan.certificate, placement_dependent_s=0.0, placement_gap=0.0, status="OPTIMAL")
     text = shown(certificate_table(closed))
@@ -83,6 +83,7 @@ def test_certificate_says_what_it_covers() -> None:
     for changed in ({"placement_dependent_s": 1e-9}, {"placement_gap": 1.2}):
         assert "placement gap" not in shown(certificate_table(replace(plan.certificate, **changed)))
     assert "the search is finished" in text
+    assert "100 ruled out by bounds" in text
 
 
 def test_breakdown_adds_up() -> None:

@@ -84,3 +84,12 @@ def test_band() -> None:
     said = "time within -12 % to +25 %, as nine in ten of 1,234 public runs like this."
     assert verdict([stage()], time(band)).endswith(f"; {said}")
     assert "as 80 % of 1,234" in verdict([stage()], time(replace(band, share=0.8)))
+
+
+@pytest.mark.parametrize(
+    ("low_s", "high_s", "said"), [(12.0, 21.9, "20 to 119 % more time"), (6.9, 9.0, "10 to 31 % less time")]
+)
+def test_a_band_beside_the_prediction(low_s: float, high_s: float, said: str) -> None:
+    """Where nearly all runs were slower, or faster, than predicted, that is what to expect."""
+    band = Band(low_s=low_s, high_s=high_s, share=0.9, source="public runs like this", runs=49)
+    assert f"; expect {said}, as nine in ten of 49 public runs" in verdict([stage()], time(band))

@@ -189,6 +189,12 @@ def booked_under(by: str) -> Callable[[Content], None]:
     return change
 
 
+def fast_baseline(content: Content) -> None:
+    """Another method found a plan of the searched space that is far faster than the bound."""
+    times = dict.fromkeys(("iteration_time_s", "objective_s", "wall_time_s"), 1e-3)
+    content["baselines"] = [{"name": "rule", "parallel": content["parallel"], **times}]
+
+
 def older_with_half_the_objective(content: Content) -> None:
     """What a reader of older files takes for the closed form's, and replaces by the judge's; the file still says it."""
     certificate = content["certificate"]
@@ -360,6 +366,8 @@ FORGERIES = (
         "plan_is_searched",
         put("alternatives.0.parallel.recompute_granularity", "full"),
     ),
+    Forgery("notes", "certified", "notes_are_reproduced", put("notes", ["Certified by the vendor."])),
+    Forgery("baselines", "one that takes 1 ms", "bound_holds", fast_baseline),
     Forgery("estimate.speedup", "5", "nothing_else_is_said", put("estimate.speedup", 5.0)),
     Forgery("memory.0.measured", "true", "nothing_else_is_said", put("memory.0.measured", True)),
     Forgery("certified_by", "somebody", "nothing_else_is_said", put("certified_by", "somebody")),

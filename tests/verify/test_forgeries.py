@@ -11,7 +11,7 @@ import pipette_opt.prove
 from pipette_opt.cli.verify import check_file
 from pipette_opt.errors import PlanError
 from pipette_opt.prove import prove
-from pipette_opt.verify import space
+from pipette_opt.verify import exchanges, space
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,14 @@ def test_what_rests_on_the_search_is_named_and_solved_again(plan: Path, monkeypa
 
 
 def test_a_worse_plan_called_optimal_is_refuted_by_solving_again(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of its figures are honest but for the bound, which only a search can refute: it finds a faster plan."""
+    """Its figures are honest but for the bound: an exchange of hosts refutes it, or else a search that finds more."""
     monkeypatch.setattr(space, "MOST_PLACEMENTS", 0)
     content = json.loads(plan.read_text())
     worse_hosts(content)
     forged = plan.with_name("worse.json")
     forged.write_text(json.dumps(content))
+    assert rules_that_break(forged, several()) == ["no_exchange_is_faster"]
+    monkeypatch.setattr(exchanges, "MOST_EXCHANGES", 0)
     found, instance, checked, _ = check_file(forged)
     assert found.certificate.status == "OPTIMAL"
     assert checked.open_configs
