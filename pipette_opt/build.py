@@ -113,7 +113,7 @@ def with_paths(
 ) -> CandidateData:
     """A candidate whose lower form also has these paths."""
     config, block, paths = candidate.config, candidate.block, candidate.paths
-    chunk_s = _chunk_seconds(instance, config, stage_compute(instance, config), block)
+    chunk_s = chunk_seconds(instance, config, stage_compute(instance, config), block)
     for one in counts:
         more = _paths(config, block, one, chunk_s, data.tick_s)
         paths = more if paths is None else paths.joined(more)
@@ -215,7 +215,7 @@ def _candidate(
     rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
-    forward, backward = _chunk_seconds(instance, config, compute, block)
+    forward, backward = chunk_seconds(instance, config, compute, block)
     tensor_forward, tensor_backward = tensor_ticks(instance, config, compute, block, tick_s, rounding)
     several_hosts = config.data_parallel_size > block.replicas
     paths = None
@@ -267,7 +267,7 @@ def _candidate(
     )
 
 
-def _chunk_seconds(
+def chunk_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray]:
     """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""

@@ -6,6 +6,7 @@ from pipette_opt.candidates.enumeration import (
     choose_num_gpus,
     enumerate_candidates,
     enumerate_with_reasons,
+    overlap_choices,
     world_sizes,
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
@@ -22,6 +23,7 @@ __all__ = [
     "enumerate_candidates",
     "enumerate_with_reasons",
     "layer_splits",
+    "overlap_choices",
     "covered",
     "left_out",
     "pipeline_split_options",

@@ -254,10 +254,10 @@ def _combinations(
                 broken = broken_rules(instance.model, instance.training, config)
                 if (ep, etp) not in packings:
                     packings[ep, etp] = _packing(instance, config)
-                yield _overlaps(space, config), broken | packings[ep, etp]
+                yield overlap_choices(space, config), broken | packings[ep, etp]
 
 
-def _overlaps(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
+def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
     """The configuration with each choice of what is sent beside compute."""
     something = config.data_parallel_size * config.context_parallel_size > 1
     reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
@@ -337,7 +337,9 @@ def _chunk_refusal(chunks: int, pp: int) -> str | None:
 
 def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[LayerSplit]:
     if space.layers_per_stage is None:
-        return layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
+        usual = layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
+        more = (split for split in space.more_splits if len(split) == pp and fit_chunks(split, chunks))
+        return list(dict.fromkeys((*usual, *more)))
     return [split for split in space.layers_per_stage if len(split) == pp and fit_chunks(split, chunks)]
 
 

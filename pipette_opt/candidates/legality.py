@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from pipette_opt.candidates.expert_rules import expert_ranks, expert_sequence, expert_widths, experts
-from pipette_opt.candidates.splits import is_megatron_split
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -97,16 +96,15 @@ def position_embeddings(model: ModelSpec, training: TrainingSpec, config: Parall
 
 def layers(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    The stages hold the model's layers, all of them equally many except perhaps the first and the last.
+    The stages hold the model's layers, each at least one.
 
-    That is what ``num_layers_in_first_pipeline_stage`` and ``num_layers_in_last_pipeline_stage`` can express
-    (``TransformerConfig``).
+    ``pipeline_model_parallel_layout`` can express any such split (``PipelineParallelLayerLayout``); stages that are equal
+    except the first and the last need no layout.
     """
-    if is_megatron_split(model.num_layers, config.layers_per_stage):
+    if sum(config.layers_per_stage) == model.num_layers and min(config.layers_per_stage) >= 1:
         return None
     return (
-        f"layers_per_stage={config.layers_per_stage} does not split {model.num_layers} layers into stages of >= 1 "
-        "layers, equal except the first and the last"
+        f"layers_per_stage={config.layers_per_stage} does not split {model.num_layers} layers into stages of >= 1 layers"
     )
 
 

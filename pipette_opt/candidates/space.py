@@ -64,6 +64,8 @@ class SearchSpace:
         :func:`~pipette_opt.candidates.layer_splits` says.
     layers_per_stage
         Allowed splits, in place of those; each is used with pipelines of its length.
+    more_splits
+        Splits that are tried beside those, where neither is given by ``layers_per_stage``: what the joint model chose.
     overlap_grad_reduce, overlap_param_gather
         Whether all candidates send gradients and parameters beside compute, as in
         :class:`~pipette_opt.parallel.ParallelConfig`, parameters only with the distributed optimizer; ``None`` for both
@@ -88,6 +90,7 @@ class SearchSpace:
     recompute: tuple[RecomputeGranularity | None, ...] = (None, "selective", "full")
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
+    more_splits: tuple[tuple[int, ...], ...] = ()
     overlap_grad_reduce: bool | None = None
     overlap_param_gather: bool | None = None
     ddp_bucket_size: int | None = None
@@ -99,7 +102,7 @@ class SearchSpace:
             if field.name in ("num_gpus", "max_micro_batch_size", "max_virtual_pipeline") and value is not None:
                 _check_count(option, value)
             elif isinstance(value, tuple):
-                if not value:
+                if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, got none.")
                 if field.name not in ("recompute", "sequence_parallel", "use_distributed_optimizer"):
                     for entry in value:

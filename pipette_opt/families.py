@@ -1,0 +1,236 @@
+"""
+Configurations that differ only in how many layers each pipeline stage holds, as one family with linear times.
+
+A stage of ``n`` layers takes ``fixed + n * layer`` on each kind of GPU, and so every path through the schedule is linear
+in the layers of the stages; which is what lets a model choose them. Memory of a stage grows with its layers, so what a
+kind of GPU has room for is a largest number of layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.build import PathCounts, chunk_seconds
+from pipette_opt.costs.compute import stage_compute
+from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
+from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
+from pipette_opt.specs import Instance
+from pipette_opt.ticks import gpus_of_a_host, tensor_ticks
+from pipette_opt.types import FloatArray, IntArray, read_only
+
+FINE_TICK_S = 1e-9
+"""Resolution in which tensor communication over hosts is read from its matrices, seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerFamily:
+    """
+    Configurations with one packing of the hosts that differ in the layers of their stages only.
+
+    Parameters
+    ----------
+    config
+        One of them, without anything that is sent beside compute.
+    block
+        What one host holds.
+    num_microbatches
+        ``m``, per replica.
+    num_units
+        Units to deal to the stages. A unit is one layer in each chunk of a stage.
+    layer_s
+        Forward and backward of one layer on each kind of GPU, communication inside the layer over the best links, shape
+        ``(2, num_kinds)``.
+    fixed_s
+        Forward and backward of each chunk without its layers, shape ``(2, num_kinds, num_chunks, pp)``.
+    link_s
+        One transfer between stages on different hosts over the best link of each pair of kinds, shape ``(num_kinds,
+        num_kinds)``; infinite where there is none.
+    inside_s
+        One transfer between stages of one host.
+    optimizer_s
+        The optimizer's step of the largest stage, at least.
+    most_units
+        Units that a stage has room for on each kind of GPU, shape ``(num_kinds, pp)``.
+    """
+
+    config: ParallelConfig
+    block: NodeBlock
+    num_microbatches: int
+    num_units: int
+    layer_s: FloatArray
+    fixed_s: FloatArray
+    link_s: FloatArray
+    inside_s: float
+    optimizer_s: float
+    most_units: IntArray
+
+    def __post_init__(self) -> None:
+        for name in ("layer_s", "fixed_s", "link_s"):
+            object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
+        object.__setattr__(self, "most_units", read_only(self.most_units, np.int64))
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Hosts of the pipeline, data and tensor dimension."""
+        return self.block.node_grid(self.config)
+
+    @property
+    def hosts_per_row(self) -> int:
+        """Hosts that hold the same stages."""
+        _, data, tensor = self.grid
+        return data * tensor
+
+    @property
+    def schedule(self) -> tuple[int, int, int]:
+        """Stages, micro-batches and chunks: families that agree in these have the same paths."""
+        return self.config.pipeline_model_parallel_size, self.num_microbatches, self.config.num_chunks
+
+    def with_units(self, units: Sequence[int]) -> ParallelConfig:
+        """The configuration whose stages hold so many units."""
+        chunks = self.config.num_chunks
+        return replace(self.config, layers_per_stage=tuple(chunks * int(one) for one in units))
+
+    def units_of(self, config: ParallelConfig) -> tuple[int, ...] | None:
+        """Units of a configuration's stages; ``None`` where its chunks are unequal."""
+        chunks = self.config.num_chunks
+        if any(layers % chunks for layers in config.layers_per_stage):
+            return None
+        return tuple(layers // chunks for layers in config.layers_per_stage)
+
+    def path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
+        """
+        Seconds of each path on each kind of GPU and stage: without layers, and for each unit of the stage.
+
+        Both of shape ``(num_paths, num_kinds, pp)``.
+        """
+        passes = (counts.forward, counts.backward)
+        fixed = sum(np.einsum("rcs,kcs->rks", one, self.fixed_s[way]) for way, one in enumerate(passes))
+        unit = sum(np.einsum("rcs,k->rks", one, self.layer_s[way]) for way, one in enumerate(passes))
+        return np.asarray(fixed), np.asarray(unit)
+
+
+def can_be_family(instance: Instance) -> bool:
+    """Whether all layers of the model are alike; where they are not, a stage's time is not linear in its layers."""
+    model = instance.model
+    return model.num_experts is None or model.num_moe_layers == model.num_layers
+
+
+def layer_families(
+    instance: Instance,
+    configs: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+) -> list[LayerFamily]:
+    """
+    The families of some configurations, one for each packing.
+
+    Parameters
+    ----------
+    configs
+        One of each family, without anything that is sent beside compute.
+    """
+    free = replace(instance, edge_loss_s=None)
+    kinds, kind_of_node = len(instance.cluster.gpu_kinds), instance.cluster.kind_of_node
+    capacity = usable_bytes(instance.cluster, predictor)
+    room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
+    most = _most_units(instance, configs, predictor, max_oom_risk, room)
+    return [
+        _family(free, config, block, limit)
+        for config, limit in zip(configs, most, strict=True)
+        for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher)
+    ]
+
+
+def _family(instance: Instance, config: ParallelConfig, block: NodeBlock, most_units: IntArray) -> LayerFamily:
+    cluster, pp, chunks = instance.cluster, config.pipeline_model_parallel_size, config.num_chunks
+    held = []
+    for units in (1, 2):
+        sized = replace(config, layers_per_stage=(chunks * units,) * pp)
+        compute = stage_compute(instance, sized)
+        held.append(np.stack(chunk_seconds(instance, sized, compute, block)))
+    layer_s = (held[1] - held[0]).min(axis=(2, 3))
+    fixed_s = np.maximum(held[0] - layer_s[:, :, None, None], 0.0)
+    if block.nodes_per_slot > 1:
+        for way, ticks in enumerate(tensor_ticks(instance, sized, compute, block, FINE_TICK_S, np.floor)):
+            layer_s[way] += ticks.min() * FINE_TICK_S
+    message = p2p_bytes(instance.model, instance.training, config)
+    return LayerFamily(
+        config=config,
+        block=block,
+        num_microbatches=config.num_microbatches(instance.training.global_batch_size),
+        num_units=instance.model.num_layers // chunks,
+        layer_s=layer_s,
+        fixed_s=fixed_s,
+        link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),
+        inside_s=intra_node_message_s(cluster, message),
+        optimizer_s=instance.stack.iteration_s,
+        most_units=most_units,
+    )
+
+
+def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:
+    """The fastest transfer between hosts of each pair of kinds, shape ``(num_kinds, num_kinds)``."""
+    cluster = instance.cluster
+    kinds, kind_of_node = len(cluster.gpu_kinds), cluster.kind_of_node
+    best = np.full((kinds, kinds), np.inf)
+    if cluster.num_nodes == 1:
+        return best
+    seconds = np.nan_to_num(inter_node_message_s(cluster, message_bytes, num_flows), nan=np.inf)
+    np.fill_diagonal(seconds, np.inf)
+    np.minimum.at(best, (kind_of_node[:, None], kind_of_node[None, :]), seconds)
+    return np.minimum(best, best.T)
+
+
+def _most_units(
+    instance: Instance,
+    configs: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+    room_bytes: IntArray,
+) -> list[IntArray]:
+    """
+    Units that each stage has room for, by bisection, as memory grows with the layers; ``(num_kinds, pp)`` for each.
+
+    Parameters
+    ----------
+    room_bytes
+        What a stage may take on each kind of GPU, shape ``(num_kinds,)``.
+    """
+    layers = instance.model.num_layers
+    units = [layers // config.num_chunks for config in configs]
+    shape = [(len(room_bytes), config.pipeline_model_parallel_size) for config in configs]
+    low = [np.zeros(one, dtype=np.int64) for one in shape]
+    high = [np.full(one, most, dtype=np.int64) for one, most in zip(shape, units, strict=True)]
+    if max_oom_risk >= IGNORED_RISK:
+        return high
+    while True:
+        tries = [(one + two + 1) // 2 for one, two in zip(low, high, strict=True)]
+        open_ones = [index for index, (one, two) in enumerate(zip(low, high, strict=True)) if (one < two).any()]
+        if not open_ones:
+            return low
+        for kind, room in enumerate(room_bytes.tolist()):
+            sized = [
+                replace(
+                    configs[index],
+                    layers_per_stage=tuple(
+                        int(configs[index].num_chunks * max(one, 1)) for one in tries[index][kind].tolist()
+                    ),
+                )
+                for index in open_ones
+            ]
+            found = predictor.predict(
+                instance.model,
+                instance.training,
+                sized,
+                gpus_per_node=instance.cluster.gpus_per_node,
+                intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
+                max_oom_risk=max_oom_risk,
+            )
+            for index, prediction in zip(open_ones, found, strict=True):
+                fits = prediction.upper_bytes <= room
+                ahead = low[index][kind] < high[index][kind]
+                low[index][kind] = np.where(fits & ahead, tries[index][kind], low[index][kind])
+                high[index][kind] = np.where(~fits & ahead, tries[index][kind] - 1, high[index][kind])

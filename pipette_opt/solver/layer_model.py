@@ -1,0 +1,345 @@
+"""
+The joint model: one CP-SAT model over all families of configurations that bounds leave open.
+
+**Decided**: the family (degrees, micro-batch, chunks, recomputation, packing of the hosts), the layers of each stage,
+and for each grid row how many of its hosts are of which kind of GPU.
+
+**Minimised**: the longest of some paths through the schedule, with the best links between hosts of the kinds chosen.
+Any path is a lower bound of the judge's time, so the optimum bounds every configuration of every family; with the
+paths that the judge found critical it is the judge's time over the best links.
+
+**Subject to**: one family; all layers dealt, each stage at least one; each stage within the memory of every kind of
+GPU that holds it; no more hosts of a kind than there are; no split of layers that was excluded.
+
+The variables of families that are not chosen are zero, and the time is the sum over families. So the linear relaxation
+is the convex hull of the families' own, and needs no constants beyond their room.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from ortools.sat.python.cp_model import (
+    FEASIBLE,
+    INFEASIBLE,
+    OPTIMAL,
+    CpModel,
+    CpSolver,
+    CpSolverSolutionCallback,
+    IntVar,
+    LinearExpr,
+)
+
+from pipette_opt.build import PathCounts, plain_counts
+from pipette_opt.families import LayerFamily
+from pipette_opt.solver.stoppable import solve_until
+from pipette_opt.types import FloatArray, IntArray
+
+RESOLUTION = 10_000_000
+"""Ticks of the time to beat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerSplit:
+    """
+    What the model chose.
+
+    Parameters
+    ----------
+    family
+        Index of the family.
+    units
+        Units of each stage, shape ``(pp,)``.
+    kinds
+        Hosts of each kind of GPU in each grid row, shape ``(rows, num_kinds)``.
+    bound_s
+        The model's time of it.
+    """
+
+    family: int
+    units: tuple[int, ...]
+    kinds: IntArray
+    bound_s: float
+
+
+@dataclass(slots=True)
+class ModelSize:
+    """How large the joint model is, and how much was solved."""
+
+    families: int = 0
+    variables: int = 0
+    constraints: int = 0
+    solves: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _FamilyVariables:
+    """The decisions about one family."""
+
+    chosen: IntVar
+    time: IntVar
+    units: list[IntVar]
+    present: list[list[IntVar]] = field(default_factory=list)
+    """Whether a row has hosts of a kind, by row and kind; empty with one kind."""
+    hosts: list[list[IntVar]] = field(default_factory=list)
+    """How many it has."""
+    fastest: list[list[IntVar]] = field(default_factory=list)
+    """The kind that a path takes in a row that it goes through quickly."""
+    taken: list[list[IntVar]] = field(default_factory=list)
+    """Units of a stage if a path takes that kind there, by stage and kind."""
+    held: list[list[IntVar]] = field(default_factory=list)
+    """Units of a stage on a kind that is present, by stage and kind."""
+    links: list[IntVar] = field(default_factory=list)
+    """Ticks of a transfer from one row to the next."""
+
+
+class LayerModel:
+    """
+    The joint model of some families, solved again and again as paths are added and splits excluded.
+
+    Parameters
+    ----------
+    hosts_of_kind
+        Hosts of each kind of GPU, shape ``(num_kinds,)``.
+    to_beat_s
+        Splits that are not faster are of no interest.
+    """
+
+    def __init__(self, families: Sequence[LayerFamily], hosts_of_kind: IntArray, to_beat_s: float) -> None:
+        self.families, self.hosts_of_kind = list(families), [int(count) for count in hosts_of_kind]
+        self.num_kinds = len(self.hosts_of_kind)
+        self.tick_s = to_beat_s / RESOLUTION
+        self.model = CpModel()
+        self.size = ModelSize(families=len(families))
+        self._variables = [self._add_family(index) for index in range(len(families))]
+        self._seen: dict[tuple[int, int, int], set[bytes]] = {}
+        self.model.add_exactly_one([one.chosen for one in self._variables])
+        self._time = LinearExpr.sum([one.time for one in self._variables])
+        self.model.minimize(self._time)
+        self._ceiling = RESOLUTION
+        for schedule in dict.fromkeys(family.schedule for family in families):
+            self.add_paths(schedule, plain_counts(schedule[0], schedule[1], schedule[2]))
+
+    # -- variables and constraints -----------------------------------------------------------------------------------
+
+    def _add_family(self, index: int) -> _FamilyVariables:
+        model, family = self.model, self.families[index]
+        pp = family.config.pipeline_model_parallel_size
+        most = family.most_units.max(axis=0)
+        variables = _FamilyVariables(
+            chosen=model.new_bool_var(f"family_{index}"),
+            time=model.new_int_var(0, RESOLUTION, f"time_{index}"),
+            units=[model.new_int_var(0, int(min(cap, family.num_units)), f"units_{index}_{s}") for s, cap in enumerate(most)],
+        )
+        model.add(variables.time <= RESOLUTION * variables.chosen)
+        model.add(LinearExpr.sum(variables.units) == family.num_units * variables.chosen)
+        for units, cap in zip(variables.units, most.tolist(), strict=True):
+            if cap < 1:
+                model.add(variables.chosen == 0)
+                break
+            model.add(units >= variables.chosen)
+            model.add(units <= min(cap, family.num_units) * variables.chosen)
+        if self.num_kinds > 1 and pp:
+            self._add_kinds(family, variables)
+        return variables
+
+    def _add_kinds(self, family: LayerFamily, variables: _FamilyVariables) -> None:
+        """Hosts of each row by kind; the units of a stage on each kind that holds it, within that kind's memory."""
+        model, kinds = self.model, range(self.num_kinds)
+        rows, per_row = family.grid[0], family.hosts_per_row
+        for row in range(rows):
+            present = [model.new_bool_var(f"present_{row}_{kind}") for kind in kinds]
+            hosts = [model.new_int_var(0, per_row, f"hosts_{row}_{kind}") for kind in kinds]
+            fastest = [model.new_bool_var(f"fastest_{row}_{kind}") for kind in kinds]
+            model.add(LinearExpr.sum(hosts) == per_row * variables.chosen)
+            model.add(LinearExpr.sum(fastest) == variables.chosen)
+            for here, count, quick in zip(present, hosts, fastest, strict=True):
+                model.add(count >= here)
+                model.add(count <= per_row * here)
+                model.add_implication(quick, here)
+            variables.present.append(present)
+            variables.hosts.append(hosts)
+            variables.fastest.append(fastest)
+        for kind, available in enumerate(self.hosts_of_kind):
+            model.add(LinearExpr.sum([hosts[kind] for hosts in variables.hosts]) <= available)
+        for stage, units in enumerate(variables.units):
+            row, most = stage // family.block.stages, family.num_units
+            taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
+            held = [model.new_int_var(0, most, f"held_{stage}_{kind}") for kind in kinds]
+            model.add(LinearExpr.sum(taken) == units)
+            for kind in kinds:
+                cap = int(min(family.most_units[kind, stage], most))
+                here, quick = variables.present[row][kind], variables.fastest[row][kind]
+                model.add(taken[kind] <= cap * quick)
+                model.add(held[kind] <= cap * here)
+                model.add(held[kind] <= units)
+                model.add(held[kind] == units).only_enforce_if(here)
+            variables.taken.append(taken)
+            variables.held.append(held)
+        self._add_links(family, variables)
+
+    def _add_links(self, family: LayerFamily, variables: _FamilyVariables) -> None:
+        """A transfer between rows takes at least the best link between kinds that they have."""
+        ticks = self._floor(np.where(np.isfinite(family.link_s), family.link_s, 0.0))
+        least, most = int(ticks.min()), int(ticks.max())
+        rows = family.grid[0]
+        for row in range(rows if rows > 1 else 0):
+            link = self.model.new_int_var(0, most, "link")
+            self.model.add(link >= least * variables.chosen)
+            here, there = variables.present[row], variables.present[(row + 1) % rows]
+            for one in range(self.num_kinds):
+                for other in range(self.num_kinds):
+                    apart = [here[kind] for kind in range(self.num_kinds) if kind != one]
+                    apart += [there[kind] for kind in range(self.num_kinds) if kind != other]
+                    pure = [~literal for literal in apart]
+                    if not np.isfinite(family.link_s[one, other]):
+                        self.model.add_bool_or([*apart, ~variables.chosen])
+                    elif ticks[one, other] > least:
+                        self.model.add(link >= int(ticks[one, other])).only_enforce_if([*pure, variables.chosen])
+            variables.links.append(link)
+
+    def add_paths(self, schedule: tuple[int, int, int], counts: PathCounts) -> int:
+        """
+        Add paths to all families with a schedule; those that end at the first stage, as none is over before it.
+
+        Returns
+        -------
+        int
+            How many were new.
+        """
+        seen, new = self._seen.setdefault(schedule, set()), []
+        for path in np.flatnonzero(counts.stage == 0).tolist():
+            key = b"".join(
+                getattr(counts, name)[path].astype(np.int64).tobytes() for name in ("forward", "backward", "up", "down")
+            )
+            if key not in seen:
+                seen.add(key)
+                new.append(path)
+        if new:
+            which = np.array(new)
+            some = PathCounts(
+                stage=counts.stage[which],
+                forward=counts.forward[which],
+                backward=counts.backward[which],
+                up=counts.up[which],
+                down=counts.down[which],
+            )
+            for index, family in enumerate(self.families):
+                if family.schedule == schedule:
+                    self._add_family_paths(index, some)
+        return len(new)
+
+    def _add_family_paths(self, index: int, counts: PathCounts) -> None:
+        family, variables = self.families[index], self._variables[index]
+        fixed, unit = (self._floor(seconds) for seconds in family.path_s(counts))
+        transfers = counts.up + counts.down
+        optimizer = int(self._floor(np.array(family.optimizer_s)))
+        for path in range(len(counts.stage)):
+            sent = self._sent(family, variables, transfers[path])
+            if self.num_kinds == 1:
+                constant = int(fixed[path, 0].sum()) + optimizer
+                work = LinearExpr.weighted_sum(variables.units, unit[path, 0].tolist())
+                self.model.add(variables.time >= work + constant * variables.chosen + sent)
+            else:
+                self._add_mixed_path(family, variables, fixed[path], unit[path], sent + optimizer * variables.chosen)
+
+    def _add_mixed_path(
+        self, family: LayerFamily, variables: _FamilyVariables, fixed: IntArray, unit: IntArray, rest: LinearExpr
+    ) -> None:
+        """
+        Some column has any kind that a row has; in the other rows it is at least as slow as their fastest.
+
+        So a path is bounded for each row and kind: there by the kind, elsewhere by the fastest.
+        """
+        per_row = family.block.stages
+        quick: list[LinearExpr] = []
+        for row in range(family.grid[0]):
+            stages = range(row * per_row, (row + 1) * per_row)
+            by_kind = fixed[:, stages.start : stages.stop].sum(axis=1)
+            parts = [LinearExpr.weighted_sum(variables.taken[stage], unit[:, stage].tolist()) for stage in stages]
+            parts.append(LinearExpr.weighted_sum(variables.fastest[row], by_kind.tolist()))
+            quick.append(LinearExpr.sum(parts))
+        everywhere = LinearExpr.sum(quick) + rest
+        for row in range(family.grid[0]):
+            stages = range(row * per_row, (row + 1) * per_row)
+            others = everywhere - quick[row]
+            for kind in range(self.num_kinds):
+                own = [int(unit[kind, stage]) * variables.held[stage][kind] for stage in stages]
+                own.append(int(fixed[kind, stages.start : stages.stop].sum()) * variables.present[row][kind])
+                self.model.add(variables.time >= LinearExpr.sum(own) + others)
+
+    def _sent(self, family: LayerFamily, variables: _FamilyVariables, transfers: IntArray) -> LinearExpr:
+        """Ticks of the transfers of a path; from each stage to the next (cyclic)."""
+        pp, per_row = family.config.pipeline_model_parallel_size, family.block.stages
+        rows = np.arange(pp) // per_row
+        inside = rows == np.roll(rows, -1)
+        constant = float(transfers[inside].sum()) * family.inside_s
+        parts: list[LinearExpr] = []
+        if self.num_kinds == 1:
+            constant += float(transfers[~inside].sum()) * float(family.link_s.min()) if (~inside).any() else 0.0
+        else:
+            for stage in np.flatnonzero(~inside).tolist():
+                if transfers[stage]:
+                    parts.append(int(transfers[stage]) * variables.links[rows[stage]])
+        constant_ticks = int(self._floor(np.array(min(constant, 2.0 * RESOLUTION * self.tick_s))))
+        return LinearExpr.sum([*parts, constant_ticks * variables.chosen])
+
+    def exclude(self, index: int, units: Sequence[int]) -> None:
+        """Leave one split of a family out: it is dealt with elsewhere."""
+        variables = self._variables[index]
+        if len(variables.units) == 1:
+            self.model.add(variables.chosen == 0)
+            return
+        self.model.add_forbidden_assignments(variables.units, [tuple(int(one) for one in units)])
+
+    def below(self, to_beat_s: float) -> None:
+        """Look for splits faster than this only."""
+        ceiling = int(np.ceil(to_beat_s / self.tick_s)) - 1
+        if ceiling < self._ceiling:
+            self._ceiling = ceiling
+            self.model.add(self._time <= ceiling)
+
+    def _floor(self, seconds: FloatArray) -> IntArray:
+        return np.floor(seconds / self.tick_s).astype(np.int64)
+
+    # -- solving -----------------------------------------------------------------------------------------------------
+
+    def solve(
+        self, time_limit_s: float, workers: int, seed: int, stop: threading.Event
+    ) -> tuple[LayerSplit | None, float]:
+        """
+        The best split left, and a bound on all that are left in seconds.
+
+        ``None`` if there is none below the time to beat (then the bound is that time), or none was found in time.
+        """
+        solver = CpSolver()
+        solver.parameters.num_workers = workers
+        solver.parameters.random_seed = seed
+        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
+        solver.parameters.catch_sigint_signal = False
+        status = solve_until(solver, self.model, stop)
+        proto = self.model.proto
+        self.size.variables, self.size.constraints = len(proto.variables), len(proto.constraints)
+        self.size.solves += 1
+        self.size.seconds += solver.wall_time
+        if status == INFEASIBLE:
+            return None, (self._ceiling + 1) * self.tick_s
+        if status not in (OPTIMAL, FEASIBLE):
+            return None, max(0.0, np.floor(solver.best_objective_bound + 0.5)) * self.tick_s
+        index = next(index for index, one in enumerate(self._variables) if solver.value(one.chosen))
+        variables, family = self._variables[index], self.families[index]
+        kinds = np.array(
+            [[solver.value(count) for count in row] for row in variables.hosts]
+            or [[family.hosts_per_row]] * family.grid[0],
+            dtype=np.int64,
+        )
+        bound = np.floor(solver.best_objective_bound + 0.5)
+        split = LayerSplit(
+            family=index,
+            units=tuple(solver.value(one) for one in variables.units),
+            kinds=kinds,
+            bound_s=solver.objective_value * self.tick_s,
+        )
+        return split, float(bound) * self.tick_s
