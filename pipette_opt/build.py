@@ -12,7 +12,7 @@ from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
 from pipette_opt.errors import InputError
-from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
 from pipette_opt.problem import CandidateData, Paths, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.ticks import (
@@ -23,9 +23,7 @@ from pipette_opt.ticks import (
     embedding_key,
     embedding_ticks,
     expert_key,
-    gpus_of_a_host,
     link_ticks,
-    ranks_of_a_host,
     ring_floor,
     ring_ticks,
     tensor_ticks,

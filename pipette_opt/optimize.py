@@ -31,10 +31,10 @@ from pipette_opt.judge import (
     stage_memory,
 )
 from pipette_opt.notes import plan_notes
+from pipette_opt.parallel import without_overlap
 from pipette_opt.plan import Alternative, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
-from pipette_opt.pruning import without_overlap
 from pipette_opt.scope import not_searched, proof, scope, searched
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
@@ -48,6 +48,12 @@ logger = logging.getLogger(__name__)
 
 ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
 """Parts of the time limit for the hint, and for what comes after the closed form."""
+
+BOUNDING_SHARE = 0.2
+"""
+Part of the time limit after which no more configurations are bounded. To build those that are kept takes two or three
+times as long again, and the search needs the rest. Chosen.
+"""
 
 MOST_ANNEALING_S, HINT_S = 10.0, 2.0
 """Seconds of annealing at most: where the closed form alone is solved, and before the judge's certificate."""
@@ -178,7 +184,15 @@ def optimize(
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     inputs = {**(inputs or {}), "max_oom_risk": params.max_oom_risk}
-    prepared = prepared or prepare(instance, space, params.max_oom_risk, watcher.report, keep=lambda config: False)
+    prepared = prepared or prepare(
+        instance,
+        space,
+        params.max_oom_risk,
+        watcher.report,
+        keep=lambda config: False,
+        is_over=lambda: watcher.stop.is_set() or watcher.elapsed_s > BOUNDING_SHARE * params.time_limit_s,
+        loading=watcher.loading_kernels,
+    )
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher, HINT_S), known)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,10 +12,9 @@ from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import ParallelConfig, node_blocks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
-from pipette_opt.pruning import Pruned, prune, without_overlap
+from pipette_opt.problem import ProblemData
+from pipette_opt.pruning import BoundedPackings, Pruned, prune
 from pipette_opt.specs import Instance
 from pipette_opt.units import counted, gib
 
@@ -68,6 +68,8 @@ def prepare(
     max_oom_risk: float,
     report: Callable[[str], None] = lambda step: None,
     keep: Callable[[ParallelConfig], bool] = lambda config: True,
+    is_over: Callable[[], bool] = lambda: False,
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Prepared:
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
@@ -80,6 +82,11 @@ def prepare(
         Told each step.
     keep
         Says which configurations are kept even if a cheap bound shows that they cannot win: all by default.
+    is_over
+        Whether time for bounding is over: then only what was bounded is kept, and the others' bounds say how far off
+        the best of it can be.
+    loading
+        Entered where compiled kernels are loaded, which may compile them.
     """
     report("enumerating candidates")
     enumeration = enumerate_with_reasons(instance, space)
@@ -87,13 +94,13 @@ def prepare(
         raise InfeasibleError(enumeration.explain())
     report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
     predictor = load_predictor(max_oom_risk, instance)
-    memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
+    memory = keep_fitting(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
     instance, fitting, pruned = with_edge_loss(instance, memory), fitting_candidates(memory), None
     if not all(keep(one.config) for one in fitting):
         report(f"bounding {counted(len(fitting), 'configuration')}")
-        pruned = prune(instance, fitting, memory.capacity_bytes, keep)
+        pruned = prune(instance, fitting, memory.capacity_bytes, keep, is_over, loading)
         fitting = list(pruned.kept)
     _check_size(instance, fitting)
     return Prepared(
@@ -105,21 +112,6 @@ def prepare(
         lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
         pruned=pruned,
         space=space,
-    )
-
-
-def check_memory(
-    instance: Instance, candidates: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
-) -> MemoryCheck:
-    """Which candidates fit; those that differ only in what overlaps take the same memory and are predicted once."""
-    bases = list(dict.fromkeys(map(without_overlap, candidates)))
-    found = keep_fitting(instance, bases, predictor, max_oom_risk)
-    of_base = {one.config: one for one in (*found.fitting, *found.rejected)}
-    checked = [replace(of_base[without_overlap(config)], config=config) for config in candidates]
-    return replace(
-        found,
-        fitting=tuple(one for one in checked if not one.short_bytes),
-        rejected=tuple(one for one in checked if one.short_bytes),
     )
 
 
@@ -185,18 +177,20 @@ class CandidateRow:
 
 
 def candidate_overview(
-    instance: Instance, space: SearchSpace, max_oom_risk: float
+    instance: Instance, space: SearchSpace, max_oom_risk: float, top: int | None = None
 ) -> tuple[Enumeration, list[CandidateRow]]:
-    """Every legal configuration, those that fit first, by what they can reach at best."""
+    """
+    The legal configurations, those that fit first, by what they can reach at best: the first ``top``, or all.
+
+    Of those that are not among the first, only the work is looked at.
+    """
     enumeration = enumerate_with_reasons(instance, space)
-    memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     instance = with_edge_loss(instance, memory)
-    problem = build_problem_data(instance, fitting_candidates(memory), memory.capacity_bytes)
-    fastest: dict[ParallelConfig, float] = {}
-    for candidate in problem.candidates:
-        ticks = optimistic_ticks(problem, candidate)
-        if ticks < UNUSABLE_TICKS:
-            fastest[candidate.config] = min(ticks * problem.tick_s, fastest.get(candidate.config, float("inf")))
+    fitting = fitting_candidates(memory)
+    bounded = BoundedPackings(instance, fitting, memory.capacity_bytes, lower_form=False, reductions=True)
+    chosen = bounded.most_promising(len(fitting) if top is None else top)
+    fastest = {config: bounded.bounds_s[config] for config in chosen if bounded.bounds_s[config] < float("inf")}
     rows = [
         CandidateRow(
             config=one.config,
@@ -207,4 +201,5 @@ def candidate_overview(
         for group, fits in ((memory.fitting, True), (memory.rejected, False))
         for one in group
     ]
-    return enumeration, sorted(rows, key=lambda row: (not row.fits, row.fastest_s or float("inf"), row.need_gib))
+    rows.sort(key=lambda row: (not row.fits, row.fastest_s or float("inf"), row.need_gib))
+    return enumeration, rows[:top]

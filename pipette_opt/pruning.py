@@ -1,21 +1,27 @@
 """
-Before anything expensive: configurations that cannot win, by a bound that looks at no reduction and no pair of hosts.
+Before anything expensive: configurations that cannot win, by bounds that look at no reduction and no pair of hosts.
 
-The bound is a lower form over the best links without reductions of gradients. It holds for every placement, and for
-every choice of what is sent beside compute, so configurations that differ only in that share it. A plan that is
-judged on the hosts as they are listed gives the time to beat.
+A plan that is judged on the hosts as they are listed gives the time to beat. A first bound is the work of a
+configuration alone, and costs microseconds (:mod:`pipette_opt.costs.work`). Where that is less than the time to beat,
+packings are built for a second one, a lower form over the best links without reductions of gradients. Both hold for
+every placement, and for every choice of what is sent beside compute, so configurations that differ only in that share
+them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import chain, count, islice
 
 import numpy as np
 
 from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.optimistic import optimistic_ticks
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement
+from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.types import IntArray
@@ -29,15 +35,11 @@ KEPT = 12
 UNUSABLY_SLOW = 100.0
 """Of its own bound; a plan slower than this uses links that no search would use, and is no time to beat."""
 
+AT_ONCE = 64
+"""Configurations whose packings are built together, as they share the times of links; a tenth of a second. Chosen."""
+
 MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles."""
-
-
-def without_overlap(config: ParallelConfig) -> ParallelConfig:
-    """The configuration that sends nothing beside compute; what shares it has the same memory and the same bound."""
-    if not config.overlap_grad_reduce:
-        return config
-    return replace(config, overlap_grad_reduce=False, overlap_param_gather=False, ddp_bucket_size=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +63,8 @@ class Pruned:
         Configurations that may win, and the next best ones.
     bounds_s
         No plan of any choice of overlap is faster; by configuration without overlap; infinite if none can be placed.
+    by_work
+        The configurations without overlap whose bound is that of their work alone.
     ruled_out
         Configurations that are not kept.
     bound_s
@@ -71,6 +75,7 @@ class Pruned:
 
     kept: tuple[FittingCandidate, ...]
     bounds_s: Mapping[ParallelConfig, float]
+    by_work: frozenset[ParallelConfig]
     ruled_out: int
     bound_s: float
     first: FirstPlan | None
@@ -81,6 +86,8 @@ def prune(
     fitting: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
     keep: Callable[[ParallelConfig], bool] = lambda config: False,
+    is_over: Callable[[], bool] = lambda: False,
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Pruned:
     """
     Leave out what cannot be faster than a plan on the listed hosts.
@@ -89,62 +96,161 @@ def prune(
     ----------
     keep
         Says which configurations are kept whatever their bound.
+    is_over
+        Whether time is over: of what is left then, the most promising ones that were bounded are kept, and the bound on
+        the others may be below the time to beat.
+    loading
+        Entered where a kind of schedule is judged for the first time, as that may compile kernels.
     """
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for one in fitting:
         variants.setdefault(without_overlap(one.config), []).append(one)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
-    data = build_problem_data(instance, alone, capacity_bytes, lower_form=True, reductions=False)
-    bounds = dict.fromkeys(variants, float("inf"))
-    packings = sorted(_bounded(data), key=lambda pair: pair[0])
-    for seconds, candidate in packings:
-        bounds[candidate.config] = min(bounds[candidate.config], seconds)
-    first = _first_plan(instance, data, packings, variants)
-    to_beat = float("inf") if first is None else first.seconds
-    enough = sorted(bounds.values())[:KEPT][-1]
+    bounded = BoundedPackings(instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over)
+    first = _first_plan(instance, bounded, variants, loading)
+    promising = bounded.most_promising(KEPT, float("inf") if first is None else first.seconds)
     kept: list[FittingCandidate] = []
     ruled_out, bound_s = 0, float("inf")
     for base, members in variants.items():
-        if bounds[base] < to_beat or bounds[base] <= enough:
-            kept += members
-            continue
-        chosen = [one for one in members if keep(one.config)]
+        chosen = members if base in promising else [one for one in members if keep(one.config)]
         kept += chosen
-        ruled_out += len(members) - len(chosen)
-        bound_s = min(bound_s, bounds[base])
-    return Pruned(kept=tuple(kept), bounds_s=bounds, ruled_out=ruled_out, bound_s=bound_s, first=first)
+        if len(chosen) < len(members):
+            ruled_out += len(members) - len(chosen)
+            bound_s = min(bound_s, bounded.bounds_s[base])
+    return Pruned(
+        kept=tuple(kept),
+        bounds_s=bounded.bounds_s,
+        by_work=frozenset(bounded.waiting),
+        ruled_out=ruled_out,
+        bound_s=bound_s,
+        first=first,
+    )
 
 
-def _bounded(data: ProblemData) -> Iterator[tuple[float, CandidateData]]:
-    """Each packing with the least time of its placements, if it has any."""
-    for candidate in data.candidates:
-        ticks = optimistic_ticks(data, candidate)
-        if ticks < UNUSABLE_TICKS:
-            yield ticks * data.tick_s * (1 - MARGIN), candidate
+@dataclass(frozen=True, slots=True, order=True)
+class BoundedPacking:
+    """One packing of a configuration; in the order of bounds, and of equal bounds as they were built."""
+
+    bound_s: float
+    number: int
+    data: ProblemData = field(compare=False)
+    candidate: CandidateData = field(compare=False)
+
+
+class BoundedPackings:
+    """
+    Packings by their least time over the best links, each once, built as late as that order allows.
+
+    Parameters
+    ----------
+    lower_form, reductions
+        As of :func:`~pipette_opt.build.build_problem_data`.
+    is_over
+        Whether time is over: none is built any more then, unless there is none.
+
+    Attributes
+    ----------
+    bounds_s
+        What is known so far of each configuration: by its work alone, then over the best links.
+    waiting
+        Configurations whose links were not looked at, the most promising last.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        fitting: Sequence[FittingCandidate],
+        capacity_bytes: IntArray,
+        *,
+        lower_form: bool,
+        reductions: bool,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        work = WorkBounds(instance)
+        self.bounds_s = {one.config: work(one.config) for one in fitting}
+        self.waiting = [one.config for one in fitting if self.bounds_s[one.config] < float("inf")]
+        self.waiting.sort(key=lambda config: self.bounds_s[config], reverse=True)
+        self._fitting = {one.config: one for one in fitting}
+        self._packings: list[BoundedPacking] = []
+        self._passed: list[tuple[float, ParallelConfig]] = []
+        self._number = count()
+
+        def build(some: Sequence[FittingCandidate]) -> ProblemData:
+            return build_problem_data(instance, some, capacity_bytes, lower_form=lower_form, reductions=reductions)
+
+        self._build, self._is_over = build, is_over
+
+    def __iter__(self) -> Iterator[BoundedPacking]:
+        while True:
+            while self.waiting and not (self._packings and self._packings[0].bound_s < self._waiting_s):
+                if (self._packings or self._passed) and self._is_over():
+                    break
+                self._look_at_links()
+            if not self._packings:
+                return
+            one = heappop(self._packings)
+            self._passed.append((one.bound_s, one.candidate.config))
+            yield one
+
+    @property
+    def _waiting_s(self) -> float:
+        """The least bound of those whose links were not looked at."""
+        return self.bounds_s[self.waiting[-1]] if self.waiting else float("inf")
+
+    def _look_at_links(self) -> None:
+        """Of the next ones that wait."""
+        configs = [self.waiting.pop() for _ in range(min(AT_ONCE, len(self.waiting)))]
+        data = self._build([self._fitting[config] for config in configs])
+        by_work = {config: self.bounds_s[config] for config in configs}
+        self.bounds_s.update(dict.fromkeys(configs, float("inf")))
+        for candidate in data.candidates:
+            ticks = optimistic_ticks(data, candidate)
+            if ticks < UNUSABLE_TICKS:
+                config = candidate.config
+                bound_s = max(ticks * data.tick_s * (1 - MARGIN), by_work[config])
+                self.bounds_s[config] = min(self.bounds_s[config], bound_s)
+                heappush(self._packings, BoundedPacking(bound_s, next(self._number), data, candidate))
+
+    def most_promising(self, least: int, to_beat_s: float = 0.0) -> set[ParallelConfig]:
+        """So many configurations and all that may take less than ``to_beat_s``; all there are if few can be placed."""
+        found: set[ParallelConfig] = set()
+        enough_s = float("inf")
+        for bound_s, config in chain(self._passed.copy(), ((one.bound_s, one.candidate.config) for one in self)):
+            if bound_s >= to_beat_s and bound_s > enough_s:
+                break
+            found.add(config)
+            if len(found) == least:
+                enough_s = min(enough_s, bound_s)
+        return found if self.waiting or len(found) >= least else set(self.bounds_s)
 
 
 def _first_plan(
     instance: Instance,
-    data: ProblemData,
-    packings: Sequence[tuple[float, CandidateData]],
+    bounded: BoundedPackings,
     variants: Mapping[ParallelConfig, Sequence[FittingCandidate]],
+    loading: Callable[[], AbstractContextManager[None]],
 ) -> FirstPlan | None:
     """The fastest of the most promising packings, each choice of overlap, on the hosts as they are listed."""
     best: FirstPlan | None = None
-    for bound_s, candidate in packings[:MOST_JUDGED]:
-        if best is not None and bound_s >= best.seconds:
+    loaded: set[bool] = set()
+    for one in islice(bounded, MOST_JUDGED):
+        if best is not None and one.bound_s >= best.seconds:
             break
-        nodes = listed_hosts(data, candidate)
+        nodes = listed_hosts(one.data, one.candidate)
         if nodes is None:
             continue
-        placement = block_placement(candidate.config, candidate.block, nodes)
-        for one in variants[candidate.config]:
+        config, block = one.candidate.config, one.candidate.block
+        placement = block_placement(config, block, nodes)
+        is_interleaved = config.num_chunks > 1
+        for variant in variants[config]:
             try:
-                seconds = estimate(instance, one.config, placement).iteration_time_s
+                with nullcontext() if is_interleaved in loaded else loading():
+                    seconds = estimate(instance, variant.config, placement).iteration_time_s
+                loaded.add(is_interleaved)
             except MissingLinkError:
                 break
-            if seconds < min(UNUSABLY_SLOW * bound_s, float("inf") if best is None else best.seconds):
-                best = FirstPlan(config=one.config, block=candidate.block, nodes=nodes, seconds=seconds)
+            if seconds < min(UNUSABLY_SLOW * one.bound_s, float("inf") if best is None else best.seconds):
+                best = FirstPlan(config=variant.config, block=block, nodes=nodes, seconds=seconds)
     return best
 
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from pipette_opt.candidates import covered, left_out, searched_values
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.plan import Proof
 from pipette_opt.prepare import Prepared
-from pipette_opt.pruning import without_overlap
 from pipette_opt.types import ProofStep
 
 
@@ -40,7 +39,8 @@ def proof(prepared: Prepared, steps: Mapping[ParallelConfig, tuple[ProofStep, fl
     found = dict(steps)
     for one in memory.fitting:
         if one.config not in found and prepared.pruned is not None:
-            found[one.config] = ("best links", prepared.pruned.bounds_s[without_overlap(one.config)])
+            base, pruned = without_overlap(one.config), prepared.pruned
+            found[one.config] = ("work alone" if base in pruned.by_work else "best links", pruned.bounds_s[base])
     unplaced = [one for one in memory.fitting if found.get(one.config, ("best links", float("inf")))[1] == float("inf")]
     parts = [
         Proof(

@@ -17,7 +17,7 @@ from pipette_opt.costs.exchange import expert_ring_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.overlap import StageRing
 from pipette_opt.errors import InputError
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host
 from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.specs import Instance
 from pipette_opt.types import FloatArray, IntArray, read_only
@@ -50,17 +50,6 @@ class SharedLinks:
         if key not in self._known:
             self._known[key] = read_only(make(), np.int64)
         return self._known[key]
-
-
-def gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
-    """GPUs used on each host."""
-    slot = config.tensor_model_parallel_size * config.context_parallel_size // block.nodes_per_slot
-    return slot * block.stages * block.replicas
-
-
-def ranks_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
-    """Ranks of one stage on each host that has it."""
-    return gpus_of_a_host(config, block) // block.stages
 
 
 def expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> tuple[Hashable, ...]:

@@ -58,5 +58,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
         return False
 
 
-ProofStep = Literal["best links", "judge over best links", "search"]
-"""Which bound rules a configuration out, from the cheapest on: a form or the judge over the best links, or a search."""
+ProofStep = Literal["work alone", "best links", "judge over best links", "search"]
+"""
+Which bound rules a configuration out, from the cheapest on: its work, a form or the judge over the best links, or a
+search.
+"""

@@ -9,13 +9,13 @@ from pipette_opt.errors import InputError
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.fullness import with_edge_loss
 from pipette_opt.judge import PROVEN_WITHIN
-from pipette_opt.memory.filter import MemoryCheck
+from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.optimistic import optimistic_ticks
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.plan import IterationTime, Plan
-from pipette_opt.prepare import Prepared, check_memory, fitting_candidates, load_predictor, prepare
+from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem import UNUSABLE_TICKS
-from pipette_opt.pruning import FirstPlan, prune, without_overlap
+from pipette_opt.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
 from pipette_opt.units import gib
 from pipette_opt.verify.space import recorded_space
@@ -95,7 +95,7 @@ def why(
     if not enumeration.candidates:
         rules = [f"{rule}: {enumeration.examples[rule]}" for rule in enumeration.rejected]
         return Why(verdict="illegal", reasons=tuple(rules))
-    memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         miss = min(memory.rejected, key=lambda one: one.short_bytes)
         room = int(memory.capacity_bytes.max())
@@ -171,7 +171,7 @@ def _where(own: IterationTime, best: IterationTime) -> list[str]:
 def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> IterationTime | None:
     """The fastest configuration of the whole space on the hosts as listed."""
     enumeration = enumerate_with_reasons(instance, space)
-    memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         return None
     known = with_edge_loss(instance, memory)

@@ -9,10 +9,10 @@ from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, world_sizes
 from pipette_opt.estimator.estimate import estimate
+from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import block_placement, node_blocks
-from pipette_opt.prepare import check_memory, load_predictor, prepare
-from pipette_opt.pruning import without_overlap
+from pipette_opt.parallel import block_placement, node_blocks, without_overlap
+from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.specs import Instance
 
 
@@ -57,7 +57,7 @@ def test_memory_is_the_same_whatever_overlaps() -> None:
     """It is predicted once for all of them."""
     job = instance(cluster(2), LLAMA_8B, 32, 4096)
     configs = enumerate_candidates(job, SearchSpace(tensor_parallel=(8,), micro_batch_size=(1,)))
-    check = check_memory(job, configs, load_predictor(0.01, job), 0.01)
+    check = keep_fitting(job, configs, load_predictor(0.01, job), 0.01)
     checked = (*check.fitting, *check.rejected)
     assert {one.config for one in checked} == set(configs)
     needs = {one.config: one.need_bytes.tolist() for one in checked}

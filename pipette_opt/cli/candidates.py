@@ -55,13 +55,12 @@ def candidates(
         return
     if plan is not None:
         raise InputError("--plan", "has no effect without --why.")
-    enumeration, rows = candidate_overview(job.instance, space, max_oom_risk)
-    shown = rows if top == 0 else rows[:top]
+    enumeration, shown = candidate_overview(job.instance, space, max_oom_risk, top or None)
     if json:
         show_json([{**asdict(row), "config": asdict(row.config)} for row in shown])
     else:
         show(candidates_table(shown))
-        say(f"{len(shown)} of {counted(len(rows), 'candidate')} shown, the best bound first")
+        say(f"{len(shown)} of {counted(len(enumeration.candidates), 'candidate')} shown, the best bound first")
         say(enumeration.explain())
         for note in job.instance.cluster.assumed:
             say(f"- {note}")

@@ -128,17 +128,17 @@ def stage_compute(
         forward[kind] = backward[kind] = 0.0
         for layers, has_experts in ((dense, False), (with_experts, True)):
             if layers.any():
-                layer, waits = _layer_and_idle_s(instance, config, gpu, rates, has_experts)
+                layer, waits = layer_and_idle_s(instance, config, gpu, rates, has_experts)
                 forward[kind] += layers * layer[0]
                 backward[kind] += layers * layer[1]
                 idle[kind] = np.minimum(idle[kind], waits)
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
-        look_up = _embedding_time_s(instance.model, instance.training, config, gpu, rates)
+        look_up = look_up_s(instance.model, instance.training, config, gpu, rates)
         forward[kind, 0, 0] += look_up
         backward[kind, 0, 0] += look_up
         forward[kind, -1, -1] += head[0]
         backward[kind, -1, -1] += head[1]
-    slower = _straggling(instance, config, rates)
+    slower = straggling(instance, config, rates)
     fixed = rates.micro_batch_s / 2.0 / config.num_chunks
     lost = 0.0 if instance.edge_loss_s is None else instance.edge_loss_s(config)
     return StageCompute(
@@ -159,13 +159,13 @@ def layer_times_s(
     has_experts: bool = False,
 ) -> tuple[float, float]:
     """Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds."""
-    return _layer_and_idle_s(instance, config, gpu, rates or instance.stack, has_experts)[0]
+    return layer_and_idle_s(instance, config, gpu, rates or instance.stack, has_experts)[0]
 
 
-def _layer_and_idle_s(
+def layer_and_idle_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, has_experts: bool
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Forward and backward of one layer, and how long the device waits for the host in each."""
+    """Forward and backward of one layer and one micro-batch, and how long the device waits for the host in each."""
     model, training = instance.model, instance.training
     core = attention_times_s(model, training, config, gpu, rates)
     measured = None if has_experts else _measured_layer(instance, config, gpu)
@@ -357,13 +357,15 @@ def _bound_by_host(device_s: float, host_s: float) -> float:
     return float(larger * (1.0 + (smaller / larger) ** HOST_BOUND_SHARPNESS) ** (1.0 / HOST_BOUND_SHARPNESS))
 
 
-def _straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:
+def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:
+    """What compute is stretched by, as the slowest of more hosts is slower."""
     hosts = max(1.0, config.world_size / instance.cluster.gpus_per_node)
     return 1.0 + rates.straggling * float(np.log2(hosts))
 
 
-def _embedding_time_s(
+def look_up_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
+    """Word embeddings of one micro-batch, forward; the backward takes the same."""
     moved = 4.0 * _tokens(training, config) * model.hidden_size * training.parameter_bytes
     return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s

@@ -68,25 +68,30 @@ def inside_stages_s(
     with_experts = moe_layers(instance.model, config)
     dense = np.array(config.layers_per_chunk) - with_experts
     none = 0.0, 0.0
-    plain = inside_layer_s(instance, config, compute) if dense.any() else none
-    other = inside_layer_s(instance, config, compute, has_experts=True) if with_experts.any() else none
+    idle = compute.idle_forward_s, compute.idle_backward_s
+    plain = inside_layer_s(instance, config, idle) if dense.any() else none
+    other = inside_layer_s(instance, config, idle, has_experts=True) if with_experts.any() else none
     return np.stack([dense * plain[way] + with_experts * (other[way] + experts_s[way]) for way in (0, 1)])
 
 
 def inside_layer_s(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, *, has_experts: bool = False
+    instance: Instance, config: ParallelConfig, idle_s: tuple[float, float], *, has_experts: bool = False
 ) -> tuple[float, float]:
     """
     Tensor- and context-parallel communication of one layer and micro-batch, if both stay inside hosts, seconds.
 
     Forward and backward; what a layer hides is left out, and what experts send.
+
+    Parameters
+    ----------
+    idle_s
+        Time of one layer in which the device waits for the host, forward and backward, and tensor communication hides.
     """
     found = [0.0, 0.0]
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     if config.tensor_model_parallel_size > 1:
-        idle = (compute.idle_forward_s, compute.idle_backward_s)
         for way, ring in enumerate(tensor_traffic(model, training, config, stack, has_experts=has_experts)):
-            found[way] += max(intra_node_ring_s(cluster, ring, stack) - idle[way], 0.0)
+            found[way] += max(intra_node_ring_s(cluster, ring, stack) - idle_s[way], 0.0)
     if config.context_parallel_size > 1:
         hidden = hidden_by_attention_s(instance, config)
         for way, ring in enumerate(context_traffic(model, training, config)):

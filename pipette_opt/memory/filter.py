@@ -1,12 +1,12 @@
 """Which configurations fit the cluster, and what the others lack."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPrediction, MemoryPredictor
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.types import IntArray, read_only
 from pipette_opt.units import ceil_div, counted, gib
@@ -95,25 +95,31 @@ def keep_fitting(
 
     Stages are matched with hosts, the largest need with the largest capacity, as if GPUs of different hosts could
     be mixed freely; a candidate that fails even so fails in every placement. Which hosts a stage really gets is
-    the solver's to decide. With an accepted risk of 1 memory does not count: everything fits.
+    the solver's to decide. With an accepted risk of 1 memory does not count: everything fits. Candidates that differ
+    only in what overlaps take the same memory and are predicted once.
     """
+    bases = [without_overlap(config) for config in candidates]
+    alone = list(dict.fromkeys(bases))
     capacity = usable_bytes(instance.cluster, predictor)
     gpus = np.repeat(np.sort(capacity)[::-1], instance.cluster.gpus_per_node)
     predictions = predictor.predict(
         instance.model,
         instance.training,
-        candidates,
+        alone,
         gpus_per_node=instance.cluster.gpus_per_node,
         intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
         max_oom_risk=max_oom_risk,
     )
     fitting: list[CheckedConfig] = []
     rejected: list[CheckedConfig] = []
-    for config, prediction in zip(candidates, predictions, strict=True):
+    checked: dict[ParallelConfig, CheckedConfig] = {}
+    for base, prediction in zip(alone, predictions, strict=True):
         need = np.zeros_like(prediction.upper_bytes) if max_oom_risk >= IGNORED_RISK else prediction.upper_bytes
-        short = _short_bytes(config, need, gpus)
-        checked = CheckedConfig(config=config, prediction=prediction, need_bytes=need, short_bytes=short)
-        (rejected if short else fitting).append(checked)
+        short = _short_bytes(base, need, gpus)
+        checked[base] = CheckedConfig(config=base, prediction=prediction, need_bytes=need, short_bytes=short)
+    for config, base in zip(candidates, bases, strict=True):
+        one = replace(checked[base], config=config)
+        (rejected if one.short_bytes else fitting).append(one)
     return MemoryCheck(
         fitting=tuple(fitting), rejected=tuple(rejected), capacity_bytes=capacity, max_oom_risk=max_oom_risk
     )

@@ -1,8 +1,16 @@
 """What we decide: the parallel configuration, and which GPU each rank gets."""
 
 from pipette_opt.parallel.chunks import fit_chunks
-from pipette_opt.parallel.config import ParallelConfig
-from pipette_opt.parallel.placement import NodeBlock, Placement, block_placement, identity_placement, node_blocks
+from pipette_opt.parallel.config import ParallelConfig, without_overlap
+from pipette_opt.parallel.placement import (
+    NodeBlock,
+    Placement,
+    block_placement,
+    gpus_of_a_host,
+    identity_placement,
+    node_blocks,
+    ranks_of_a_host,
+)
 from pipette_opt.parallel.ranks import RankGrid
 
 __all__ = [
@@ -12,6 +20,9 @@ __all__ = [
     "RankGrid",
     "block_placement",
     "fit_chunks",
+    "gpus_of_a_host",
     "identity_placement",
     "node_blocks",
+    "ranks_of_a_host",
+    "without_overlap",
 ]

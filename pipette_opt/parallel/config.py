@@ -1,6 +1,6 @@
 """One way to split the training of a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
@@ -199,3 +199,10 @@ class ParallelConfig:
                 "layers" + ",".join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)
             )
         return " ".join(parts)
+
+
+def without_overlap(config: ParallelConfig) -> ParallelConfig:
+    """The configuration that sends nothing beside compute; what shares it has the same memory and the same bound."""
+    if not config.overlap_grad_reduce:
+        return config
+    return replace(config, overlap_grad_reduce=False, overlap_param_gather=False, ddp_bucket_size=None)

@@ -77,6 +77,17 @@ class NodeBlock:
         )
 
 
+def gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
+    """GPUs used on each host."""
+    slot = config.tensor_model_parallel_size * config.context_parallel_size // block.nodes_per_slot
+    return slot * block.stages * block.replicas
+
+
+def ranks_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
+    """Ranks of one stage on each host that has it."""
+    return gpus_of_a_host(config, block) // block.stages
+
+
 def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) -> Iterator[NodeBlock]:
     """
     Every way to pack whole hosts with equal rectangles of the (stage, replica) grid.

@@ -1,8 +1,9 @@
 """
-What no placement of a configuration can undercut: the judge's time if every link were as fast as the fastest.
+What no placement of a configuration can undercut: its work alone, or the judge's time over the fastest links.
 
-The judge never falls when a time grows, so this bounds every placement of a packing, whatever it sends where. Nothing
-is searched, and nothing of the solver is used.
+The first costs microseconds and mostly is enough (:mod:`pipette_opt.costs.work`). Where it is not, every link is taken
+to be as fast as the fastest: the judge never falls when a time grows, so this bounds every placement of a packing,
+whatever it sends where. Nothing is searched, and nothing of the solver is used.
 """
 
 import math
@@ -13,6 +14,7 @@ from itertools import permutations
 import numpy as np
 
 from pipette_opt.costs.unplaced import costs_of
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.estimator.many import estimate_many
 from pipette_opt.memory.filter import CheckedConfig
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
@@ -26,25 +28,31 @@ FLOWS_PER_GPU = 2
 """Concurrent flows between two hosts, at most, for each GPU of a host; all-to-alls of experts go both ways at once."""
 
 
-def cheap_bounds_s(instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> FloatArray:
+def cheap_bounds_s(
+    instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray, enough_s: float = math.inf
+) -> FloatArray:
     """
     No placement of a configuration is faster by the judge, seconds, shape ``(len(checked),)``.
 
-    Infinite where too few hosts have the memory in every packing, 0 where nothing can be said: where kinds of GPU
-    differ and none is the fastest of all in every stage.
+    Infinite where too few hosts have the memory in every packing. Of the work alone where that is enough, and where
+    kinds of GPU differ and none is the fastest of all in every stage.
 
     Parameters
     ----------
     capacity_bytes
         What a stage may take on one GPU of each host, shape ``(num_nodes,)``.
+    enough_s
+        Bounds of at least this need not be closer.
     """
-    bounds = np.full(len(checked), np.inf)
+    work = WorkBounds(instance)
+    bounds = np.array([work(one.config) for one in checked])
     of_kind: dict[int, list[tuple[int, NodeBlock]]] = {}
-    for number, one in enumerate(checked):
+    for number in np.flatnonzero(bounds < enough_s).tolist():
+        one = checked[number]
         kind = _fastest_kind(instance, one.config)
         if kind is None:
-            bounds[number] = 0.0
             continue
+        bounds[number] = np.inf
         of_kind.setdefault(kind, []).extend((number, block) for block in _with_room(instance, one, capacity_bytes))
     for kind, packings in of_kind.items():
         ideal = replace(instance, cluster=ideal_cluster(instance.cluster, kind))
@@ -53,6 +61,11 @@ def cheap_bounds_s(instance: Instance, checked: Sequence[CheckedConfig], capacit
             times = estimate_many(ideal, [_somewhere(checked[number].config, block) for number, block in some])
             np.minimum.at(bounds, [number for number, _ in some], times)
     return bounds
+
+
+def num_without_room(instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> int:
+    """Configurations for which too few hosts have the memory in every packing."""
+    return sum(next(_with_room(instance, one, capacity_bytes), None) is None for one in checked)
 
 
 def fastest_placement_s(

@@ -9,7 +9,8 @@ from pipette_opt.candidates import covered, left_out, searched_values
 from pipette_opt.notes import plan_notes
 from pipette_opt.plan import Plan
 from pipette_opt.types import ProofStep
-from pipette_opt.verify.common import CLOSED_GAP, ROUNDING
+from pipette_opt.verify.bounds import num_without_room
+from pipette_opt.verify.common import CHEAP, CLOSED_GAP, ROUNDING
 from pipette_opt.verify.space import Searched
 
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
@@ -17,9 +18,6 @@ SpaceRule = Callable[[Searched, Plan], Iterator[str]]
 
 NOT_RUNNABLE = ("legality rules", "memory", "no placement")
 """Reasons that are no bound: a plan of these cannot run."""
-
-CHEAP: tuple[ProofStep, ...] = ("best links", "judge over best links")
-"""Steps that look at no pair of hosts, which the bounds here reproduce."""
 
 DIRECTIONS = 2e-3
 """
@@ -111,13 +109,15 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
             reached = int(np.count_nonzero(searched.bounds_s >= part.bound_s * (1 - DIRECTIONS)))
             if reached < part.configurations:
                 yield (
-                    f"{part.by} rules out {part.configurations} configurations below {part.bound_s} s, over the best "
-                    f"links {reached} take as long"
+                    f"{part.by} rules out {part.configurations} configurations below {part.bound_s} s, by their work "
+                    f"alone or over the best links {reached} take as long"
                 )
     unplaced = sum(part.configurations for part in certificate.proof if part.by == "no placement")
-    without_room = int(np.count_nonzero(np.isinf(searched.bounds_s)))
-    if unplaced > without_room and searched.all_measured:
-        yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
+    if unplaced and searched.all_measured:
+        memory = searched.memory
+        without_room = num_without_room(searched.instance, memory.fitting, memory.capacity_bytes)
+        if unplaced > without_room:
+            yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
     said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
     below = int(np.count_nonzero(searched.bounds_s < searched.claimed_s * (1 - DIRECTIONS)))
     if below > said:

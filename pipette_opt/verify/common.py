@@ -9,10 +9,13 @@ import numpy as np
 from pipette_opt.parallel import Placement
 from pipette_opt.plan import Plan
 from pipette_opt.specs import Instance
-from pipette_opt.types import is_number
+from pipette_opt.types import ProofStep, is_number
 
 Rule = Callable[[Instance, Plan], Iterator[str]]
 """The docstring is the rule; it yields what is wrong, with the numbers."""
+
+CHEAP: tuple[ProofStep, ...] = ("work alone", "best links", "judge over best links")
+"""Steps that look at no pair of hosts, which the bounds here reproduce."""
 
 ROUNDING = 1e-9
 """Relative; sums and quotients of doubles."""

@@ -16,7 +16,7 @@ from pipette_opt.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.types import FloatArray
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
-from pipette_opt.verify.common import CLOSED_GAP
+from pipette_opt.verify.common import CHEAP, CLOSED_GAP
 from pipette_opt.verify.memory import accepted_risk
 
 MOST_PLACEMENTS = 10_000
@@ -34,6 +34,8 @@ class Searched:
         Of every legal configuration.
     claimed_s
         No plan is faster, it is said; rounding is taken off.
+    enough_s
+        The largest time that cheap bounds are said to reach, or ``claimed_s`` if that is more.
     """
 
     instance: Instance
@@ -41,6 +43,7 @@ class Searched:
     enumeration: Enumeration
     memory: MemoryCheck
     claimed_s: float
+    enough_s: float
 
     @classmethod
     def again(cls, instance: Instance, plan: Plan) -> Self:
@@ -49,12 +52,20 @@ class Searched:
         enumeration, risk = enumerate_with_reasons(instance, space), accepted_risk(plan.inputs)
         memory = keep_fitting(instance, enumeration.candidates, stack_predictor(instance.stack), risk)
         claimed_s = plan.certificate.lower_bound_s * (1 - CLOSED_GAP)
-        return cls(instance=instance, space=space, enumeration=enumeration, memory=memory, claimed_s=claimed_s)
+        said = [part.bound_s for part in plan.certificate.proof if part.by in CHEAP and part.bound_s is not None]
+        return cls(
+            instance=instance,
+            space=space,
+            enumeration=enumeration,
+            memory=memory,
+            claimed_s=claimed_s,
+            enough_s=max(claimed_s, *said),
+        )
 
     @cached_property
     def bounds_s(self) -> FloatArray:
         """Of each fitting configuration: no placement of it is faster by the judge; see :mod:`.bounds`."""
-        return cheap_bounds_s(self.instance, self.memory.fitting, self.memory.capacity_bytes)
+        return cheap_bounds_s(self.instance, self.memory.fitting, self.memory.capacity_bytes, self.enough_s)
 
     @property
     def all_measured(self) -> bool:

@@ -1,0 +1,134 @@
+"""
+What no plan of a configuration can undercut, by its work alone: no link between hosts is looked at.
+
+Whatever the schedule and the hosts, the first micro-batch goes through the first chunks of the stages before a stage,
+the stage does all its work, and its last backward goes back through the first chunks of the stages before. So an
+iteration takes at least the longest of these paths, and a path is a sum of layers' times. Reductions, transfers between
+stages and the optimizer step are left out; communication inside layers counts where it stays inside hosts, and that of
+experts at its least.
+
+A bound costs microseconds: times of a layer are computed once for all configurations that differ only in how many
+layers their stages have, and how often a path does what, once for all of equal depth.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
+from pipette_opt.costs.context import inside_layer_s
+from pipette_opt.costs.exchange import expert_layer_s
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
+from pipette_opt.specs import GpuSpec, Instance
+from pipette_opt.types import FloatArray
+
+MARGIN = 1e-9
+"""Relative; given back from bounds that are computed in doubles."""
+
+NO_PART = (
+    "layers_per_stage",
+    "virtual_pipeline_model_parallel_size",
+    "use_distributed_optimizer",
+    "zero_stage",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "ddp_bucket_size",
+    "overlap_p2p_communication",
+)
+"""Fields of a configuration that the time of one layer does not depend on, at its least."""
+
+_DECIDING = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in NO_PART))
+
+_SPLIT = attrgetter("layers_per_stage", "num_chunks")
+
+
+class WorkBounds:
+    """The bounds of an instance's configurations, as a function that remembers what they share."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._seconds: dict[Any, FloatArray | None] = {}
+        self._counts: dict[Any, FloatArray] = {}
+
+    def __call__(self, config: ParallelConfig) -> float:
+        """No plan of the configuration is faster, seconds; infinite if hosts cannot be packed with it."""
+        key = _DECIDING(config)
+        if key not in self._seconds:
+            self._seconds[key] = _work_s(self._instance, config)
+        seconds = self._seconds[key]
+        if seconds is None:
+            return float("inf")
+        num_microbatches = config.num_microbatches(self._instance.training.global_batch_size)
+        split = *_SPLIT(config), num_microbatches
+        if split not in self._counts:
+            self._counts[split] = _path_counts(self._instance, config, num_microbatches)
+        return float((self._counts[split] @ seconds).max()) * (1 - MARGIN)
+
+
+def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: int) -> FloatArray:
+    """
+    How often the path of each stage does what, forward and backward together, shape ``(pp, 5)``.
+
+    Layers without experts, layers with experts, embeddings, heads, and chunks as a share of the stage's.
+    """
+    of_chunk = np.array(config.layers_per_chunk, dtype=np.float64)
+    num_chunks, pp = of_chunk.shape
+    dense = of_chunk
+    if instance.model.num_experts is not None:
+        ends = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape)
+        dense = of_chunk - np.clip(ends - instance.model.num_dense_layers, 0, of_chunk)
+    look_up, head, passes = np.zeros_like(of_chunk), np.zeros_like(of_chunk), np.full_like(of_chunk, 1.0 / num_chunks)
+    look_up[0, 0] = head[-1, -1] = 1.0
+    pieces = np.stack([dense, of_chunk - dense, look_up, head, passes])
+    before = pieces[:, 0] @ np.tri(pp, k=-1).T
+    counts: FloatArray = (before + num_microbatches * pieces.sum(axis=1)).T
+    return counts
+
+
+def _work_s(instance: Instance, config: ParallelConfig) -> FloatArray | None:
+    """Seconds of each of :func:`_path_counts` on the fastest kind of GPU; ``None`` without a packing of hosts."""
+    check_timed(instance.model, config)
+    blocks = list(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher))
+    if not blocks:
+        return None
+    of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
+    pieces: FloatArray = np.min([seconds for seconds, _ in of_kinds], axis=0)
+    if blocks[0].nodes_per_slot == 1:
+        forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
+        for piece, has_experts in enumerate(_kinds_of_layers(instance)):
+            if has_experts is not None:
+                pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), has_experts=has_experts))
+        pieces[1] += min(_experts_s(instance, config, blocks))
+    return pieces
+
+
+def _kinds_of_layers(instance: Instance) -> Iterator[bool | None]:
+    """For layers without and with experts: whether they have some, or ``None`` if the model has no such layers."""
+    model = instance.model
+    yield False if model.num_experts is None or model.num_dense_layers else None
+    yield None if model.num_experts is None or model.num_dense_layers >= model.num_layers else True
+
+
+def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
+    """Compute of each piece on a kind of GPU, shape ``(5,)``, and how long it waits for the host in a layer."""
+    model, training, rates = instance.model, instance.training, instance.stack
+    pieces, idle = np.zeros(5), np.full(2, np.inf)
+    for piece, has_experts in enumerate(_kinds_of_layers(instance)):
+        if has_experts is not None:
+            layer, waits = layer_and_idle_s(instance, config, gpu, rates, has_experts)
+            pieces[piece] = sum(layer)
+            idle = np.minimum(idle, waits)
+    pieces[2] = 2 * look_up_s(model, training, config, gpu, rates)
+    pieces[3] = sum(head_times_s(model, training, config, gpu, rates))
+    pieces *= straggling(instance, config, rates)
+    pieces[4] = rates.micro_batch_s
+    return pieces, idle
+
+
+def _experts_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]) -> Iterator[float]:
+    """What the tokens of a layer with experts take on their way at least, forward and backward, in each packing."""
+    for ranks, gpus in {(ranks_of_a_host(config, block), gpus_of_a_host(config, block)) for block in blocks}:
+        yield 0.0 if instance.model.num_experts is None else sum(expert_layer_s(instance, config, ranks, gpus))
