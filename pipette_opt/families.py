@@ -1,9 +1,9 @@
 """
 Configurations that differ only in how many layers each pipeline stage holds, as one family with linear times.
 
-A stage of ``n`` layers takes ``fixed + n * layer`` on each kind of GPU, and so every path through the schedule is linear
-in the layers of the stages; which is what lets a model choose them. Memory of a stage grows with its layers, so what a
-kind of GPU has room for is a largest number of layers.
+A stage of ``n`` layers takes ``fixed + n * layer`` on each kind of GPU, and so every path through the schedule is
+linear in the layers of the stages; which is what lets a model choose them. Memory of a stage grows with its layers, so
+what a kind of GPU has room for is a largest number of layers.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.build import PathCounts, chunk_seconds
-from pipette_opt.costs.compute import stage_compute
+from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, node_blocks
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
 from pipette_opt.specs import Instance
-from pipette_opt.ticks import gpus_of_a_host, tensor_ticks
+from pipette_opt.ticks import tensor_ticks
 from pipette_opt.types import FloatArray, IntArray, read_only
 
 FINE_TICK_S = 1e-9
@@ -112,12 +112,6 @@ class LayerFamily:
         return np.asarray(fixed), np.asarray(unit)
 
 
-def can_be_family(instance: Instance) -> bool:
-    """Whether all layers of the model are alike; where they are not, a stage's time is not linear in its layers."""
-    model = instance.model
-    return model.num_experts is None or model.num_moe_layers == model.num_layers
-
-
 def layer_families(
     instance: Instance,
     configs: Sequence[ParallelConfig],
@@ -137,24 +131,30 @@ def layer_families(
     capacity = usable_bytes(instance.cluster, predictor)
     room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
     most = _most_units(instance, configs, predictor, max_oom_risk, room)
-    return [
-        _family(free, config, block, limit)
-        for config, limit in zip(configs, most, strict=True)
-        for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher)
-    ]
+    families = []
+    for config, limit in zip(configs, most, strict=True):
+        pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+        sized = [replace(config, layers_per_stage=(chunks * units,) * pp) for units in (1, 2)]
+        computed = [(one, stage_compute(free, one)) for one in sized]
+        for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
+            families.append(_family(free, config, block, computed, limit))
+    return families
 
 
-def _family(instance: Instance, config: ParallelConfig, block: NodeBlock, most_units: IntArray) -> LayerFamily:
-    cluster, pp, chunks = instance.cluster, config.pipeline_model_parallel_size, config.num_chunks
-    held = []
-    for units in (1, 2):
-        sized = replace(config, layers_per_stage=(chunks * units,) * pp)
-        compute = stage_compute(instance, sized)
-        held.append(np.stack(chunk_seconds(instance, sized, compute, block)))
+def _family(
+    instance: Instance,
+    config: ParallelConfig,
+    block: NodeBlock,
+    computed: Sequence[tuple[ParallelConfig, StageCompute]],
+    most_units: IntArray,
+) -> LayerFamily:
+    """One family, from the times of a unit and of two in each stage."""
+    cluster, chunks = instance.cluster, config.num_chunks
+    held = [np.stack(chunk_seconds(instance, sized, compute, block)) for sized, compute in computed]
     layer_s = (held[1] - held[0]).min(axis=(2, 3))
     fixed_s = np.maximum(held[0] - layer_s[:, :, None, None], 0.0)
     if block.nodes_per_slot > 1:
-        for way, ticks in enumerate(tensor_ticks(instance, sized, compute, block, FINE_TICK_S, np.floor)):
+        for way, ticks in enumerate(tensor_ticks(instance, *computed[0], block, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     message = p2p_bytes(instance.model, instance.training, config)
     return LayerFamily(
@@ -181,7 +181,8 @@ def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> F
     seconds = np.nan_to_num(inter_node_message_s(cluster, message_bytes, num_flows), nan=np.inf)
     np.fill_diagonal(seconds, np.inf)
     np.minimum.at(best, (kind_of_node[:, None], kind_of_node[None, :]), seconds)
-    return np.minimum(best, best.T)
+    both: FloatArray = np.minimum(best, best.T)
+    return both
 
 
 def _most_units(

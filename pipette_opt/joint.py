@@ -12,28 +12,38 @@ ones, and a bound on all others.
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
 from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.estimator.longest_paths import critical_counts
-from pipette_opt.families import LayerFamily, can_be_family, layer_families
+from pipette_opt.families import LayerFamily, layer_families
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, block_placement
-from pipette_opt.pruning import FirstPlan, without_overlap
+from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.plan import JointModel
+from pipette_opt.pruning import FirstPlan
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize
 from pipette_opt.specs import Instance
 from pipette_opt.types import IntArray
+from pipette_opt.units import counted
 
-FIRST_FAMILIES = 48
-"""Families in the first model, those with the least bounds; its answer is the time to beat for all others."""
+UNKNOWN_TIME = 4.0
+"""Of the least bound, what the first model may take at most, before any plan is known."""
+
+FIRST_CONFIGURATIONS = 32
+"""Configurations in the first model, those with the least bounds; its answer is the time to beat for all others."""
 
 MOST_SPLITS = 24
 """Splits that are handed on to be searched beside the usual ones, at most."""
+
+FIRST_SHARE = 0.1
+"""Of the time limit, what one model may take that looks for a time to beat; what it proves is not needed."""
 
 MARGIN = 1e-6
 """Relative; what is given back of a bound that is computed in doubles and ticks."""
@@ -47,11 +57,19 @@ BISECTIONS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointLimits:
-    """How long the joint model may take, and with what."""
+    """
+    How long the joint model may take, and with what.
+
+    Parameters
+    ----------
+    to_beat_s
+        Splits that are not faster are of no interest, even before a plan is known.
+    """
 
     time_limit_s: float
     workers: int = 2
     seed: int = 0
+    to_beat_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,22 +83,13 @@ class Joined:
         Layers per stage that may be faster than all usual splits.
     first
         The fastest plan that was judged, on hosts as they are listed; ``None`` if there was none.
-    bound_s
-        No configuration with any other split is faster.
-    status
-        ``INFEASIBLE`` if no other split can beat ``first``, ``FEASIBLE`` if one might.
+    model
+        How large the model was, and what it proved about all other splits.
     """
 
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
-    bound_s: float
-    status: str
-    size: ModelSize
-
-
-def chooses_layers(instance: Instance, space: SearchSpace) -> bool:
-    """Whether the layers of the stages are free, and all alike."""
-    return space.layers_per_stage is None and space.uneven_layers and can_be_family(instance)
+    model: JointModel
 
 
 def join(
@@ -92,6 +101,7 @@ def join(
     limits: JointLimits,
     report: Callable[[str], None] = lambda step: None,
     stop: threading.Event | None = None,
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Joined:
     """
     Choose family, layers and kinds of GPU together.
@@ -100,114 +110,139 @@ def join(
     ----------
     candidates
         Every legal configuration with one of the usual splits; what is proven is about all other splits.
+    loading
+        Entered where a kind of schedule is judged for the first time, as that may compile kernels.
     """
-    return _Joint(instance, space, candidates, predictor, max_oom_risk, limits, report, stop or threading.Event()).run()
+    search = _Joint(
+        instance=instance,
+        space=space,
+        predictor=predictor,
+        max_oom_risk=max_oom_risk,
+        limits=limits,
+        report=report,
+        stop=stop or threading.Event(),
+        loading=loading,
+    )
+    return search.run(candidates)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Joint:
-    def __init__(
-        self,
-        instance: Instance,
-        space: SearchSpace,
-        candidates: Sequence[ParallelConfig],
-        predictor: MemoryPredictor,
-        max_oom_risk: float,
-        limits: JointLimits,
-        report: Callable[[str], None],
-        stop: threading.Event,
-    ) -> None:
-        self.instance, self.space, self.limits, self.report, self.stop = instance, space, limits, report, stop
-        self.ends = time.perf_counter() + limits.time_limit_s
-        self.hosts_of_kind = np.bincount(
-            instance.cluster.kind_of_node, minlength=len(instance.cluster.gpu_kinds)
-        ).astype(np.int64)
-        self.first: FirstPlan | None = None
-        self.splits: dict[tuple[int, ...], None] = {}
-        self.size = ModelSize()
-        families = layer_families(instance, list(_bases(instance, candidates)), predictor, max_oom_risk)
-        bounds = [family_bound_s(family, self.hosts_of_kind) for family in families]
-        order = np.argsort(bounds, kind="stable").tolist()
-        self.families = [families[index] for index in order if bounds[index] < float("inf")]
-        self.bounds = [bounds[index] for index in order if bounds[index] < float("inf")]
+    """The models, one after the other, and what they have in common."""
+
+    instance: Instance
+    space: SearchSpace
+    predictor: MemoryPredictor
+    max_oom_risk: float
+    limits: JointLimits
+    report: Callable[[str], None]
+    stop: threading.Event
+    loading: Callable[[], AbstractContextManager[None]]
+    first: FirstPlan | None = None
+    splits: dict[tuple[int, ...], None] = field(default_factory=dict)
+    size: ModelSize = field(default_factory=ModelSize)
+    loaded: set[bool] = field(default_factory=set)
+    ends: float = 0.0
 
     @property
     def to_beat_s(self) -> float:
-        return float("inf") if self.first is None else self.first.seconds
+        return min(self.limits.to_beat_s, float("inf") if self.first is None else self.first.seconds)
 
     @property
-    def seconds_left(self) -> float:
-        return self.ends - time.perf_counter()
+    def is_over(self) -> bool:
+        return self.stop.is_set() or time.perf_counter() >= self.ends
 
-    def run(self) -> Joined:
-        """First a time to beat, from the most promising families; then all that may beat it, without usual splits."""
-        if not self.families:
-            return self._joined(float("inf"), "INFEASIBLE")
-        count = min(FIRST_FAMILIES, len(self.families))
+    def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
+        """First a time to beat, from the most promising configurations; then all that may beat it."""
+        self.ends = time.perf_counter() + self.limits.time_limit_s
+        work = WorkBounds(self.instance)
+        bounded = [(work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
+        bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
+        families: list[LayerFamily] = []
+        count, looked_at = 0, 0
         while True:
-            self._find_first(count)
-            able = sum(bound < self.to_beat_s for bound in self.bounds)
-            if self.first is None and count < len(self.families):
-                count = min(2 * count, len(self.families))
-            elif able <= count or self.seconds_left <= 0:
+            able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
+            if count >= able or (self.is_over and count):
                 break
-            else:
-                count = able if able <= 4 * count else 4 * count
-        return self._exclude_usual(able if self.first is not None else count)
+            count = min(able, max(FIRST_CONFIGURATIONS, 4 * count))
+            families = self._families(families, [base for _, base in bounded[looked_at:count]])
+            looked_at = count
+            if families:
+                self._find_first(families)
+        beyond = min((bound_s for bound_s, _ in bounded[count:]), default=float("inf"))
+        return self._all_other_splits(families, beyond)
 
-    def _model(self, count: int) -> LayerModel:
-        slack = self.to_beat_s if self.first is not None else 4.0 * max(self.bounds[:count])
-        model = LayerModel(self.families[:count], self.hosts_of_kind, slack)
-        self.size.families = max(self.size.families, count)
-        return model
+    def _families(self, before: Sequence[LayerFamily], bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
+        """Families that may be faster than the time to beat, these and more."""
+        more = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
+        hosts = self._hosts_of_kind()
+        return [family for family in (*before, *more) if family_bound_s(family, hosts) < self.to_beat_s]
 
-    def _solve(self, model: LayerModel) -> tuple[LayerSplit | None, float]:
-        split, bound_s = model.solve(self.seconds_left, self.limits.workers, self.limits.seed, self.stop)
-        self.size.variables = max(self.size.variables, model.size.variables)
-        self.size.constraints = max(self.size.constraints, model.size.constraints)
-        self.size.solves += 1
-        self.size.seconds += model.size.seconds
-        model.size.seconds = 0.0
+    def _hosts_of_kind(self) -> IntArray:
+        cluster = self.instance.cluster
+        return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
+
+    def _model(self, families: Sequence[LayerFamily]) -> LayerModel:
+        hosts = self._hosts_of_kind()
+        ceiling_s = self.to_beat_s
+        if ceiling_s == float("inf"):
+            ceiling_s = UNKNOWN_TIME * min(family_bound_s(family, hosts) for family in families)
+        return LayerModel(families, hosts, ceiling_s)
+
+    def _solve(self, model: LayerModel, share: float = 1.0) -> tuple[LayerSplit | None, float]:
+        limit_s = min(share * self.limits.time_limit_s, self.ends - time.perf_counter())
+        split, bound_s = model.solve(limit_s, self.limits.workers, self.limits.seed, self.stop)
+        self.size = self.size.joined(model.size)
         return split, bound_s
 
-    def _find_first(self, count: int) -> None:
+    def _find_first(self, families: Sequence[LayerFamily]) -> None:
         """The best split of some families, until the judge agrees with the model."""
-        model = self._model(count)
-        while self.seconds_left > 0 and not self.stop.is_set():
-            self.report(f"choosing layers and kinds of GPU for {count} families of configurations")
-            split, _ = self._solve(model)
+        model = self._model(families)
+        while not self.is_over:
+            self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
+            split, _ = self._solve(model, FIRST_SHARE)
             if split is None:
                 return
             seconds, new = self._judge(model, split)
             if not new or split.bound_s >= (1 - SETTLED) * min(seconds, self.to_beat_s):
                 return
+            model.below(self.to_beat_s)
 
-    def _exclude_usual(self, count: int) -> Joined:
+    def _all_other_splits(self, families: Sequence[LayerFamily], beyond_s: float) -> Joined:
         """Every split but the usual ones: those that may be faster, and a bound on the others."""
-        if count == 0:
-            return self._joined(self.bounds[0], "INFEASIBLE")
-        model, num_layers = self._model(count), self.instance.model.num_layers
-        for index, family in enumerate(model.families):
+        families = self._families(families, [])
+        num_layers = self.instance.model.num_layers
+        if self.first is not None and not self._is_usual(self.first.config):
+            self.splits[self.first.config.layers_per_stage] = None
+        if not families:
+            return self._joined(min(beyond_s, self.to_beat_s), proven=True)
+        model = self._model(families)
+        for index, family in enumerate(families):
             config = family.config
             usual = layer_splits(num_layers, config.pipeline_model_parallel_size, config.num_chunks)
-            for split in dict.fromkeys((*usual, *self.space.more_splits, *self.splits)):
-                self._exclude(model, index, split)
-        beyond = min(self.bounds[count:], default=float("inf"))
+            for layers in dict.fromkeys((*usual, *self.space.more_splits, *self.splits)):
+                self._exclude(model, index, layers)
         while True:
             model.below(self.to_beat_s)
-            self.report(f"proving that no other split of the layers is faster, {len(self.splits)} may be")
+            self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
             split, bound_s = self._solve(model)
-            bound_s = min(bound_s * (1 - MARGIN), beyond)
+            bound_s = min(bound_s * (1 - MARGIN), beyond_s)
             if split is None:
-                return self._joined(bound_s, "INFEASIBLE" if bound_s >= self.to_beat_s * (1 - 2 * MARGIN) else "FEASIBLE")
-            if len(self.splits) >= MOST_SPLITS or self.seconds_left <= 0 or self.stop.is_set():
-                return self._joined(bound_s, "FEASIBLE")
+                return self._joined(bound_s, proven=bound_s >= self.to_beat_s * (1 - 2 * MARGIN))
+            if len(self.splits) >= MOST_SPLITS or self.is_over:
+                return self._joined(bound_s, proven=False)
             seconds, new = self._judge(model, split)
             if new and split.bound_s < (1 - SETTLED) * seconds:
                 continue  # with its critical path the model may turn it down
-            layers = model.families[split.family].with_units(split.units).layers_per_stage
+            layers = families[split.family].with_units(split.units).layers_per_stage
             self.splits[layers] = None
-            for index in range(len(model.families)):
+            for index in range(len(families)):
                 self._exclude(model, index, layers)
+
+    def _is_usual(self, config: ParallelConfig) -> bool:
+        pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+        usual = (*layer_splits(self.instance.model.num_layers, pp, chunks), *self.space.more_splits)
+        return config.layers_per_stage in usual
 
     def _exclude(self, model: LayerModel, index: int, layers: tuple[int, ...]) -> None:
         """Leave a split out of a family that can have it."""
@@ -223,9 +258,12 @@ class _Joint:
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
         base, best_s = family.with_units(split.units), float("inf")
         placement = block_placement(base, family.block, nodes)
+        is_interleaved = family.config.num_chunks > 1
         try:
             for config in overlap_choices(self.space, base):
-                seconds = estimate(self.instance, config, placement).iteration_time_s
+                with nullcontext() if is_interleaved in self.loaded else self.loading():
+                    seconds = estimate(self.instance, config, placement).iteration_time_s
+                self.loaded.add(is_interleaved)
                 best_s = min(best_s, seconds)
                 if seconds < self.to_beat_s:
                     self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
@@ -235,8 +273,18 @@ class _Joint:
         counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
         return best_s, model.add_paths(family.schedule, counts)
 
-    def _joined(self, bound_s: float, status: str) -> Joined:
-        return Joined(splits=tuple(self.splits), first=self.first, bound_s=bound_s, status=status, size=self.size)
+    def _joined(self, bound_s: float, *, proven: bool) -> Joined:
+        """``INFEASIBLE``: the model has no split that beats the time to beat."""
+        return Joined(
+            splits=tuple(self.splits),
+            first=self.first,
+            model=JointModel(
+                status="INFEASIBLE" if proven else "FEASIBLE",
+                bound_s=bound_s,
+                splits=len(self.splits),
+                **asdict(self.size),
+            ),
+        )
 
 
 def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator[ParallelConfig]:
@@ -256,9 +304,8 @@ def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray) -> float:
     """
     No split of a family is faster: seconds; infinite if its layers have no room.
 
-    A stage with work ``w`` for one micro-batch takes ``m * w``, and the first micro-batch goes through the stages before
-    it; so in time ``T`` all stages together hold work ``T * (1 - (1 - 1/m)^pp)`` at most, each ``T / m``. Hosts of the
-    fastest kinds fill whole rows first.
+    As :meth:`~pipette_opt.costs.work.WorkBounds.of_any_split`, with the kinds of GPU that there are: hosts of the
+    fastest kinds fill whole rows first, and a row is as slow as its slowest host.
     """
     m, pp = family.num_microbatches, family.config.pipeline_model_parallel_size
     per_unit = family.layer_s.sum(axis=0) * family.config.num_chunks  # (kinds,)

@@ -20,6 +20,7 @@ from pipette_opt.certify import Certified, CertifyParams, certify
 from pipette_opt.compiling import compile_kernels
 from pipette_opt.errors import InfeasibleError
 from pipette_opt.heuristics.annealing import AnnealingParams
+from pipette_opt.joint import JointLimits
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
@@ -54,6 +55,9 @@ BOUNDING_SHARE = 0.2
 Part of the time limit after which no more configurations are bounded. To build those that are kept takes two or three
 times as long again, and the search needs the rest. Chosen.
 """
+
+JOINT_SHARE = 0.2
+"""Part of the time limit that the joint model over all splits of the layers may take. Chosen."""
 
 MOST_ANNEALING_S, HINT_S = 10.0, 2.0
 """Seconds of annealing at most: where the closed form alone is solved, and before the judge's certificate."""
@@ -190,8 +194,12 @@ def optimize(
         params.max_oom_risk,
         watcher.report,
         keep=lambda config: False,
-        is_over=lambda: watcher.stop.is_set() or watcher.elapsed_s > BOUNDING_SHARE * params.time_limit_s,
+        is_over=lambda: (
+            watcher.stop.is_set() or watcher.elapsed_s > (JOINT_SHARE + BOUNDING_SHARE) * params.time_limit_s
+        ),
         loading=watcher.loading_kernels,
+        joint=JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed),
+        stop=watcher.stop,
     )
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
@@ -343,6 +351,7 @@ def finish(
         searched=searched(prepared),
         not_searched=not_searched(prepared),
         proof=parts,
+        joint_model=None if prepared.joined is None else prepared.joined.model,
         num_candidates=num_candidates,
         num_pruned=num_candidates - by_search if parts else 0,
     )
@@ -373,7 +382,7 @@ def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
 def _bound_without_search_s(prepared: Prepared) -> float:
     """No plan is faster, by the cheap bounds alone."""
     bound_s = judge_lower_bound_s(prepared.lower)
-    return bound_s if prepared.pruned is None else min(bound_s, prepared.pruned.bound_s)
+    return min(bound_s, prepared.left_out_s)
 
 
 def _why_nothing(prepared: Prepared) -> str:

@@ -139,6 +139,37 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JointModel:
+    """
+    The CP-SAT model that chose degrees, layers of each stage and kinds of GPU together.
+
+    Parameters
+    ----------
+    families
+        Configurations and packings that it chose among, each with every split of the layers.
+    variables, constraints
+        Of the largest model.
+    solves, seconds
+        How often it was solved, and in what time.
+    splits
+        Splits of the layers that it handed on, to be searched beside the usual ones.
+    status
+        ``INFEASIBLE``: no other split can be as fast as the plan it compared with; ``FEASIBLE``: one might.
+    bound_s
+        No plan with any other split is faster.
+    """
+
+    families: int
+    variables: int
+    constraints: int
+    solves: int
+    seconds: float
+    splits: int
+    status: str
+    bound_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """
     What is proven about the plan.
@@ -170,6 +201,8 @@ class Certificate:
         What ruled out how many configurations.
     closed_form
         The closed form of the plan and its own bound; ``None`` where the schedule has none, or nobody asked.
+    joint_model
+        What the joint model said; ``None`` where the layers of the stages were not free.
     """
 
     status: str
@@ -187,6 +220,7 @@ class Certificate:
     not_searched: tuple[str, ...] = ()
     proof: tuple[Proof, ...] = ()
     closed_form: ClosedForm | None = None
+    joint_model: JointModel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,17 @@
 """Before the search: what is legal, what fits, and the problem in integers."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipette_opt.build import FittingCandidate, build_problem_data
-from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
 from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.fullness import stack_predictor, with_edge_loss
+from pipette_opt.joint import Joined, JointLimits, join
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, node_blocks
@@ -39,7 +41,9 @@ class Prepared:
     pruned
         Configurations that were left out of both; ``None`` if none was.
     space
-        What was searched.
+        What was searched, with the splits that the joint model chose.
+    joined
+        What the joint model says; ``None`` if it was not asked.
     """
 
     instance: Instance
@@ -50,6 +54,13 @@ class Prepared:
     lower: ProblemData
     pruned: Pruned | None = None
     space: SearchSpace = field(default_factory=SearchSpace)
+    joined: Joined | None = None
+
+    @property
+    def left_out_s(self) -> float:
+        """No plan is faster of what is not in the problem: seconds; infinite if nothing was left out."""
+        bounds = [self.pruned.bound_s] if self.pruned is not None else []
+        return min([*bounds, *([self.joined.model.bound_s] if self.joined is not None else [])], default=float("inf"))
 
     @cached_property
     def exact(self) -> ProblemData:
@@ -70,6 +81,8 @@ def prepare(
     keep: Callable[[ParallelConfig], bool] = lambda config: True,
     is_over: Callable[[], bool] = lambda: False,
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+    joint: JointLimits | None = None,
+    stop: threading.Event | None = None,
 ) -> Prepared:
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
@@ -87,20 +100,31 @@ def prepare(
         the best of it can be.
     loading
         Entered where compiled kernels are loaded, which may compile them.
+    joint
+        How long the joint model may take; it is not asked without, nor where the layers of the stages are not free.
+    stop
+        Ends the joint model soon.
     """
     report("enumerating candidates")
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())
+    predictor, joined = load_predictor(max_oom_risk, instance), None
+    if joint is not None and layers_are_free(instance, space):
+        candidates = enumeration.candidates
+        joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading)
+        if joined.splits:
+            space = replace(space, more_splits=(*space.more_splits, *joined.splits))
+            enumeration = enumerate_with_reasons(instance, space)
     report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
-    predictor = load_predictor(max_oom_risk, instance)
     memory = keep_fitting(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
     instance, fitting, pruned = with_edge_loss(instance, memory), fitting_candidates(memory), None
     if not all(keep(one.config) for one in fitting):
         report(f"bounding {counted(len(fitting), 'configuration')}")
-        pruned = prune(instance, fitting, memory.capacity_bytes, keep, is_over, loading)
+        first = None if joined is None else joined.first
+        pruned = prune(instance, fitting, memory.capacity_bytes, keep, is_over, loading, first)
         fitting = list(pruned.kept)
     _check_size(instance, fitting)
     return Prepared(
@@ -112,6 +136,7 @@ def prepare(
         lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
         pruned=pruned,
         space=space,
+        joined=joined,
     )
 
 

@@ -88,6 +88,7 @@ def prune(
     keep: Callable[[ParallelConfig], bool] = lambda config: False,
     is_over: Callable[[], bool] = lambda: False,
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+    known: FirstPlan | None = None,
 ) -> Pruned:
     """
     Leave out what cannot be faster than a plan on the listed hosts.
@@ -101,14 +102,18 @@ def prune(
         the others may be below the time to beat.
     loading
         Entered where a kind of schedule is judged for the first time, as that may compile kernels.
+    known
+        A plan that was judged before; it stays the time to beat unless a faster one is found.
     """
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for one in fitting:
         variants.setdefault(without_overlap(one.config), []).append(one)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
     bounded = BoundedPackings(instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over)
-    first = _first_plan(instance, bounded, variants, loading)
+    first = _first_plan(instance, bounded, variants, loading, known)
     promising = bounded.most_promising(KEPT, float("inf") if first is None else first.seconds)
+    if first is not None:
+        promising.add(without_overlap(first.config))
     kept: list[FittingCandidate] = []
     ruled_out, bound_s = 0, float("inf")
     for base, members in variants.items():
@@ -229,9 +234,9 @@ def _first_plan(
     bounded: BoundedPackings,
     variants: Mapping[ParallelConfig, Sequence[FittingCandidate]],
     loading: Callable[[], AbstractContextManager[None]],
+    best: FirstPlan | None,
 ) -> FirstPlan | None:
     """The fastest of the most promising packings, each choice of overlap, on the hosts as they are listed."""
-    best: FirstPlan | None = None
     loaded: set[bool] = set()
     for one in islice(bounded, MOST_JUDGED):
         if best is not None and one.bound_s >= best.seconds:

@@ -1,6 +1,6 @@
 """Every configuration that Megatron-Core would accept on this cluster."""
 
-from pipette_opt.candidates.coverage import covered, left_out, searched_values
+from pipette_opt.candidates.coverage import covered, layers_are_free, left_out, searched_values
 from pipette_opt.candidates.enumeration import (
     Enumeration,
     choose_num_gpus,
@@ -25,6 +25,7 @@ __all__ = [
     "layer_splits",
     "overlap_choices",
     "covered",
+    "layers_are_free",
     "left_out",
     "pipeline_split_options",
     "searched_values",

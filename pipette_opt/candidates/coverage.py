@@ -28,13 +28,20 @@ DIMENSIONS: Mapping[str, str] = {
 NEVER_SEARCHED = (
     "ZeRO 2 and 3",
     "recomputation of some layers of a stage",
-    "stages of unequal depth other than lighter ends",
+    "unequal model chunks of one stage",
     "hosts that hold unequal parts of the grid",
 )
 """What no search space has, whatever the job."""
 
 UNPINNED_BY_DEFAULT = ("num_gpus", "recompute", "max_micro_batch_size", "max_virtual_pipeline", "uneven_layers")
 """Fields that :func:`left_out` speaks of by other words."""
+
+
+def layers_are_free(instance: Instance, space: SearchSpace) -> bool:
+    """Whether every split of the layers is searched: none is pinned, and all layers are alike."""
+    model = instance.model
+    alike = model.num_experts is None or model.num_moe_layers == model.num_layers
+    return alike and space.layers_per_stage is None and space.uneven_layers
 
 
 def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, tuple[Any, ...]]:
@@ -86,6 +93,8 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration) 
         yield "layers per stage other than those given (pinned)"
     elif not space.uneven_layers:
         yield "uneven layers per stage"
+    elif not layers_are_free(instance, space):
+        yield "stages of unequal depth other than lighter ends"
     if space.micro_batch_size is None and instance.training.global_batch_size > space.max_micro_batch_size:
         yield f"micro-batches above {space.max_micro_batch_size}"
     if space.virtual_pipeline is None and max(values["pipeline_parallel"], default=1) > 1:

@@ -98,14 +98,12 @@ def layers(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> 
     """
     The stages hold the model's layers, each at least one.
 
-    ``pipeline_model_parallel_layout`` can express any such split (``PipelineParallelLayerLayout``); stages that are equal
-    except the first and the last need no layout.
+    ``pipeline_model_parallel_layout`` can express any such split (``PipelineParallelLayerLayout``); stages that are
+    equal except the first and the last need no layout.
     """
     if sum(config.layers_per_stage) == model.num_layers and min(config.layers_per_stage) >= 1:
         return None
-    return (
-        f"layers_per_stage={config.layers_per_stage} does not split {model.num_layers} layers into stages of >= 1 layers"
-    )
+    return f"layers_per_stage={config.layers_per_stage} does not split {model.num_layers} layers into stages of >= 1"
 
 
 def batch(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:

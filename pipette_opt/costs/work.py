@@ -24,6 +24,7 @@ from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
 from pipette_opt.specs import GpuSpec, Instance
 from pipette_opt.types import FloatArray
+from pipette_opt.units import ceil_div
 
 MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles."""
@@ -66,6 +67,25 @@ class WorkBounds:
         if split not in self._counts:
             self._counts[split] = _path_counts(self._instance, config, num_microbatches)
         return float((self._counts[split] @ seconds).max()) * (1 - MARGIN)
+
+    def of_any_split(self, config: ParallelConfig) -> float:
+        """
+        No plan of the configuration is faster, however its layers are dealt to the stages, where all layers are alike.
+
+        A stage with work ``w`` for one micro-batch takes ``m * w`` after what the stages before it do first; so in time
+        ``T`` all stages together do ``T * (1 - (1 - 1/m)^pp)`` at most, and some stage has as many layers as the mean.
+        """
+        self(config)
+        seconds = self._seconds[_DECIDING(config)]
+        if seconds is None:
+            return float("inf")
+        model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
+        m = config.num_microbatches(self._instance.training.global_batch_size)
+        dense, experts, look_up, head, passes = seconds.tolist()
+        layer = dense if model.num_experts is None else experts
+        together = (model.num_layers * layer + look_up + head + pp * passes) / (1.0 - (1.0 - 1.0 / m) ** pp)
+        fullest = m * (ceil_div(model.num_layers // chunks, pp) * chunks * layer + passes)
+        return float(max(together, fullest)) * (1 - MARGIN)
 
 
 def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: int) -> FloatArray:

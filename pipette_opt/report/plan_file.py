@@ -24,6 +24,7 @@ from pipette_opt.plan import (
     Certificate,
     ClosedForm,
     IterationTime,
+    JointModel,
     Plan,
     Proof,
     RankRow,
@@ -381,8 +382,16 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
             for one in certificate.mappings(name)
         ),
         "closed_form": lambda name: certificate.optional(name, lambda key: _read_closed_form(certificate.mapping(key))),
+        "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
     }
     return {name: read(name) for name, read in readers.items() if name in certificate.data}
+
+
+def _read_joint_model(model: Entries) -> JointModel:
+    counts = {name: model.whole(name) for name in ("families", "variables", "constraints", "solves", "splits")}
+    return JointModel(
+        **counts, seconds=model.number("seconds"), status=model.text("status"), bound_s=model.number("bound_s")
+    )
 
 
 def _read_closed_form(closed: Entries) -> ClosedForm:

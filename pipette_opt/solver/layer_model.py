@@ -26,7 +26,6 @@ from ortools.sat.python.cp_model import (
     OPTIMAL,
     CpModel,
     CpSolver,
-    CpSolverSolutionCallback,
     IntVar,
     LinearExpr,
 )
@@ -63,15 +62,25 @@ class LayerSplit:
     bound_s: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """How large the joint model is, and how much was solved."""
+    """How large a model is, how often it was solved, and in what time."""
 
     families: int = 0
     variables: int = 0
     constraints: int = 0
     solves: int = 0
     seconds: float = 0.0
+
+    def joined(self, other: "ModelSize") -> "ModelSize":
+        """The larger of two models, and what both took."""
+        return ModelSize(
+            families=max(self.families, other.families),
+            variables=max(self.variables, other.variables),
+            constraints=max(self.constraints, other.constraints),
+            solves=self.solves + other.solves,
+            seconds=self.seconds + other.seconds,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +122,7 @@ class LayerModel:
         self.tick_s = to_beat_s / RESOLUTION
         self.model = CpModel()
         self.size = ModelSize(families=len(families))
+        """The model as it was solved last, and what that took."""
         self._variables = [self._add_family(index) for index in range(len(families))]
         self._seen: dict[tuple[int, int, int], set[bytes]] = {}
         self.model.add_exactly_one([one.chosen for one in self._variables])
@@ -131,7 +141,10 @@ class LayerModel:
         variables = _FamilyVariables(
             chosen=model.new_bool_var(f"family_{index}"),
             time=model.new_int_var(0, RESOLUTION, f"time_{index}"),
-            units=[model.new_int_var(0, int(min(cap, family.num_units)), f"units_{index}_{s}") for s, cap in enumerate(most)],
+            units=[
+                model.new_int_var(0, int(min(cap, family.num_units)), f"units_{index}_{s}")
+                for s, cap in enumerate(most)
+            ],
         )
         model.add(variables.time <= RESOLUTION * variables.chosen)
         model.add(LinearExpr.sum(variables.units) == family.num_units * variables.chosen)
@@ -321,9 +334,13 @@ class LayerModel:
         solver.parameters.catch_sigint_signal = False
         status = solve_until(solver, self.model, stop)
         proto = self.model.proto
-        self.size.variables, self.size.constraints = len(proto.variables), len(proto.constraints)
-        self.size.solves += 1
-        self.size.seconds += solver.wall_time
+        self.size = ModelSize(
+            families=len(self.families),
+            variables=len(proto.variables),
+            constraints=len(proto.constraints),
+            solves=1,
+            seconds=solver.wall_time,
+        )
         if status == INFEASIBLE:
             return None, (self._ceiling + 1) * self.tick_s
         if status not in (OPTIMAL, FEASIBLE):
