@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pipette_opt.errors import PlanError
+from pipette_opt.joint import JointLimits
 from pipette_opt.optimize import OptimizeParams, Watcher, optimize
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plan import Plan
@@ -32,6 +33,9 @@ class Proven:
     fastest_s: float
     seconds: float
 
+
+JOINT_SHARE = 0.3
+"""Part of the time limit that the joint model may take."""
 
 LEAST_TIME_S, TIMES_AS_LONG = 60.0, 2.0
 """Time limit unless one is given: seconds at least, and how often the time that the plan's own search took."""
@@ -69,7 +73,25 @@ def prove(
     claimed_s = proof.lower_bound_s * (1 - CLOSED_GAP)
     gap = min(max(1 - claimed_s / plan.estimate.iteration_time_s, 0.0), 0.99)
     space, risk, bound_s, fastest_s = recorded_space(plan), accepted_risk(plan.inputs), 0.0, math.inf
-    prepared = _only(prepare(instance, space, risk, watcher.report, keep=set(configs).__contains__), configs)
+    joint = None
+    if proof.joint_model is not None:
+        joint = JointLimits(
+            time_limit_s=JOINT_SHARE * limit_s, workers=workers, seed=plan.seed, to_beat_s=proof.lower_bound_s
+        )
+    whole = prepare(
+        instance,
+        space,
+        risk,
+        watcher.report,
+        keep=set(configs).__contains__,
+        loading=watcher.loading_kernels,
+        joint=joint,
+        stop=watcher.stop,
+    )
+    if whole.joined is not None and whole.joined.splits:
+        layers = ", ".join(map(str, whole.joined.splits[0]))
+        raise _not_proven(plan, f"stages of {layers} layers may be faster")
+    prepared = _only(whole, configs)
     for gap_limit in (gap, 0.0):
         params = OptimizeParams(
             time_limit_s=limit_s,

@@ -17,7 +17,8 @@ def searched(prepared: Prepared) -> dict[str, tuple[Any, ...]]:
 
 def not_searched(prepared: Prepared) -> tuple[str, ...]:
     """What the job could have and the search space has not, each a short text."""
-    return left_out(prepared.instance, prepared.space, prepared.enumeration)
+    any_split = prepared.joined is not None
+    return left_out(prepared.instance, prepared.space, prepared.enumeration, any_split=any_split)
 
 
 def scope(prepared: Prepared) -> str:

@@ -73,12 +73,21 @@ def covered(instance: Instance, missing: Sequence[str] = ()) -> str:
     return f"{said}. Not searched: {'; '.join(missing)}." if missing else said
 
 
-def left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration) -> tuple[str, ...]:
-    """What the job could have and the search space has not, each a short text."""
-    return tuple(dict.fromkeys(_left_out(instance, space, enumeration)))
+def left_out(
+    instance: Instance, space: SearchSpace, enumeration: Enumeration, *, any_split: bool = False
+) -> tuple[str, ...]:
+    """
+    What the job could have and the search space has not, each a short text.
+
+    Parameters
+    ----------
+    any_split
+        Whether every split of the layers was searched, by the joint model.
+    """
+    return tuple(dict.fromkeys(_left_out(instance, space, enumeration, any_split)))
 
 
-def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration) -> Iterator[str]:
+def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, any_split: bool) -> Iterator[str]:
     cluster, values = instance.cluster, searched_values(instance, enumeration)
     if cluster.num_nodes > 1 or space.num_gpus is not None:
         yield f"other numbers of GPUs than {_listed(enumeration.world_sizes)}"
@@ -93,7 +102,7 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration) 
         yield "layers per stage other than those given (pinned)"
     elif not space.uneven_layers:
         yield "uneven layers per stage"
-    elif not layers_are_free(instance, space):
+    elif not any_split:
         yield "stages of unequal depth other than lighter ends"
     if space.micro_batch_size is None and instance.training.global_batch_size > space.max_micro_batch_size:
         yield f"micro-batches above {space.max_micro_batch_size}"

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plan import Certificate, IterationTime, Plan, StageMemory
+from pipette_opt.plan import Certificate, IterationTime, JointModel, Plan, StageMemory
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.cells import (
     BAD,
@@ -137,8 +137,24 @@ def certificate_table(certificate: Certificate) -> RenderableType:
         f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned:,} {bounded}, "
         f"{certificate.wall_time_s:.1f} s"
     )
-    details = Text(f"covers    {certificate.scope}\nsearched  {searched}", style=QUIET)
+    lines = [f"covers    {certificate.scope}", f"searched  {searched}"]
+    if certificate.joint_model is not None:
+        lines.append(f"model     {_joint_model(certificate.joint_model)}")
+    details = Text("\n".join(lines), style=QUIET)
     return titled("Certificate", Group(table, details))
+
+
+def _joint_model(model: JointModel) -> str:
+    """What CP-SAT decided, and on how large a model."""
+    if not model.solves:
+        return "CP-SAT had nothing to decide: bounds alone show that no other split of the layers is faster"
+    found = "no other is faster" if model.status == "INFEASIBLE" else f"no other takes less than {model.bound_s:.4g} s"
+    return (
+        f"CP-SAT chose degrees, layers of each stage and kinds of GPU among {counted(model.families, 'packing')} "
+        f"({counted(model.variables, 'variable')}, {counted(model.constraints, 'constraint')}, "
+        f"{counted(model.solves, 'solve')}, {model.seconds:.1f} s): "
+        f"{counted(model.splits, 'unusual split')} of the layers to look at, {found}"
+    )
 
 
 def _bounds_rule_out(certificate: Certificate) -> bool:

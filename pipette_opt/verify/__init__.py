@@ -17,6 +17,7 @@ from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselin
 from pipette_opt.verify.certificate import (
     SpaceRule,
     bound_holds,
+    joint_model_bounds,
     notes_are_reproduced,
     plan_is_searched,
     proof_adds_up,
@@ -72,6 +73,7 @@ SPACE_RULES: tuple[SpaceRule, ...] = (
     scope_is_reproduced,
     notes_are_reproduced,
     proof_adds_up,
+    joint_model_bounds,
     bound_holds,
     no_exchange_is_faster,
 )

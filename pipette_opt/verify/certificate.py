@@ -5,7 +5,7 @@ from typing import get_args
 
 import numpy as np
 
-from pipette_opt.candidates import covered, left_out, searched_values
+from pipette_opt.candidates import covered, layers_are_free, left_out, searched_values
 from pipette_opt.notes import plan_notes
 from pipette_opt.plan import Plan
 from pipette_opt.types import ProofStep
@@ -45,7 +45,8 @@ def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
         said, right = proof.searched.get(name), values.get(name)
         if said != right:
             yield f"searched.{name} is {said}, the space has {right}"
-    missing = left_out(searched.instance, searched.space, searched.enumeration)
+    any_split = proof.joint_model is not None
+    missing = left_out(searched.instance, searched.space, searched.enumeration, any_split=any_split)
     if proof.not_searched != missing:
         yield f"not_searched is {list(proof.not_searched)}, the space leaves out {list(missing)}"
     if proof.scope != (sentence := covered(searched.instance, missing)):
@@ -88,6 +89,29 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
     ):
         if said != right:
             yield f"{said} configurations are ruled out by {name}, it should be {right}"
+
+
+def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
+    """
+    The joint model was asked where the layers are free, handed on the splits that are searched, and bounds all others.
+
+    That no other split is faster than its bound is what the model proved; it is asked again with a proof.
+    """
+    model, certificate = plan.certificate.joint_model, plan.certificate
+    if model is None:
+        if searched.space.more_splits:
+            yield "joint_model is missing, and its splits are searched"
+        return
+    if not layers_are_free(searched.instance, searched.space):
+        yield "joint_model is given, and the layers of the stages are not free"
+    if model.splits != len(searched.space.more_splits):
+        yield f"joint_model.splits is {model.splits}, {len(searched.space.more_splits)} are searched"
+    if model.status not in ("INFEASIBLE", "FEASIBLE"):
+        yield f"joint_model.status is {model.status!r}"
+    if not model.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
+        yield f"joint_model bounds {model.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
+    if model.status == "INFEASIBLE" and model.bound_s < certificate.objective_s * (1 - CLOSED_GAP):
+        yield f"joint_model has no faster split, and bounds {model.bound_s} s of {certificate.objective_s}"
 
 
 def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
