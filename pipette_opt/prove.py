@@ -59,7 +59,8 @@ def prove(
     Parameters
     ----------
     configs
-        Those that nothing but a search bounds; see :attr:`~pipette_opt.verify.Checked.open_configs`.
+        Those that nothing but a search bounds; see :attr:`~pipette_opt.verify.Checked.open_configs`. The joint model is
+        asked again in any case.
     time_limit_s
         By default at least a minute, and twice as long as the plan's own search took.
 
@@ -91,6 +92,11 @@ def prove(
     if whole.joined is not None and whole.joined.splits:
         layers = ", ".join(map(str, whole.joined.splits[0]))
         raise _not_proven(plan, f"stages of {layers} layers may be faster")
+    if not configs:
+        bound_s = math.inf if whole.joined is None else whole.joined.model.bound_s
+        if bound_s >= claimed_s:
+            return Proven(bound_s=bound_s, fastest_s=fastest_s, seconds=watcher.elapsed_s)
+        raise _not_proven(plan, f"the joint model proved only {bound_s} s again; --time-limit gives it more time")
     prepared = _only(whole, configs)
     for gap_limit in (gap, 0.0):
         params = OptimizeParams(

@@ -46,7 +46,7 @@ def verify(
     found, instance, checked, unread = check_file(plan, cluster)
     rules = [*checked.rules, *FILE_RULES]
     proven = None
-    if prove and checked.open_configs:
+    if prove and (checked.open_configs or found.certificate.joint_model is not None):
         from pipette_opt.optimize import Watcher
         from pipette_opt.prove import prove as solve_again
 
@@ -106,16 +106,20 @@ def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[st
     bound, count, left = plan.certificate.lower_bound_s, checked.num_configurations, len(checked.open_configs)
     claim = f"that nothing searched is faster than {bound:.4f} s"
     everything = f"all {count} configurations that fit" if count > 1 else "the only configuration that fits"
-    if not left:
-        return [f"{claim}: shown again for {everything}, without a search"]
-    lines = [
-        f"{claim}: shown again for {checked.num_bounded} of {count} configurations that fit, without a search",
-    ]
+    shown = everything if not left else f"{checked.num_bounded} of {count} configurations that fit"
+    lines = [f"{claim}: shown again for {shown}, without a search"]
+    others = [f"the other {left}"] if left else []
+    if plan.certificate.joint_model is not None:
+        others.append("every other split of the layers")
+    if not others:
+        return lines
     if proven is not None:
-        return [*lines, f"and for the other {left} by solving again in {proven.seconds:.1f} s"]
-    names = ", ".join(config.label() for config in checked.open_configs[:MOST_NAMED])
-    more = f", and {left - MOST_NAMED} more" if left > MOST_NAMED else ""
-    return [*lines, f"not checked for the other {left} ({names}{more}), which rest on the search: --prove solves again"]
+        return [*lines, f"and for {' and '.join(others)} by solving again in {proven.seconds:.1f} s"]
+    if left:
+        names = ", ".join(config.label() for config in checked.open_configs[:MOST_NAMED])
+        more = f", and {left - MOST_NAMED} more" if left > MOST_NAMED else ""
+        others[0] += f" ({names}{more})"
+    return [*lines, f"not checked for {' and '.join(others)}, which rest on the search: --prove solves again"]
 
 
 MOST_NAMED = 3
