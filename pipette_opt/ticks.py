@@ -176,7 +176,8 @@ def embedding_ticks(
     if np.isnan(both).all():
         return np.zeros(both.shape, dtype=np.int64)
     known = np.where(np.isnan(both), np.nanmax(time), both)
-    return ticks_of(np.minimum(known, (LONGEST_TICKS - 1) * tick_s), tick_s, rounding)
+    # One tick of room, since the quotient of a product may round up.
+    return ticks_of(np.minimum(known, (LONGEST_TICKS - 2) * tick_s), tick_s, rounding)
 
 
 def embedding_floor(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.errors import InputError
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.fullness import with_edge_loss
@@ -17,7 +17,7 @@ from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, pr
 from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
-from pipette_opt.units import gib
+from pipette_opt.units import counted, gib
 from pipette_opt.verify.space import recorded_space
 
 Verdict = Literal["illegal", "too big", "cannot be placed", "slower", "not faster", "may win", "the plan"]
@@ -27,6 +27,10 @@ SWITCH = {"on": True, "off": False}
 
 RECOMPUTE = {"none": None, "selective": "selective", "full": "full"}
 """Words of recomputation."""
+
+
+MOST_RULES = 9
+"""Broken rules that an answer lists; chosen so that it fits on a screen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +97,7 @@ def why(
     narrow = pinned(space, text)
     enumeration = enumerate_with_reasons(instance, narrow)
     if not enumeration.candidates:
-        rules = [f"{rule}: {enumeration.examples[rule]}" for rule in enumeration.rejected]
-        return Why(verdict="illegal", reasons=tuple(rules))
+        return Why(verdict="illegal", reasons=_broken_rules(enumeration))
     memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         miss = min(memory.rejected, key=lambda one: one.short_bytes)
@@ -114,6 +117,17 @@ def why(
     best = _fastest_listed(instance, space, max_oom_risk) if plan is None else plan.estimate
     proven_s = 0.0 if plan is None else _proven_s(instance, plan, memory)
     return _compared(prepared, best, proven_s)
+
+
+def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
+    """Every rule once, with how many combinations break it and the first of them; those that most break first."""
+    rules = [
+        f"{rule}: {enumeration.examples[rule]} ({count:,} of {enumeration.num_combinations:,} combinations)"
+        for rule, count in enumeration.rejected.items()
+    ]
+    if len(rules) > MOST_RULES:
+        rules[MOST_RULES:] = [f"and {counted(len(rules) - MOST_RULES, 'rule')} more that fewer break"]
+    return tuple(rules)
 
 
 def _proven_s(instance: Instance, plan: Plan, memory: MemoryCheck) -> float:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, instance, random_cluster
 
-from pipette_opt.candidates import SearchSpace
+from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.errors import InputError
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.why import pinned, why
+from pipette_opt.why import MOST_RULES, _broken_rules, pinned, why
 
 JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
 SPACE = SearchSpace(micro_batch_size=(1, 2))
@@ -21,6 +21,22 @@ def test_illegal_names_the_rule() -> None:
     assert answer.verdict == "illegal"
     assert any("num_attention_heads=32" in reason for reason in answer.reasons)
     assert answer.config is None
+
+
+def test_illegal_names_each_rule_once_with_a_count() -> None:
+    """As many as fit on a screen, those that rule out most first; the counts are those of the enumeration."""
+    found = enumerate_with_reasons(JOB, pinned(SPACE, "tp=3"))
+    reasons = why(JOB, SPACE, "tp=3", 0.01).reasons
+    for reason, (rule, count) in zip(reasons, found.rejected.items(), strict=True):
+        assert reason.startswith(f"{rule}: ")
+        assert reason.endswith(f"({count:,} of {found.num_combinations:,} combinations)")
+    many = replace(
+        found, rejected={f"rule {n}": 20 - n for n in range(12)}, examples={f"rule {n}": "" for n in range(12)}
+    )
+    lines = _broken_rules(many)
+    assert len(lines) == MOST_RULES + 1
+    assert lines[0].startswith("rule 0")
+    assert lines[-1] == "and 3 rules more that fewer break"
 
 
 def test_too_big_names_stage_and_size() -> None:

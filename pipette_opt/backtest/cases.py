@@ -12,6 +12,7 @@ from pipette_opt.costs.compute import check_timed
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.parallel.schedule import check_interleaving
+from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
@@ -183,20 +184,19 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
     """
     The job of a row.
 
-    Kernels by their names: ``flash...`` with a version (``v1...`` is the first), ``fused`` softmax, ``torch`` or
-    ``unfused``. A column ``fused_norm`` says what it says; ``fused_norm`` stands in for it. ``fp8`` and its kin are fp8
-    products in bf16 training.
+    Kernels by their names, see :func:`~pipette_opt.read.attention_words.attention_words`. A column ``fused_norm`` says
+    what it says; ``fused_norm`` stands in for it. ``fp8`` and its kin are fp8 products in bf16 training.
     """
-    kernel = run.attention_kernel.lower()
+    words = _attention(run)
     precision = run.precision or "bf16"
     return TrainingSpec(
         global_batch_size=run.gbs or 1,
         seq_length=run.seq_len or 1,
         precision="fp32" if precision == "fp32" else "fp16" if precision == "fp16" else "bf16",
         accumulate_allreduce_grads_in_fp32=precision != "fp16",
-        attention_kernel="flash" if _is_flash(run) else "unfused",
-        flash_version=1 if re.search(r"v?1\.|attention_?1|v1", kernel) else 2,
-        fused_softmax=not kernel.startswith("torch"),
+        attention_kernel=words.kernel,
+        flash_version=words.flash_version,
+        fused_softmax=words.fused_softmax,
         fused_norm=_flag(run, "fused_norm", fused_norm),
         fp8=precision in FP8_WORDS,
     )
@@ -317,10 +317,17 @@ def _check_precision(run: MeasuredRun) -> None:
         raise ValueError(f"precision {run.precision!r} is not one of {run.gpu.gpu.name}")
 
 
+def _attention(run: MeasuredRun) -> AttentionWords:
+    if run.attention_kernel:
+        found = attention_words(run.attention_kernel)
+        if found is None:
+            raise ValueError(unknown_attention(run.attention_kernel))
+        return found
+    return AttentionWords(kernel="flash" if _is_flash(run) else "unfused")
+
+
 def _is_flash(run: MeasuredRun) -> bool:
-    kernel = run.attention_kernel.lower()
-    if kernel:
-        return "flash" in kernel
+    """Whether a run that names no kernel has fused attention."""
     if run.source.lower().startswith("megatronlm-ci"):
         # Transformer Engine's own choice where Megatron-LM's tests name no backend, as their peaks show.
         return not re.search(r"mcore_tp\d|uninstall_te", run.model)

@@ -207,7 +207,7 @@ def _as_trained(job: Job, given: "MegatronArgs") -> "Instance":
     _check_model(instance.model, given)
     training = given.training(instance.training)
     if instance.model.num_experts is not None:
-        training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type)
+        training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type or "allgather")
     return with_edge_loss(replace(instance, training=training))
 
 

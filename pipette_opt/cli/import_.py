@@ -82,7 +82,10 @@ def links(
 
 @app.command("model", context_settings={"ignore_unknown_options": True})  # they are Megatron's
 def model(
-    source: Annotated[str, typer.Argument(help="Preset name, config.json, or Megatron arguments.")],
+    source: Annotated[
+        list[str],
+        typer.Argument(help="Preset name, config.json, or Megatron arguments: a file, or written out, quoted or not."),
+    ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the architecture goes.")] = None,
     json: opt.Json = False,
 ) -> None:
@@ -91,11 +94,13 @@ def model(
 
     Example: [bold]pipette-opt import model config.json -o my-model.yaml[/]
     """
+    import shlex
     from dataclasses import asdict
 
     import yaml
 
     from pipette_opt.cli.output import check_stdout, console, say, say_written, show, show_json
+    from pipette_opt.errors import InputError
     from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
@@ -103,7 +108,10 @@ def model(
     from pipette_opt.specs.model_gaps import not_modelled_of
 
     check_stdout(json, out)
-    spec, arguments = read_model(source), arguments_behind(source)
+    text = source[0] if len(source) == 1 else shlex.join(source)
+    if len(source) > 1 and not text.startswith("--"):
+        raise InputError("import model", f"takes one model, or Megatron arguments that start with --, got {text!r}.")
+    spec, arguments = read_model(text), arguments_behind(text)
     left_out = (*(() if arguments is None else arguments.not_modelled), *not_modelled_of(spec, None))
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
     if spec.num_experts is None:

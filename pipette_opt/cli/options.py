@@ -128,11 +128,11 @@ ExpertImbalance = Annotated[
     float, typer.Option(help="Tokens of the busiest rank of experts over the mean.", rich_help_panel=JOB)
 ]
 MoeTokenDispatcher = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--moe-token-dispatcher",
         "--moe-token-dispatcher-type",
-        help="How tokens get to experts: alltoall or allgather.",
+        help="How tokens get to experts: alltoall or allgather; that of the model's script, else alltoall.",
         rich_help_panel=JOB,
     ),
 ]
@@ -205,7 +205,7 @@ class JobOptions:
     p2p: P2P = "blocking"
     allreduce: AllReduce = "ring"
     expert_imbalance: ExpertImbalance = 1.0
-    moe_token_dispatcher: MoeTokenDispatcher = "alltoall"
+    moe_token_dispatcher: MoeTokenDispatcher = None
 
     def filled_in(self, arguments: "MegatronArgs") -> "JobOptions":
         """The options with what Megatron arguments say where they are silent."""
@@ -323,7 +323,8 @@ def read_job(options: JobOptions) -> Job:
     one_of("--launcher", options.launcher, ("torchrun", "slurm", "mpi"))
     one_of("--p2p", options.p2p, ("blocking", "async"))
     one_of("--allreduce", options.allreduce, ("ring", "hierarchical", "tree"))
-    one_of("--moe-token-dispatcher", options.moe_token_dispatcher, ("alltoall", "allgather"))
+    if options.moe_token_dispatcher is not None:
+        one_of("--moe-token-dispatcher", options.moe_token_dispatcher, ("alltoall", "allgather"))
     if not 1.0 <= options.expert_imbalance < float("inf"):
         raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
     shown = None
@@ -346,12 +347,14 @@ def read_job(options: JobOptions) -> Job:
     if model_spec.num_experts is None:
         for option, has_effect in (
             ("--expert-imbalance", options.expert_imbalance > 1.0),
-            ("--moe-token-dispatcher", options.moe_token_dispatcher != "alltoall"),
+            ("--moe-token-dispatcher", options.moe_token_dispatcher == "allgather"),
         ):
             if has_effect:
                 raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
     base = shown.training if shown else None
     precision = options.precision or (base.precision if base else "bf16")
+    has_experts = arguments is not None and model_spec.num_experts is not None
+    scripted = cast("MegatronArgs", arguments).moe_token_dispatcher_type if has_experts else None
     if options.fp8 and precision == "fp32":
         raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
     training = TrainingSpec(
@@ -361,7 +364,7 @@ def read_job(options: JobOptions) -> Job:
         accumulate_allreduce_grads_in_fp32=precision != "fp16",
         fp8=options.fp8,
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
-        moe_token_dispatcher_type=options.moe_token_dispatcher,  # type: ignore[arg-type]
+        moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
         expert_imbalance=options.expert_imbalance,
     )
     if arguments is not None:

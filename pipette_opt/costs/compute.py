@@ -15,6 +15,7 @@ from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, peak_flops, plain_format
+from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps, ring_steps_s
 from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
@@ -251,7 +252,16 @@ def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) ->
 def attention_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Scores, softmax and the product with the values."""
+    """Scores, softmax and the product with the values; with context parallelism all blocks, and their merging."""
+    whole = _one_kernel_times_s(model, training, config, gpu, rates)
+    further = ring_steps_s(model, training, config, gpu, rates)
+    return whole[0] + further[0], whole[1] + further[1]
+
+
+def _one_kernel_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """Attention of a rank's queries, as if in one kernel."""
     tokens, tp = _tokens(training, config), config.tensor_model_parallel_size
     peak = peak_flops(gpu, training)
     flops = 4.0 * tokens * training.seq_length * model.query_projection_size / tp
@@ -322,7 +332,7 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, h
     What the host needs to launch one pass of a layer.
 
     The backward launches about twice the forward's kernels from compiled code, in about the same time. Experts add the
-    router's kernels, the sorting of tokens and the experts' own.
+    router's kernels, the sorting of tokens and the experts' own; a step of ring attention its kernels and a message.
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
     kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
@@ -330,11 +340,12 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, h
     kernels += 2 if model.gated_linear_unit else 0
     kernels += 0 if training.fused_norm else 12
     kernels += expert_kernels(model, config) if has_experts else 0
+    kernels += HOST_KERNELS * ring_steps(config)
     collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
     launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
-    return kernels * rates.host_kernel_s + collectives * launch
+    return kernels * rates.host_kernel_s + collectives * launch + ring_steps(config) * rates.host_collective_s
 
 
 def _threads(tp: int, gpus_per_node: int) -> int:

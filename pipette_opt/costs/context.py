@@ -3,8 +3,9 @@ Context parallelism: attention over a sequence that is spread over ranks.
 
 Ring attention with point-to-point messages, Transformer Engine's default (``cp_comm_type="p2p"``): in ``cp - 1`` steps
 the keys and values of each rank go round the ring while the block that is there is worked on; in the backward pass
-their gradients travel with them (Liu et al., arXiv 2310.01889). What a step's attention does not hide is added to the
-layer. Megatron-Core gives each rank an early and a late piece of the sequence, so that causal blocks are equal.
+their gradients travel with them (Liu et al., arXiv 2310.01889). Attention has a kernel for each block and merges what
+they give (``ring_steps``); what of the ring all blocks but the last do not hide is added to the layer. Megatron-Core
+gives each rank an early and a late piece of the sequence, so that causal blocks are equal.
 """
 
 import numpy as np

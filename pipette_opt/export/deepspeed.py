@@ -25,7 +25,6 @@ SAID_OF_CONFIG = (
     "recompute_num_layers",
     "use_distributed_optimizer",
     "zero_stage",
-    "overlap_grad_reduce",
 )
 
 SHARDED = ("allgather", "allreduce")
@@ -85,7 +84,9 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
     refuse_async_sends("DeepSpeed", plan)
     refuse_second_order("DeepSpeed", plan)
     refuse_unsaid("DeepSpeed", training, SAID_OF_TRAINING)
-    refuse_unsaid("DeepSpeed", config, SAID_OF_CONFIG)
+    # Gradients go beside compute with ZeRO and one stage only.
+    hidden = config.pipeline_model_parallel_size == 1 and config.sharding_stage > 0
+    refuse_unsaid("DeepSpeed", config, (*SAID_OF_CONFIG, *(("overlap_grad_reduce",) if hidden else ())))
     if len(set(config.layers_per_stage)) > 1:
         raise InputError(
             "layers_per_stage",
@@ -93,14 +94,10 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
         )
     if config.sharding_stage > 1 and config.pipeline_model_parallel_size > 1:
         raise InputError("zero_stage", f"is {config.sharding_stage}; DeepSpeed's pipeline goes with stages 0 and 1.")
-    if config.overlap_grad_reduce and (config.pipeline_model_parallel_size > 1 or config.sharding_stage == 0):
-        raise InputError(
-            "overlap_grad_reduce",
-            "is True; DeepSpeed sends gradients beside compute with ZeRO and one stage only. Pin it off when solving.",
-        )
     if config.recompute_granularity == "selective":
         raise InputError(
-            "recompute_granularity", "is selective; DeepSpeed's pipeline recomputes whole layers or nothing."
+            "recompute_granularity",
+            "is selective; DeepSpeed's pipeline recomputes whole layers or nothing. Solve with --recompute none,full.",
         )
 
 

@@ -23,6 +23,16 @@ def recorded_training(plan: Plan) -> TrainingSpec:
     return _recorded(plan, "training", TrainingSpec)
 
 
+SOLVE_OPTIONS = {
+    "context_parallel_size": "--context-parallel 1",
+    "expert_model_parallel_size": "--expert-parallel 1",
+    "virtual_pipeline_model_parallel_size": "--virtual-pipeline 1",
+    "recompute_granularity": "--recompute none,full",
+    "overlap_grad_reduce": "--no-overlap-grad-reduce",
+    "overlap_param_gather": "--no-overlap-param-gather",
+}
+"""Options of ``solve`` that give a plan without what a target cannot say, by field of a configuration."""
+
 ASSUMED = ("expert_imbalance",)
 """Fields that say what is assumed of a run; nothing sets them."""
 
@@ -38,13 +48,22 @@ def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
     said
         Fields that the target expresses, or checks itself.
     """
-    for field in fields(spec):
-        if field.name in (*said, *ASSUMED) or field.default is MISSING:
-            continue
-        value = getattr(spec, field.name)
-        if value != field.default:
-            hint = f" Pin it to {field.default} when solving." if isinstance(spec, ParallelConfig) else ""
-            raise InputError(field.name, f"is {value!r}; an export for {target} has no words for that.{hint}")
+    unsaid = [
+        field
+        for field in fields(spec)
+        if field.name not in (*said, *ASSUMED)
+        and field.default is not MISSING
+        and getattr(spec, field.name) != field.default
+    ]
+    if not unsaid:
+        return
+    first, names = unsaid[0], [field.name for field in unsaid]
+    others = [f"{name}={getattr(spec, name)!r}" for name in names[1:]]
+    that = f"that, nor for {', '.join(others)}" if others else "that"
+    options = [SOLVE_OPTIONS[name] for name in names if name in SOLVE_OPTIONS]
+    hint = f" Solve with {' '.join(options)}." if options and isinstance(spec, ParallelConfig) else ""
+    problem = f"is {getattr(spec, first.name)!r}; an export for {target} has no words for {that}.{hint}"
+    raise InputError(first.name, problem)
 
 
 def refuse_async_sends(target: str, plan: Plan) -> None:

@@ -213,7 +213,10 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
     if tp > 1 and not config.sequence_parallel:
         raise InputError("sequence_parallel", "is off; torchtitan's tensor parallelism always has it.")
     if config.recompute_granularity == "selective":
-        raise InputError("recompute_granularity", "is selective; torchtitan's selection is not the attention core.")
+        raise InputError(
+            "recompute_granularity",
+            "is selective; torchtitan's selection is not the attention core. Solve with --recompute none,full.",
+        )
     if training.attention_kernel != "flash":
         raise InputError("attention_kernel", f"is {training.attention_kernel}; torchtitan uses a fused one.")
     if training.precision == "fp16":

@@ -22,6 +22,10 @@ _NOISE = re.compile(r"^(nvidia|tesla|geforce|gpu|sxm\d?|hbm\d?e?|tensor|core)$")
 """Words of a GPU's name that tell nothing: the SXM form is the one that a name without PCIe or NVL has."""
 
 
+FORMS = frozenset({"pcie", "nvl"})
+"""Words of the names of cards that are not in SXM form."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualHost:
     """
@@ -80,7 +84,9 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     """
     Look a GPU up by any name that people write: ``H100``, ``h100-sxm``, ``NVIDIA A100-SXM4-80GB``.
 
-    ``where`` starts the error message if there is none, or if several kinds have the name.
+    Of several kinds that differ in form and memory only, the SXM one with most memory is taken, which is the commonest
+    of its family in clusters; :func:`note_on_gpu` names the others. ``where`` starts the error message if there is
+    none, or if kinds of several families have the name.
     """
     catalogue = read_gpu_catalogue()
     words = _words(name)
@@ -89,13 +95,23 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
         if named is not None:
             return named
         kinds = gpus_called(name)
-        if len(kinds) == 1:
-            return catalogue[kinds[0]]
+        if len({_family(kind) for kind in kinds}) == 1:
+            return max((catalogue[kind] for kind in kinds), key=_commonness)
         if kinds:
             raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; say which.")
     hint = did_you_mean(name, [known for one, entry in catalogue.items() for known in (one, *entry.aliases)])
     written = " In a cluster file any other GPU can be written out (data/README.md)."
     raise InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(catalogue)}.{written}")
+
+
+def _family(name: str) -> str:
+    """A name of the catalogue without form and memory: ``a100`` of ``a100-pcie-40gb``."""
+    return "-".join(word for word in _words(name) if word not in FORMS and not re.fullmatch(r"\d+gb", word))
+
+
+def _commonness(entry: CatalogueEntry) -> tuple[bool, int]:
+    """Cards in another form than SXM come after those in it, less memory after more."""
+    return not FORMS.intersection(_words(entry.gpu.name)), entry.gpu.memory_bytes
 
 
 def catalogue_name(name: str) -> str:
@@ -114,7 +130,7 @@ def gpus_called(name: str) -> tuple[str, ...]:
     """
     words, only_sxm = set(_words(name)), "sxm" in name.lower()
     found = {known: set(_words(known)) for known in read_gpu_catalogue() if words <= set(_words(known))}
-    return tuple(known for known, its in found.items() if not (only_sxm and its & {"pcie", "nvl"}))
+    return tuple(known for known, its in found.items() if not (only_sxm and FORMS.intersection(its)))
 
 
 def note_on_gpu(name: str, entry: CatalogueEntry) -> str | None:

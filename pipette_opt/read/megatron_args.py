@@ -42,7 +42,7 @@ class MegatronArgs:
     recompute_granularity
         ``--recompute-activations`` is ``selective``.
     moe_token_dispatcher_type
-        Of a model with experts.
+        Of a model with experts, ``flex`` as ``alltoall``; ``None`` if not given, which is Megatron's ``allgather``.
     expert_fields
         What is said of experts, by field of :class:`~pipette_opt.specs.ModelSpec`, with or without a model.
     zero_stage
@@ -86,7 +86,7 @@ class MegatronArgs:
     recompute_method: RecomputeMethod = "uniform"
     recompute_num_layers: int = 1
     expert_tensor_parallel_size: int | None = None
-    moe_token_dispatcher_type: Dispatcher = "allgather"
+    moe_token_dispatcher_type: Dispatcher | None = None
     expert_fields: Mapping[str, int] = field(default_factory=dict)
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
     zero_stage: int | None = None
@@ -263,7 +263,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     simple = {
         name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
     }
-    dispatcher = _word(given, "moe_token_dispatcher_type", ("alltoall", "allgather", "flex"), "allgather", where)
+    dispatcher = _word(given, "moe_token_dispatcher_type", ("alltoall", "allgather", "flex"), None, where)
     found = MegatronArgs(
         where=where,
         model=model,

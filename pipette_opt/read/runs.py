@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.errors import InputError, shown
+from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_text
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
@@ -291,7 +292,9 @@ def _layers_per_stage(row: "_Cells") -> tuple[int, ...] | None:
 
 
 def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
-    """Optional columns: a word that is not known must not pass for another."""
+    """Kernels and optional columns: a word that is not known must not pass for another."""
+    if run.attention_kernel and attention_words(run.attention_kernel) is None:
+        raise InputError(row.where, unknown_attention(run.attention_kernel))
     for name in FLAGS:
         row.flag(name)
     row.whole("kv_channels")
@@ -347,6 +350,11 @@ def _check_shape(where: str, run: MeasuredRun) -> None:
                 f"tp * cp * pp * dp = {run.tp} * {run.cp} * {run.pp} * {run.dp} = {degrees} must be "
                 f"num_gpus = {run.num_gpus}.",
             )
+    if run.vpp > 1 and run.pp == 1:
+        raise InputError(
+            where,
+            f"vpp={run.vpp} needs pp > 1, got pp = 1: one stage is not interleaved; leave vpp empty, or check pp.",
+        )
     if None not in (run.gbs, run.mbs, run.dp) and run.gbs % (run.dp * run.mbs):  # type: ignore[operator]
         raise InputError(
             where, f"gbs={run.gbs} must be a multiple of dp * mbs = {run.dp} * {run.mbs}; both count sequences."

@@ -270,6 +270,20 @@ def test_import_model(run: Run) -> None:
     assert json.loads(out)["num_parameters"] == 8_030_261_248
 
 
+def test_import_model_from_arguments(run: Run) -> None:
+    """Megatron's arguments as one word, as many, or after ``--``; our own options are still ours."""
+    words = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 64 --vocab-size 500"
+    ways = ((words,), words.split(), ("-o", "m.yaml", *words.split()))
+    found = [run("import", "model", *given, "--json") for given in ways]
+    found.append(run("import", "model", "--json", "--", words))
+    assert [code for code, _, _ in found] == [0, 0, 0, 0]
+    assert len({out for _, out, _ in found}) == 1
+    assert Path("m.yaml").is_file()
+    code, _, err = run("import", "model", "llama-3-8b", "llama-3-70b")
+    assert code == 2
+    assert "takes one model, or Megatron arguments that start with --" in err
+
+
 JOB = ("--example", "lab-2x8")
 BAD = [
     (("solve",), "--cluster"),

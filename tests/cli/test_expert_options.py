@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pipette_opt.cli.app import app
+from pipette_opt.cli.options import JobOptions, read_job
 from pipette_opt.errors import InputError
 
 JOB = ["--example", "lab-2x8", "--model", "mixtral-8x7b", "--global-batch-size", "32", "--seq-length", "4096"]
@@ -73,6 +74,25 @@ def test_export_starts_the_same_experts(solved: Path, tmp_path: Path) -> None:
     found = json.loads(current.stdout)
     assert found["parallel"]["expert_model_parallel_size"] == plan["parallel"]["expert_model_parallel_size"]
     assert found["estimate"]["iteration_time_s"] == pytest.approx(plan["estimate"]["iteration_time_s"])
+
+
+@pytest.mark.parametrize(
+    ("said", "option", "expected"),
+    [
+        ("", None, "alltoall"),
+        ("--moe-token-dispatcher-type allgather", None, "allgather"),
+        ("--moe-token-dispatcher-type flex", None, "alltoall"),
+        ("--moe-token-dispatcher-type allgather", "alltoall", "alltoall"),
+    ],
+)
+def test_the_dispatcher_of_a_script_is_the_jobs(said: str, option: str | None, expected: str) -> None:
+    """A script as the model brings its dispatcher; the command line counts more."""
+    script = (
+        "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --max-position-embeddings 512 --vocab-size 1000 "
+        f"--seq-length 512 --global-batch-size 16 --num-experts 8 --moe-router-topk 2 {said}"
+    )
+    job = read_job(JobOptions(model=script, nodes="2", gpu="h100", moe_token_dispatcher=option))
+    assert job.instance.training.moe_token_dispatcher_type == expected
 
 
 def test_default_dispatcher_of_today_is_megatrons() -> None:

@@ -3,22 +3,24 @@
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from plans import llama_plan, small_plan
+from typer.testing import CliRunner
 
+from pipette_opt.cli.app import app
 from pipette_opt.errors import InputError
 from pipette_opt.export.checks import expert_tensor_size
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.megatron import megatron_options
 from pipette_opt.export.nemo import hydra_words, overrides
-from pipette_opt.export.recorded import refuse_unsaid
+from pipette_opt.export.recorded import SOLVE_OPTIONS, refuse_unsaid
 from pipette_opt.export.targets import export
-from pipette_opt.parallel import RankGrid
+from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plan import Plan
 
 Change = Callable[[Plan], Plan]
@@ -130,6 +132,25 @@ def test_refused(target: str, change: Change, said: str) -> None:
     assert export(plan, target, options)
     with pytest.raises(InputError, match=said):
         export(change(plan), target, options)
+
+
+def test_refusals_name_the_options_of_solve() -> None:
+    """All fields at once, so that one more solve is enough."""
+    plan = configured(
+        context_parallel_size=2, data_parallel_size=2, virtual_pipeline_model_parallel_size=2, overlap_grad_reduce=True
+    )(llama_plan())
+    with pytest.raises(InputError) as caught:
+        export(plan, "deepspeed", LaunchOptions())
+    assert "nor for virtual_pipeline_model_parallel_size=2, overlap_grad_reduce=True" in str(caught.value)
+    assert "Solve with --context-parallel 1 --virtual-pipeline 1 --no-overlap-grad-reduce." in str(caught.value)
+
+
+def test_options_of_refusals_are_options_of_solve() -> None:
+    """Each belongs to a field of a configuration, and the command line takes it."""
+    assert {field.name for field in fields(ParallelConfig)} >= set(SOLVE_OPTIONS)
+    words = [word for option in SOLVE_OPTIONS.values() for word in option.split()]
+    found = CliRunner().invoke(app, ["candidates", "--example", "lab-2x8", "--tensor-parallel", "8", *words])
+    assert found.exit_code == 0
 
 
 def test_unknown_fields_are_refused() -> None:

@@ -181,7 +181,7 @@ WRONG_YAML = [
         r"give nics, such as 8x400, or nics_per_node, not",
     ),
     ("  nics_per_node: 4", "  nics: eight", r"inter_node, nics: must be NICs x Gbit/s, such as 8x400 .* got 'eight'"),
-    ("gpu: a100-80gb", "gpu: a100", r"may be a100-40gb or a100-80gb"),
+    ("gpu: a100-80gb", "gpu: 80gb", r"may be a100-80gb or h100-80gb"),
     ("file: links.csv", "file: nowhere.csv", r"nowhere.csv: there is no such file"),
     (
         "  latency_us: 12\n",

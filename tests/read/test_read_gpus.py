@@ -89,16 +89,15 @@ def test_names_as_people_write_them(name: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a100", "may be a100-40gb or a100-80gb or a100-pcie-40gb or a100-pcie-80gb; say which"),
-        ("A100-SXM4", "may be a100-40gb or a100-80gb; say which"),
-        ("V100", "may be v100-16gb or v100-32gb; say which"),
+        ("80gb", "may be a100-80gb or h100-80gb or a100-pcie-80gb; say which"),
+        ("pcie", "may be .*h100-pcie.*; say which"),
         ("a100-81gb", "unknown GPU 'a100-81gb'.*Did you mean a100-80gb"),
         ("h10", "Did you mean h100"),
         ("NVIDIA", "unknown GPU 'NVIDIA'.*Known: v100-16gb"),
     ],
 )
 def test_names_that_leave_it_open_are_refused_with_the_choices(name: str, message: str) -> None:
-    """What decides whether a job fits is not guessed; an unknown name gives the nearest."""
+    """No family is guessed; an unknown name gives the nearest."""
     with pytest.raises(InputError, match=message):
         read_gpu(name)
 
@@ -107,11 +106,20 @@ def test_names_in_profiles_are_the_catalogues() -> None:
     """A measured layer time is found again under the name that a cluster has; a GPU of one's own keeps its name."""
     assert catalogue_name("H100 SXM5") == "h100-80gb"
     assert catalogue_name(" Mine ") == "mine"
-    assert catalogue_name("a100") == "a100"  # 40 or 80 GB: left as it is
+    assert catalogue_name("a100") == "a100-80gb"
 
 
 def test_the_commonest_of_a_name_is_said() -> None:
-    """H100 is the SXM kind; who means another card is told its name."""
+    """H100 and A100 are the SXM kinds with most memory; who means another card is told its name."""
+    assert note_on_gpu("a100", read_gpu_entry("a100")) == (
+        "GPU 'a100' is taken for a100-80gb; others of that name: a100-40gb, a100-pcie-40gb, a100-pcie-80gb."
+    )
+    assert note_on_gpu("A100-SXM4", read_gpu_entry("A100-SXM4")) == (
+        "GPU 'A100-SXM4' is taken for a100-80gb; others of that name: a100-40gb."
+    )
+    assert note_on_gpu("A100 PCIe", read_gpu_entry("A100 PCIe")) == (
+        "GPU 'A100 PCIe' is taken for a100-pcie-80gb; others of that name: a100-pcie-40gb."
+    )
     assert note_on_gpu("H100", read_gpu_entry("H100")) == (
         "GPU 'H100' is taken for h100-80gb; others of that name: h100-pcie, h100-nvl."
     )

@@ -66,6 +66,8 @@ def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
         ({"iter_time_s": "0.0025"}, "faster than the peak"),
         ({"peak_mem_gib": "42496"}, "must be in GiB"),
         ({"dp": "8"}, "= 32 must be num_gpus = 16"),
+        ({"pp": "1", "dp": "8", "vpp": "2"}, "vpp=2 needs pp > 1, got pp = 1"),
+        ({"attention_kernel": "flsh"}, "attention_kernel must be empty or one of flash, flash_attention_2, fa2, te"),
         ({"gbs": "65"}, "gbs=65 must be a multiple of dp * mbs = 4 * 2"),
         ({"zero_stage": "5"}, "zero_stage must be one of 0, 1, 2, 3"),
         ({"oom": "maybe"}, "oom must be True or False"),

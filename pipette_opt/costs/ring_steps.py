@@ -1,0 +1,69 @@
+"""
+What each further block of ring attention costs a rank beside its FLOPs.
+
+With ``cp`` context ranks a rank works on ``cp`` blocks one after the other, Transformer Engine's ``p2p``
+(``context_parallel.py``, ``AttnFuncWithCPAndKVP2P``). The first is its own causal block; of each other one it sees all
+queries against half of the keys, or half of the queries against all keys, so that the FLOPs stay those of whole
+attention over ``cp``. The blocks have kernels of their own. Each starts anew, reads its queries, keys and values and
+writes an output of its own, and these are merged: the log-sum-exps first, then ``out += exp(lse_i - lse) * out_i``. In
+the backward pass every block has the three kernels of fused attention (``dO * O``, the gradients, the cast of ``dQ``
+from fp32; ``flash_bwd_launch_template.h`` of FlashAttention 2), and its gradients are added to those of the others.
+
+Passes below count reads and writes through memory by the last rank of the ring, which has all queries in each step; the
+others wait for it at the next exchange. They are counts from that code, not fits. Statistics of the softmax are 1 / 64
+of a pass and left out, as are the copies of half of the queries on other ranks.
+"""
+
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
+
+ATTENTION_START_S = 12e-6
+"""
+Seconds of a fused attention kernel before its FLOPs and its memory traffic: launch, and the ramp of its tiles.
+
+Median of the intercepts 17, 12, 9, 11, 13, 14 us of ``start + passes * bytes / bandwidth + FLOPs / rate``, fitted for
+SGLang and vLLM on A100, H100 and B200 to 20,258 causal forward kernels of head size 128 that fill half of the chip
+(public tables of NVIDIA's AIConfigurator, Apache-2.0; median errors of the form 4 to 7 %).
+"""
+
+FORWARD_QUERY_PASSES, FORWARD_KEY_PASSES = 5, 3
+"""
+Passes over the queries' size: query read, partial output written; then merged, two reads and a write.
+Passes over the keys' size: half of keys and of values copied to be contiguous (a read and a write each), then read.
+"""
+
+BACKWARD_QUERY_PASSES, BACKWARD_KEY_PASSES = 12, 7
+"""
+Over the queries' size: gradient and output of the preprocessing, 2, fp32 sums of ``dQ`` cleared, 2; query and gradient
+read, 2; the sums cast, 3; ``dQ`` added to the others', 3. Over the keys' size: halves copied, 2, read, 1, their
+gradients written, 1, and added to those that travel with them, 3.
+"""
+
+FORWARD_KERNELS, BACKWARD_KERNELS = 1, 4
+"""
+Kernels that follow the main one and start with it in turn: the merging; forward, the others run on a second stream.
+Backward: preprocessing, cast, and two additions.
+"""
+
+HOST_KERNELS = 5
+"""Launches by the host for a block, forward: attention, two copies, two kernels that merge."""
+
+
+def ring_steps(config: ParallelConfig) -> int:
+    """Blocks of attention after the first one, each after a message of the ring."""
+    return config.context_parallel_size - 1
+
+
+def ring_steps_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """What all further blocks of one layer cost beside their FLOPs, forward and backward, seconds."""
+    tp = config.tensor_model_parallel_size
+    tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
+    one_pass = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    queries = one_pass * model.query_projection_size / tp
+    keys = one_pass * max(model.kv_projection_size / tp, model.kv_channels)
+    forward = FORWARD_QUERY_PASSES * queries + FORWARD_KEY_PASSES * keys + FORWARD_KERNELS * rates.kernel_s
+    backward = BACKWARD_QUERY_PASSES * queries + BACKWARD_KEY_PASSES * keys + BACKWARD_KERNELS * rates.kernel_s
+    steps = ring_steps(config)
+    return steps * (ATTENTION_START_S + forward), steps * (ATTENTION_START_S + backward)

@@ -1,0 +1,64 @@
+"""Names of attention kernels in tables of runs."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pipette_opt.errors import shown
+
+FLASH = re.compile(
+    r"flash_?(attn|attention)?_?v?(?P<version>\d)?[\d.]*|fa_?v?(?P<short>\d)[\d.]*|fused_(attn|attention)"
+    r"|te|transformer_engine|cudnn|(torch_)?sdpa|flex(_?attention)?|xformers|(mem(ory)?_)?efficient(_attention)?"
+)
+"""Kernels that keep no scores: FlashAttention, cuDNN's in Transformer Engine, PyTorch's and those like them."""
+
+FUSED_SOFTMAX = re.compile(r"unfused|fused(_softmax)?|core|local")
+"""Scores in memory, and Megatron-Core's fused scaling, mask and softmax over them."""
+
+PLAIN = re.compile(r"torch|(torch_|sdpa_)?math|eager|naive")
+"""Scores in memory, and a softmax of single operations."""
+
+KNOWN = "flash, flash_attention_2, fa2, te, cudnn, sdpa, unfused, fused (the softmax only), core, torch, math, eager"
+"""What an error message offers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionWords:
+    """
+    What a name says.
+
+    Parameters
+    ----------
+    kernel
+        As in :class:`~pipette_opt.specs.TrainingSpec`.
+    flash_version
+        1 for the first version of FlashAttention, else 2.
+    fused_softmax
+        Whether an unfused kernel has one kernel for its softmax.
+    """
+
+    kernel: Literal["flash", "unfused"]
+    flash_version: Literal[1, 2] = 2
+    fused_softmax: bool = True
+
+
+def attention_words(text: str) -> AttentionWords | None:
+    """
+    What a name of an attention kernel says; ``None`` for one that is not known.
+
+    Case, hyphens and blanks do not count, nor what follows in brackets or after a plus (``flash_attention2 + RMS
+    kernel``).
+    """
+    name = re.sub(r"\(.*?\)|\+.*", "", text.lower()).strip()
+    name = re.sub(r"[\s_-]+", "_", name).removesuffix("_kernel")
+    if found := FLASH.fullmatch(name):
+        first = "1" in (found["version"], found["short"])
+        return AttentionWords(kernel="flash", flash_version=1 if first else 2)
+    if FUSED_SOFTMAX.fullmatch(name):
+        return AttentionWords(kernel="unfused")
+    return AttentionWords(kernel="unfused", fused_softmax=False) if PLAIN.fullmatch(name) else None
+
+
+def unknown_attention(text: str) -> str:
+    """What is wrong with a name that :func:`attention_words` does not know."""
+    return f"attention_kernel must be empty or one of {KNOWN}, got {shown(text)}."
