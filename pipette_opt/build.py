@@ -125,6 +125,7 @@ def build_problem_data(
     *,
     lower_form: bool = False,
     reductions: bool = True,
+    tick_s: float | None = None,
 ) -> ProblemData:
     """
     Turn seconds into ticks and bytes into MiB.
@@ -141,6 +142,8 @@ def build_problem_data(
         no send mode undercuts; :func:`with_paths` adds more.
     reductions
         False leaves the reductions of gradients and tied embeddings out: a lower form of every choice of what overlaps.
+    tick_s
+        Seconds of a tick; by default a part of the shortest round trip of all candidates.
 
     Returns
     -------
@@ -155,7 +158,7 @@ def build_problem_data(
     shortest = min(
         (float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute), default=1.0
     )
-    tick_s = shortest / TICKS_PER_ROUND_TRIP
+    tick_s = tick_s or shortest / TICKS_PER_ROUND_TRIP
     links = SharedLinks(tick_s)
     candidates = [
         _candidate(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import chain, count, islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -129,10 +129,17 @@ def prune(
 
 @dataclass(frozen=True, slots=True, order=True)
 class BoundedPacking:
-    """One packing of a configuration; in the order of bounds, and of equal bounds as they were built."""
+    """
+    One packing of a configuration; in the order of bounds, and of equal bounds of configurations.
+
+    Parameters
+    ----------
+    number
+        Of the configuration as it was given, and of its packing.
+    """
 
     bound_s: float
-    number: int
+    number: tuple[int, int]
     data: ProblemData = field(compare=False)
     candidate: CandidateData = field(compare=False)
 
@@ -168,15 +175,22 @@ class BoundedPackings:
     ) -> None:
         work = WorkBounds(instance)
         self.bounds_s = {one.config: work(one.config) for one in fitting}
-        self.waiting = [one.config for one in fitting if self.bounds_s[one.config] < float("inf")]
+        self.waiting = [one.config for one in reversed(fitting) if self.bounds_s[one.config] < float("inf")]
         self.waiting.sort(key=lambda config: self.bounds_s[config], reverse=True)
-        self._fitting = {one.config: one for one in fitting}
+        self._fitting = {one.config: (number, one) for number, one in enumerate(fitting)}
         self._packings: list[BoundedPacking] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
-        self._number = count()
+        self._tick_s: float | None = None
 
         def build(some: Sequence[FittingCandidate]) -> ProblemData:
-            return build_problem_data(instance, some, capacity_bytes, lower_form=lower_form, reductions=reductions)
+            return build_problem_data(
+                instance,
+                some,
+                capacity_bytes,
+                lower_form=lower_form,
+                reductions=reductions,
+                tick_s=self._tick_s,
+            )
 
         self._build, self._is_over = build, is_over
 
@@ -200,16 +214,18 @@ class BoundedPackings:
     def _look_at_links(self) -> None:
         """Of the next ones that wait."""
         configs = [self.waiting.pop() for _ in range(min(AT_ONCE, len(self.waiting)))]
-        data = self._build([self._fitting[config] for config in configs])
+        data = self._build([self._fitting[config][1] for config in configs])
+        self._tick_s = data.tick_s  # equal packings then have equal bounds
         by_work = {config: self.bounds_s[config] for config in configs}
         self.bounds_s.update(dict.fromkeys(configs, float("inf")))
-        for candidate in data.candidates:
+        for index, candidate in enumerate(data.candidates):
             ticks = optimistic_ticks(data, candidate)
             if ticks < UNUSABLE_TICKS:
                 config = candidate.config
+                number = self._fitting[config][0], index
                 bound_s = max(ticks * data.tick_s * (1 - MARGIN), by_work[config])
                 self.bounds_s[config] = min(self.bounds_s[config], bound_s)
-                heappush(self._packings, BoundedPacking(bound_s, next(self._number), data, candidate))
+                heappush(self._packings, BoundedPacking(bound_s, number, data, candidate))
 
     def most_promising(self, least: int, to_beat_s: float = 0.0) -> set[ParallelConfig]:
         """So many configurations and all that may take less than ``to_beat_s``; all there are if few can be placed."""
