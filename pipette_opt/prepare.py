@@ -21,6 +21,12 @@ from pipette_opt.units import counted, gib
 MATRICES_OF_A_PACKING = 6
 """Host x host, of closed and lower form together: transfers, and two classes of rings."""
 
+BOUNDING_SHARE = 0.1
+"""
+Of the time limit that is left, what bounding may take. To build what it keeps, every choice of overlap in two forms,
+takes up to nine times as long again. Chosen.
+"""
+
 MEMORY_SHARE = 0.6
 """Of the machine's memory that they may take."""
 
@@ -68,7 +74,7 @@ def prepare(
     max_oom_risk: float,
     report: Callable[[str], None] = lambda step: None,
     keep: Callable[[ParallelConfig], bool] = lambda config: True,
-    is_over: Callable[[], bool] = lambda: False,
+    seconds_left: Callable[[], float] = lambda: float("inf"),
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Prepared:
     """
@@ -82,9 +88,9 @@ def prepare(
         Told each step.
     keep
         Says which configurations are kept even if a cheap bound shows that they cannot win: all by default.
-    is_over
-        Whether time for bounding is over: then only what was bounded is kept, and the others' bounds say how far off
-        the best of it can be.
+    seconds_left
+        Of the time limit. Bounding takes no more than a part of it, and then leaves out what was not bounded, or is too
+        much to search; its bounds say how far off the best of the rest can be.
     loading
         Entered where compiled kernels are loaded, which may compile them.
     """
@@ -100,7 +106,8 @@ def prepare(
     instance, fitting, pruned = with_edge_loss(instance, memory), fitting_candidates(memory), None
     if not all(keep(one.config) for one in fitting):
         report(f"bounding {counted(len(fitting), 'configuration')}")
-        pruned = prune(instance, fitting, memory.capacity_bytes, keep, is_over, loading)
+        rest_s = (1 - BOUNDING_SHARE) * seconds_left()
+        pruned = prune(instance, fitting, memory.capacity_bytes, keep, lambda: seconds_left() < rest_s, loading)
         fitting = list(pruned.kept)
     _check_size(instance, fitting)
     return Prepared(

@@ -29,8 +29,11 @@ from pipette_opt.types import IntArray
 MOST_JUDGED = 24
 """Configurations judged on the listed hosts to find a time to beat, those with the least bounds."""
 
-KEPT = 12
-"""Configurations kept in any case, those with the least bounds: the next best plans are among them."""
+KEPT, MOST_KEPT = 12, 300
+"""
+Configurations kept in any case, those with the least bounds: the next best plans are among them. And how many are kept
+at most if time is over: to build them takes a few seconds. Chosen.
+"""
 
 UNUSABLY_SLOW = 100.0
 """Of its own bound; a plan slower than this uses links that no search would use, and is no time to beat."""
@@ -97,8 +100,8 @@ def prune(
     keep
         Says which configurations are kept whatever their bound.
     is_over
-        Whether time is over: of what is left then, the most promising ones that were bounded are kept, and the bound on
-        the others may be below the time to beat.
+        Whether time is over: then a few of the most promising ones that were bounded are kept, and the bound on the
+        others may be below the time to beat.
     loading
         Entered where a kind of schedule is judged for the first time, as that may compile kernels.
     """
@@ -232,12 +235,12 @@ class BoundedPackings:
         found: set[ParallelConfig] = set()
         enough_s = float("inf")
         for bound_s, config in chain(self._passed.copy(), ((one.bound_s, one.candidate.config) for one in self)):
-            if bound_s >= to_beat_s and bound_s > enough_s:
+            if (bound_s >= to_beat_s and bound_s > enough_s) or (len(found) >= MOST_KEPT and self._is_over()):
                 break
             found.add(config)
             if len(found) == least:
                 enough_s = min(enough_s, bound_s)
-        return found if self.waiting or len(found) >= least else set(self.bounds_s)
+        return found if self.waiting or self._packings or len(found) >= least else set(self.bounds_s)
 
 
 def _first_plan(
