@@ -11,12 +11,13 @@ them.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, islice
 
 import numpy as np
 
-from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.build import FittingCandidate, build_problem_data, shared_links
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.estimator.estimate import estimate
@@ -29,10 +30,10 @@ from pipette_opt.types import IntArray
 MOST_JUDGED = 24
 """Configurations judged on the listed hosts to find a time to beat, those with the least bounds."""
 
-KEPT, MOST_KEPT = 12, 300
+KEPT, MOST_KEPT = 12, 600
 """
 Configurations kept in any case, those with the least bounds: the next best plans are among them. And how many are kept
-at most if time is over: to build them takes a few seconds. Chosen.
+at most if time is over: to build them takes ten seconds or so. Chosen.
 """
 
 UNUSABLY_SLOW = 100.0
@@ -183,19 +184,18 @@ class BoundedPackings:
         self._fitting = {one.config: (number, one) for number, one in enumerate(fitting)}
         self._packings: list[BoundedPacking] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
-        self._tick_s: float | None = None
-
-        def build(some: Sequence[FittingCandidate]) -> ProblemData:
-            return build_problem_data(
-                instance,
-                some,
-                capacity_bytes,
-                lower_form=lower_form,
-                reductions=reductions,
-                tick_s=self._tick_s,
-            )
-
-        self._build, self._is_over = build, is_over
+        links = shared_links(
+            instance, self.waiting[-AT_ONCE:]
+        )  # with one tick, so that equal packings have equal bounds
+        self._build = partial(
+            build_problem_data,
+            instance,
+            capacity_bytes=capacity_bytes,
+            lower_form=lower_form,
+            reductions=reductions,
+            links=links,
+        )
+        self._is_over = is_over
 
     def __iter__(self) -> Iterator[BoundedPacking]:
         while True:
@@ -218,7 +218,6 @@ class BoundedPackings:
         """Of the next ones that wait."""
         configs = [self.waiting.pop() for _ in range(min(AT_ONCE, len(self.waiting)))]
         data = self._build([self._fitting[config][1] for config in configs])
-        self._tick_s = data.tick_s  # equal packings then have equal bounds
         by_work = {config: self.bounds_s[config] for config in configs}
         self.bounds_s.update(dict.fromkeys(configs, float("inf")))
         for index, candidate in enumerate(data.candidates):
