@@ -158,9 +158,6 @@ class BoundedPackings:
         As of :func:`~pipette_opt.build.build_problem_data`.
     is_over
         Whether time is over: none is built any more then, unless there is none.
-
-    Attributes
-    ----------
     bounds_s
         What is known so far of each configuration: by its work alone, then over the best links.
     waiting
@@ -184,9 +181,8 @@ class BoundedPackings:
         self._fitting = {one.config: (number, one) for number, one in enumerate(fitting)}
         self._packings: list[BoundedPacking] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
-        links = shared_links(
-            instance, self.waiting[-AT_ONCE:]
-        )  # with one tick, so that equal packings have equal bounds
+        # One tick for all, so that equal packings have equal bounds.
+        links = shared_links(instance, self.waiting[-AT_ONCE:])
         self._build = partial(
             build_problem_data,
             instance,
