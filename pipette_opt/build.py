@@ -125,6 +125,7 @@ def build_problem_data(
     *,
     lower_form: bool = False,
     reductions: bool = True,
+    links: SharedLinks | None = None,
 ) -> ProblemData:
     """
     Turn seconds into ticks and bytes into MiB.
@@ -141,6 +142,9 @@ def build_problem_data(
         no send mode undercuts; :func:`with_paths` adds more.
     reductions
         False leaves the reductions of gradients and tied embeddings out: a lower form of every choice of what overlaps.
+    links
+        Those of earlier problems of the same instance, whose tick is then used; by default a tick is a part of the
+        shortest round trip of all candidates.
 
     Returns
     -------
@@ -152,11 +156,7 @@ def build_problem_data(
             "--allreduce", "tree is known to the judge only (estimate): a tree's time is that of no hop; give ring."
         )
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
-    shortest = min(
-        (float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute), default=1.0
-    )
-    tick_s = shortest / TICKS_PER_ROUND_TRIP
-    links = SharedLinks(tick_s)
+    links = links or SharedLinks(_tick_s(compute))
     candidates = [
         _candidate(
             instance,
@@ -173,10 +173,21 @@ def build_problem_data(
     return ProblemData(
         candidates=tuple(candidates),
         p2p=instance.p2p,
-        tick_s=tick_s,
+        tick_s=links.tick_s,
         kind_of_node=instance.cluster.kind_of_node,
         capacity_mib=np.asarray(capacity_bytes) // MIB,
     )
+
+
+def shared_links(instance: Instance, configs: Sequence[ParallelConfig]) -> SharedLinks:
+    """For problems with one tick, that of these configurations."""
+    return SharedLinks(_tick_s([stage_compute(instance, config) for config in configs]))
+
+
+def _tick_s(compute: Sequence[StageCompute]) -> float:
+    """A part of the shortest round trip."""
+    round_trips = [float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute]
+    return min(round_trips, default=1.0) / TICKS_PER_ROUND_TRIP
 
 
 def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:

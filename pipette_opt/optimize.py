@@ -50,12 +50,6 @@ logger = logging.getLogger(__name__)
 ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
 """Parts of the time limit for the hint, and for what comes after the closed form."""
 
-BOUNDING_SHARE = 0.2
-"""
-Part of the time limit after which no more configurations are bounded. To build those that are kept takes two or three
-times as long again, and the search needs the rest. Chosen.
-"""
-
 JOINT_SHARE = 0.2
 """Part of the time limit that the joint model over all splits of the layers may take. Chosen."""
 
@@ -194,9 +188,7 @@ def optimize(
         params.max_oom_risk,
         watcher.report,
         keep=lambda config: False,
-        is_over=lambda: (
-            watcher.stop.is_set() or watcher.elapsed_s > (JOINT_SHARE + BOUNDING_SHARE) * params.time_limit_s
-        ),
+        seconds_left=lambda: 0.0 if watcher.stop.is_set() else params.time_limit_s - watcher.elapsed_s,
         loading=watcher.loading_kernels,
         joint=JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed),
         stop=watcher.stop,

@@ -23,6 +23,12 @@ from pipette_opt.units import counted, gib
 MATRICES_OF_A_PACKING = 6
 """Host x host, of closed and lower form together: transfers, and two classes of rings."""
 
+BOUNDING_SHARE = 0.1
+"""
+Of the time limit that is left, what bounding may take. To build what it keeps, every choice of overlap in two forms,
+takes up to nine times as long again. Chosen.
+"""
+
 MEMORY_SHARE = 0.6
 """Of the machine's memory that they may take."""
 
@@ -79,7 +85,7 @@ def prepare(
     max_oom_risk: float,
     report: Callable[[str], None] = lambda step: None,
     keep: Callable[[ParallelConfig], bool] = lambda config: True,
-    is_over: Callable[[], bool] = lambda: False,
+    seconds_left: Callable[[], float] = lambda: float("inf"),
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     joint: JointLimits | None = None,
     stop: threading.Event | None = None,
@@ -95,9 +101,9 @@ def prepare(
         Told each step.
     keep
         Says which configurations are kept even if a cheap bound shows that they cannot win: all by default.
-    is_over
-        Whether time for bounding is over: then only what was bounded is kept, and the others' bounds say how far off
-        the best of it can be.
+    seconds_left
+        Of the time limit. Bounding takes no more than a part of it, and then leaves out what was not bounded, or is too
+        much to search; its bounds say how far off the best of the rest can be.
     loading
         Entered where compiled kernels are loaded, which may compile them.
     joint
@@ -124,7 +130,8 @@ def prepare(
     if not all(keep(one.config) for one in fitting):
         report(f"bounding {counted(len(fitting), 'configuration')}")
         first = None if joined is None else joined.first
-        pruned = prune(instance, fitting, memory.capacity_bytes, keep, is_over, loading, first)
+        rest_s = (1 - BOUNDING_SHARE) * seconds_left()
+        pruned = prune(instance, fitting, memory.capacity_bytes, keep, lambda: seconds_left() < rest_s, loading, first)
         fitting = list(pruned.kept)
     _check_size(instance, fitting)
     return Prepared(

@@ -11,12 +11,13 @@ them.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
-from itertools import chain, count, islice
+from itertools import chain, islice
 
 import numpy as np
 
-from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.build import FittingCandidate, build_problem_data, shared_links
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.estimator.estimate import estimate
@@ -29,8 +30,11 @@ from pipette_opt.types import IntArray
 MOST_JUDGED = 24
 """Configurations judged on the listed hosts to find a time to beat, those with the least bounds."""
 
-KEPT = 12
-"""Configurations kept in any case, those with the least bounds: the next best plans are among them."""
+KEPT, MOST_KEPT = 12, 600
+"""
+Configurations kept in any case, those with the least bounds: the next best plans are among them. And how many are kept
+at most if time is over: to build them takes ten seconds or so. Chosen.
+"""
 
 UNUSABLY_SLOW = 100.0
 """Of its own bound; a plan slower than this uses links that no search would use, and is no time to beat."""
@@ -98,8 +102,8 @@ def prune(
     keep
         Says which configurations are kept whatever their bound.
     is_over
-        Whether time is over: of what is left then, the most promising ones that were bounded are kept, and the bound on
-        the others may be below the time to beat.
+        Whether time is over: then a few of the most promising ones that were bounded are kept, and the bound on the
+        others may be below the time to beat.
     loading
         Entered where a kind of schedule is judged for the first time, as that may compile kernels.
     known
@@ -134,10 +138,17 @@ def prune(
 
 @dataclass(frozen=True, slots=True, order=True)
 class BoundedPacking:
-    """One packing of a configuration; in the order of bounds, and of equal bounds as they were built."""
+    """
+    One packing of a configuration; in the order of bounds, and of equal bounds of configurations.
+
+    Parameters
+    ----------
+    number
+        Of the configuration as it was given, and of its packing.
+    """
 
     bound_s: float
-    number: int
+    number: tuple[int, int]
     data: ProblemData = field(compare=False)
     candidate: CandidateData = field(compare=False)
 
@@ -152,9 +163,6 @@ class BoundedPackings:
         As of :func:`~pipette_opt.build.build_problem_data`.
     is_over
         Whether time is over: none is built any more then, unless there is none.
-
-    Attributes
-    ----------
     bounds_s
         What is known so far of each configuration: by its work alone, then over the best links.
     waiting
@@ -173,17 +181,22 @@ class BoundedPackings:
     ) -> None:
         work = WorkBounds(instance)
         self.bounds_s = {one.config: work(one.config) for one in fitting}
-        self.waiting = [one.config for one in fitting if self.bounds_s[one.config] < float("inf")]
+        self.waiting = [one.config for one in reversed(fitting) if self.bounds_s[one.config] < float("inf")]
         self.waiting.sort(key=lambda config: self.bounds_s[config], reverse=True)
-        self._fitting = {one.config: one for one in fitting}
+        self._fitting = {one.config: (number, one) for number, one in enumerate(fitting)}
         self._packings: list[BoundedPacking] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
-        self._number = count()
-
-        def build(some: Sequence[FittingCandidate]) -> ProblemData:
-            return build_problem_data(instance, some, capacity_bytes, lower_form=lower_form, reductions=reductions)
-
-        self._build, self._is_over = build, is_over
+        # One tick for all, so that equal packings have equal bounds.
+        links = shared_links(instance, self.waiting[-AT_ONCE:])
+        self._build = partial(
+            build_problem_data,
+            instance,
+            capacity_bytes=capacity_bytes,
+            lower_form=lower_form,
+            reductions=reductions,
+            links=links,
+        )
+        self._is_over = is_over
 
     def __iter__(self) -> Iterator[BoundedPacking]:
         while True:
@@ -205,28 +218,29 @@ class BoundedPackings:
     def _look_at_links(self) -> None:
         """Of the next ones that wait."""
         configs = [self.waiting.pop() for _ in range(min(AT_ONCE, len(self.waiting)))]
-        data = self._build([self._fitting[config] for config in configs])
+        data = self._build([self._fitting[config][1] for config in configs])
         by_work = {config: self.bounds_s[config] for config in configs}
         self.bounds_s.update(dict.fromkeys(configs, float("inf")))
-        for candidate in data.candidates:
+        for index, candidate in enumerate(data.candidates):
             ticks = optimistic_ticks(data, candidate)
             if ticks < UNUSABLE_TICKS:
                 config = candidate.config
+                number = self._fitting[config][0], index
                 bound_s = max(ticks * data.tick_s * (1 - MARGIN), by_work[config])
                 self.bounds_s[config] = min(self.bounds_s[config], bound_s)
-                heappush(self._packings, BoundedPacking(bound_s, next(self._number), data, candidate))
+                heappush(self._packings, BoundedPacking(bound_s, number, data, candidate))
 
     def most_promising(self, least: int, to_beat_s: float = 0.0) -> set[ParallelConfig]:
         """So many configurations and all that may take less than ``to_beat_s``; all there are if few can be placed."""
         found: set[ParallelConfig] = set()
         enough_s = float("inf")
         for bound_s, config in chain(self._passed.copy(), ((one.bound_s, one.candidate.config) for one in self)):
-            if bound_s >= to_beat_s and bound_s > enough_s:
+            if (bound_s >= to_beat_s and bound_s > enough_s) or (len(found) >= MOST_KEPT and self._is_over()):
                 break
             found.add(config)
             if len(found) == least:
                 enough_s = min(enough_s, bound_s)
-        return found if self.waiting or len(found) >= least else set(self.bounds_s)
+        return found if self.waiting or self._packings or len(found) >= least else set(self.bounds_s)
 
 
 def _first_plan(

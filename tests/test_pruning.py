@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
 
+from pipette_opt import prepare as module
+from pipette_opt import pruning
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, world_sizes
 from pipette_opt.estimator.estimate import estimate
 from pipette_opt.memory.filter import keep_fitting
-from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.optimize import OptimizeParams, Watcher, optimize
 from pipette_opt.parallel import block_placement, node_blocks, without_overlap
 from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.specs import Instance
+from pipette_opt.verify import verify
 
 
 def fastest_by_enumeration(job: Instance, space: SearchSpace) -> dict[object, float]:
@@ -90,3 +93,28 @@ def test_all_hosts_and_fewer_are_one_problem() -> None:
     assert together.estimate.iteration_time_s == pytest.approx(min(alone.values()), rel=2e-6)
     assert together.certificate.status == "OPTIMAL"
     assert together.certificate.searched["num_gpus"] == tuple(sorted(sizes))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_limit_that_ends_while_configurations_are_bounded(monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+    """The best plan so far, and an honest bound over what was not looked at; verify shows all of it again."""
+    monkeypatch.setattr(pruning, "AT_ONCE", 1)
+    monkeypatch.setattr(pruning, "KEPT", 2)
+    monkeypatch.setattr(module, "BOUNDING_SHARE", 0.0)
+    links = np.random.default_rng(5).uniform(0.5, 2.0, (3, 3))
+    job = instance(cluster(3, links, gpus=4), replace(TINY, num_layers=6), 24, 2048)
+    space = SearchSpace(num_gpus=12, micro_batch_size=(1,))
+    watcher = Watcher()
+    if stopped:
+        watcher.stop.set()
+    plan = optimize(job, space, OptimizeParams(time_limit_s=5.0, workers=1), watcher)
+    proof = plan.certificate
+    waiting = [part for part in proof.proof if part.by == "work alone"]
+    assert proof.status == "FEASIBLE"
+    assert 0 < proof.lower_bound_s < proof.objective_s
+    if not stopped:
+        assert waiting[0].bound_s == pytest.approx(proof.lower_bound_s, rel=1e-6)
+    assert len(verify(job, plan).rules) > 20
+    monkeypatch.undo()
+    whole = optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1))
+    assert proof.lower_bound_s <= whole.certificate.objective_s <= proof.objective_s * (1 + 1e-9)

@@ -1,11 +1,16 @@
 """
-What no plan of a configuration can undercut, by its work alone: no link between hosts is looked at.
+What no plan of a configuration can undercut, by its work alone: nothing is built, and no pair of hosts is looked at.
 
 Whatever the schedule and the hosts, the first micro-batch goes through the first chunks of the stages before a stage,
 the stage does all its work, and its last backward goes back through the first chunks of the stages before. So an
-iteration takes at least the longest of these paths, and a path is a sum of layers' times. Reductions, transfers between
-stages and the optimizer step are left out; communication inside layers counts where it stays inside hosts, and that of
-experts at its least.
+iteration takes at least the longest of these paths, and a path is a sum of layers' times. Transfers between stages and
+the optimizer step are left out; communication inside layers counts where it stays inside hosts, and that of experts at
+its least.
+
+Whatever runs beside compute, a stage has no gradient to reduce before the last backward of one of its chunks begins:
+until then it has done all other micro-batches of that chunk. So an iteration also takes at least these, and then the
+reduction over the best link of the cluster (a reduce-scatter, which is no more than an all-reduce). It is a sum over
+layers, too.
 
 A bound costs microseconds: times of a layer are computed once for all configurations that differ only in how many
 layers their stages have, and how often a path does what, once for all of equal depth.
@@ -14,13 +19,15 @@ layers their stages have, and how often a path does what, once for all of equal 
 from collections.abc import Iterator
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipette_opt.costs.collectives import RingTraffic, gather_traffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
+from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
 from pipette_opt.specs import GpuSpec, Instance
 from pipette_opt.types import FloatArray
@@ -33,7 +40,6 @@ NO_PART = (
     "layers_per_stage",
     "virtual_pipeline_model_parallel_size",
     "use_distributed_optimizer",
-    "zero_stage",
     "overlap_grad_reduce",
     "overlap_param_gather",
     "ddp_bucket_size",
@@ -51,8 +57,8 @@ class WorkBounds:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._seconds: dict[Any, FloatArray | None] = {}
-        self._counts: dict[Any, FloatArray] = {}
+        self._seconds: dict[Any, _Pieces | None] = {}
+        self._counts: dict[Any, _Counts] = {}
 
     def __call__(self, config: ParallelConfig) -> float:
         """No plan of the configuration is faster, seconds; infinite if hosts cannot be packed with it."""
@@ -66,7 +72,10 @@ class WorkBounds:
         split = *_SPLIT(config), num_microbatches
         if split not in self._counts:
             self._counts[split] = _path_counts(self._instance, config, num_microbatches)
-        return float((self._counts[split] @ seconds).max()) * (1 - MARGIN)
+        counts = self._counts[split]
+        path_s = (counts.path @ seconds.work_s).max()
+        reduced_s = (counts.before_gradients @ seconds.work_s + counts.held @ seconds.reduction_s).max()
+        return max(float(path_s), float(reduced_s)) * (1 - MARGIN)
 
     def of_any_split(self, config: ParallelConfig) -> float:
         """
@@ -88,12 +97,42 @@ class WorkBounds:
         return float(max(together, fullest)) * (1 - MARGIN)
 
 
-def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: int) -> FloatArray:
+class _Pieces(NamedTuple):
     """
-    How often the path of each stage does what, forward and backward together, shape ``(pp, 5)``.
+    What a layer without experts takes, a layer with experts, embeddings, a head, and a pass of a whole stage.
 
-    Layers without experts, layers with experts, embeddings, heads, and chunks as a share of the stage's.
+    Parameters
+    ----------
+    work_s
+        Forward and backward of one micro-batch, shape ``(5,)``.
+    reduction_s
+        Its part of the reduction of gradients, shape ``(5,)``.
     """
+
+    work_s: FloatArray
+    reduction_s: FloatArray
+
+
+class _Counts(NamedTuple):
+    """
+    How often each stage does, or holds, each of :class:`_Pieces`; all of shape ``(pp, 5)``.
+
+    Parameters
+    ----------
+    path
+        On the path that goes through the stages before, does all of a stage's work, and goes back.
+    before_gradients
+        Before the last backward of one of its chunks.
+    held
+        On the stage.
+    """
+
+    path: FloatArray
+    before_gradients: FloatArray
+    held: FloatArray
+
+
+def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: int) -> _Counts:
     of_chunk = np.array(config.layers_per_chunk, dtype=np.float64)
     num_chunks, pp = of_chunk.shape
     dense = of_chunk
@@ -104,12 +143,16 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
     look_up[0, 0] = head[-1, -1] = 1.0
     pieces = np.stack([dense, of_chunk - dense, look_up, head, passes])
     before = pieces[:, 0] @ np.tri(pp, k=-1).T
-    counts: FloatArray = (before + num_microbatches * pieces.sum(axis=1)).T
-    return counts
+    held = pieces.sum(axis=1)
+    return _Counts(
+        path=(before + num_microbatches * held).T,
+        before_gradients=(num_microbatches - 1) * pieces.min(axis=1).T,
+        held=held.T,
+    )
 
 
-def _work_s(instance: Instance, config: ParallelConfig) -> FloatArray | None:
-    """Seconds of each of :func:`_path_counts` on the fastest kind of GPU; ``None`` without a packing of hosts."""
+def _work_s(instance: Instance, config: ParallelConfig) -> _Pieces | None:
+    """On the fastest kind of GPU and over the best links; ``None`` without a packing of hosts."""
     check_timed(instance.model, config)
     blocks = list(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher))
     if not blocks:
@@ -122,7 +165,65 @@ def _work_s(instance: Instance, config: ParallelConfig) -> FloatArray | None:
             if has_experts is not None:
                 pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), has_experts=has_experts))
         pieces[1] += min(_experts_s(instance, config, blocks))
+    reductions = [_reduction_s(instance, config, block) for block in blocks]
+    return _Pieces(work_s=pieces, reduction_s=np.min(reductions, axis=0))
+
+
+def _reduction_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
+    """The reduction of each piece's gradients in a packing, shape ``(5,)``; nothing where no ring is known to do it."""
+    model, tp = instance.model, config.tensor_model_parallel_size
+    if config.sharding_stage > 1 or instance.allreduce != "ring":
+        return np.zeros(5)
+    gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    replicas = config.data_parallel_size * config.context_parallel_size
+    parameter_s = _parameter_s(instance, replicas, members, gpus)
+    vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
+    positions = model.position_embedding_type == "learned_absolute"
+    twice = model.untie_embeddings_and_output_weights or config.pipeline_model_parallel_size > 1
+    pieces = parameter_s * np.array(
+        [
+            model.sharded_layer_parameters / tp + model.replicated_layer_parameters,
+            model.sharded_moe_layer_parameters / tp + model.replicated_moe_layer_parameters,
+            vocabulary + positions * model.max_position_embeddings * model.hidden_size,
+            vocabulary * twice + model.norm_parameters,
+            0.0,
+        ]
+    )
+    ranks, size = ranks_of_a_host(config, block), expert_block(config)
+    if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
+        of_experts = _parameter_s(instance, expert_replicas(config), max(ranks // size, 1), gpus)
+        pieces[1] += of_experts * model.expert_layer_parameters / size
     return pieces
+
+
+def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> float:
+    """
+    What the gradient of a parameter takes in a reduce-scatter at least, without latencies.
+
+    Parameters
+    ----------
+    replicas
+        Ranks that hold it.
+    members
+        Of these on one host.
+    gpus
+        All that are used of a host.
+    """
+    if replicas == 1:
+        return 0.0
+    exposed = 1.0 - instance.stack.gradient_overlap
+    moved = RingTraffic(exposed * gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
+    if replicas <= members:
+        return intra_node_ring_s(instance.cluster, moved, instance.stack)
+    across = inter_node_ring_s(
+        instance.cluster,
+        moved,
+        group_flows=members,
+        num_flows=gpus,
+        num_hosts=replicas // members,
+        stack=instance.stack,
+    )
+    return 0.0 if np.isnan(across).all() else float(np.nanmin(across))
 
 
 def _kinds_of_layers(instance: Instance) -> Iterator[bool | None]:

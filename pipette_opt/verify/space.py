@@ -59,7 +59,7 @@ class Searched:
             enumeration=enumeration,
             memory=memory,
             claimed_s=claimed_s,
-            enough_s=max(claimed_s, *said),
+            enough_s=max([claimed_s, *said]),
         )
 
     @cached_property
