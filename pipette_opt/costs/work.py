@@ -90,7 +90,7 @@ class WorkBounds:
             return float("inf")
         model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
         m = config.num_microbatches(self._instance.training.global_batch_size)
-        dense, experts, look_up, head, passes = seconds.tolist()
+        dense, experts, look_up, head, passes = seconds.work_s.tolist()
         layer = dense if model.num_experts is None else experts
         together = (model.num_layers * layer + look_up + head + pp * passes) / (1.0 - (1.0 - 1.0 / m) ** pp)
         fullest = m * (ceil_div(model.num_layers // chunks, pp) * chunks * layer + passes)
