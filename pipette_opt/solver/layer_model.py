@@ -88,8 +88,8 @@ class _FamilyVariables:
     """The decisions about one family."""
 
     chosen: IntVar
-    time: IntVar
     units: list[IntVar]
+    time: IntVar = field(init=False)
     present: list[list[IntVar]] = field(default_factory=list)
     """Whether a row has hosts of a kind, by row and kind; empty with one kind."""
     hosts: list[list[IntVar]] = field(default_factory=list)
@@ -136,26 +136,25 @@ class LayerModel:
 
     def _add_family(self, index: int) -> _FamilyVariables:
         model, family = self.model, self.families[index]
-        pp = family.config.pipeline_model_parallel_size
         most = family.most_units.max(axis=0)
-        variables = _FamilyVariables(
-            chosen=model.new_bool_var(f"family_{index}"),
-            time=model.new_int_var(0, RESOLUTION, f"time_{index}"),
-            units=[
-                model.new_int_var(0, int(min(cap, family.num_units)), f"units_{index}_{s}")
-                for s, cap in enumerate(most)
-            ],
-        )
+        # CP-SAT branches in the order of variables where nothing tells more: the time, which follows, comes last.
+        chosen = model.new_bool_var(f"family_{index}")
+        units = [
+            model.new_int_var(0, int(min(cap, family.num_units)), f"units_{index}_{stage}")
+            for stage, cap in enumerate(most)
+        ]
+        variables = _FamilyVariables(chosen=chosen, units=units)
+        if self.num_kinds > 1:
+            self._add_kinds(family, variables)
+        variables.time = model.new_int_var(0, RESOLUTION, f"time_{index}")
         model.add(variables.time <= RESOLUTION * variables.chosen)
         model.add(LinearExpr.sum(variables.units) == family.num_units * variables.chosen)
-        for units, cap in zip(variables.units, most.tolist(), strict=True):
+        for held, cap in zip(units, most.tolist(), strict=True):
             if cap < 1:
-                model.add(variables.chosen == 0)
+                model.add(chosen == 0)
                 break
-            model.add(units >= variables.chosen)
-            model.add(units <= min(cap, family.num_units) * variables.chosen)
-        if self.num_kinds > 1 and pp:
-            self._add_kinds(family, variables)
+            model.add(held >= chosen)
+            model.add(held <= min(cap, family.num_units) * chosen)
         return variables
 
     def _add_kinds(self, family: LayerFamily, variables: _FamilyVariables) -> None:
@@ -309,7 +308,7 @@ class LayerModel:
 
     def below(self, to_beat_s: float) -> None:
         """Look for splits faster than this only."""
-        ceiling = int(np.ceil(to_beat_s / self.tick_s)) - 1
+        ceiling = int(np.ceil(min(to_beat_s / self.tick_s, RESOLUTION))) - 1
         if ceiling < self._ceiling:
             self._ceiling = ceiling
             self.model.add(self._time <= ceiling)

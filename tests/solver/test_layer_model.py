@@ -1,0 +1,170 @@
+"""The joint model against all splits, kinds of GPU and families."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import config
+
+from pipette_opt.build import PathCounts, plain_counts
+from pipette_opt.families import LayerFamily
+from pipette_opt.parallel import NodeBlock
+from pipette_opt.solver.layer_model import LayerModel, LayerSplit
+
+STOP = threading.Event()
+
+
+def random_family(rng: np.random.Generator, pp: int, columns: int, kinds: int, units: int = 9) -> LayerFamily:
+    """A family whose every stage is a row of so many hosts."""
+    chunks = 1
+    return LayerFamily(
+        config=config(
+            tensor_model_parallel_size=8,
+            pipeline_model_parallel_size=pp,
+            data_parallel_size=columns,
+            layers_per_stage=(1,) * pp,
+        ),
+        block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
+        num_microbatches=int(rng.integers(2, 9)),
+        num_units=units,
+        layer_s=rng.uniform(0.5, 2.0, (2, kinds)),
+        fixed_s=rng.uniform(0.0, 1.0, (2, kinds, chunks, pp)),
+        link_s=np.minimum(links := rng.uniform(0.05, 0.8, (kinds, kinds)), links.T),
+        inside_s=0.01,
+        optimizer_s=0.5,
+        most_units=rng.integers(3, units, (kinds, pp)),
+    )
+
+
+def splits(family: LayerFamily) -> Iterator[tuple[int, ...]]:
+    """Every way to deal its units, at least one to each stage."""
+    pp = family.config.pipeline_model_parallel_size
+    for cuts in itertools.combinations(range(1, family.num_units), pp - 1):
+        yield tuple(np.diff([0, *cuts, family.num_units]).tolist())
+
+
+def time_of(family: LayerFamily, units: tuple[int, ...], kinds: tuple[int, ...], counts: PathCounts) -> float:
+    """The longest path of one column, whose stages are on these kinds."""
+    fixed, unit = family.path_s(counts)
+    best = 0.0
+    for path in range(len(counts.stage)):
+        work = sum(fixed[path, kind, s] + unit[path, kind, s] * units[s] for s, kind in enumerate(kinds))
+        sent = counts.up[path] + counts.down[path]
+        hops = sum(sent[s] * family.link_s[kinds[s], kinds[s + 1]] for s in range(len(kinds) - 1))
+        best = max(best, work + hops)
+    return best + family.optimizer_s
+
+
+def by_enumeration(
+    families: list[LayerFamily], hosts: tuple[int, ...], excluded: set[tuple[int, tuple[int, ...]]] = frozenset()
+) -> float:
+    """The least time of any family, split and choice of kinds with one host in each row."""
+    best = np.inf
+    for index, family in enumerate(families):
+        counts = plain_counts(*family.schedule)
+        counts = counts.ending_at(np.arange(family.config.pipeline_model_parallel_size) == 0)
+        for units in splits(family):
+            if (index, units) in excluded:
+                continue
+            for kinds in itertools.product(range(len(hosts)), repeat=len(units)):
+                if any(kinds.count(kind) > count for kind, count in enumerate(hosts)):
+                    continue
+                if any(units[s] > family.most_units[kind, s] for s, kind in enumerate(kinds)):
+                    continue
+                best = min(best, time_of(family, units, kinds, counts))
+    return best
+
+
+@pytest.mark.parametrize("hosts", [(4,), (2, 2), (3, 1), (2, 1, 1)])
+@pytest.mark.parametrize("seed", range(4))
+def test_optimum_is_that_of_all_splits_and_kinds(hosts: tuple[int, ...], seed: int) -> None:
+    """With memory that binds, links between kinds, and several families."""
+    rng = np.random.default_rng(seed)
+    families = [random_family(rng, pp, 1, len(hosts)) for pp in (2, 3, 4)]
+    best = by_enumeration(families, hosts)
+    model = LayerModel(families, np.array(hosts), 2 * best if np.isfinite(best) else 1000.0)
+    split, bound_s = model.solve(20, 1, 0, STOP)
+    if split is None:
+        assert np.isinf(best)
+        return
+    assert bound_s <= best * (1 + 1e-9)
+    assert bound_s >= best * (1 - 1e-4)
+    family = families[split.family]
+    kinds = tuple(int(row.argmax()) for row in split.kinds)
+    assert all(split.units[s] <= family.most_units[kind, s] for s, kind in enumerate(kinds))
+    counts = plain_counts(*family.schedule)
+    assert time_of(family, split.units, kinds, counts.ending_at(np.arange(len(kinds)) == 0)) <= best * (1 + 1e-4)
+
+
+def test_excluded_splits_are_left_out_one_by_one() -> None:
+    """Until nothing below the time to beat is left, which the model says."""
+    rng = np.random.default_rng(3)
+    families = [random_family(rng, pp, 1, 1) for pp in (2, 3)]
+    best = by_enumeration(families, (3,))
+    model, seen = LayerModel(families, np.array([3]), 1.2 * best), set()
+    while True:
+        split, bound_s = model.solve(20, 1, 0, STOP)
+        left = by_enumeration(families, (3,), seen)
+        assert bound_s <= left * (1 + 1e-9)
+        if split is None:
+            assert left >= 1.2 * best * (1 - 1e-4)
+            break
+        assert split.bound_s >= left * (1 - 1e-4)
+        seen.add((split.family, split.units))
+        model.exclude(split.family, split.units)
+    assert len(seen) > 1
+
+
+def test_only_better_than_the_time_to_beat() -> None:
+    """A lower one can be set later; then the bound is that time."""
+    rng = np.random.default_rng(1)
+    families = [random_family(rng, 3, 1, 1)]
+    best = by_enumeration(families, (3,))
+    model = LayerModel(families, np.array([3]), 2 * best)
+    model.below(0.9 * best)
+    split, bound_s = model.solve(20, 1, 0, STOP)
+    assert split is None
+    assert bound_s == pytest.approx(0.9 * best, rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_several_hosts_are_bounded_from_below(seed: int) -> None:
+    """Columns of a mixed row differ, so the model is below the slowest column, and never above it."""
+    rng = np.random.default_rng(seed)
+    family = random_family(rng, 2, 2, 2, units=6)
+    counts = plain_counts(*family.schedule).ending_at(np.array([True, False]))
+    best = np.inf
+    for units in splits(family):
+        for placed in set(itertools.permutations((0, 0, 1, 1))):
+            rows = np.array(placed).reshape(2, 2)
+            if any(units[s] > family.most_units[kind, s] for s in range(2) for kind in rows[s]):
+                continue
+            best = min(best, max(time_of(family, units, tuple(rows[:, d]), counts) for d in range(2)))
+    model = LayerModel([family], np.array([2, 2]), 2 * best if np.isfinite(best) else 1000.0)
+    split, bound_s = model.solve(20, 1, 0, STOP)
+    assert (split is None) == np.isinf(best)
+    if split is not None:
+        assert bound_s <= best * (1 + 1e-9)
+        assert (split.kinds.sum(axis=0) <= 2).all()
+        assert (split.kinds.sum(axis=1) == 2).all()
+
+
+def test_further_paths_raise_the_time_of_all_families_with_the_schedule() -> None:
+    """A path is added once."""
+    rng = np.random.default_rng(2)
+    first = random_family(rng, 2, 1, 1)
+    other = replace(random_family(rng, 2, 1, 1), num_microbatches=first.num_microbatches)
+    longer = plain_counts(*first.schedule).ending_at(np.array([True, False]))
+    longer = PathCounts(
+        stage=longer.stage, forward=longer.forward + 1, backward=longer.backward, up=longer.up, down=longer.down
+    )
+    model = LayerModel([first, other], np.array([2]), 1000.0)
+    _, before_s = model.solve(20, 1, 0, STOP)
+    assert model.add_paths(first.schedule, longer) == len(longer.stage)
+    assert model.add_paths(first.schedule, longer) == 0
+    split, after_s = model.solve(20, 1, 0, STOP)
+    assert isinstance(split, LayerSplit)
+    assert after_s > before_s
