@@ -258,22 +258,22 @@ class _Joint:
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
         base, best_s = family.with_units(split.units), float("inf")
         placement = block_placement(base, family.block, nodes)
-        is_interleaved = family.config.num_chunks > 1
+        is_interleaved, begun = family.config.num_chunks > 1, time.perf_counter()
+        is_first = is_interleaved not in self.loaded
         try:
-            for config in overlap_choices(self.space, base):
-                begun = time.perf_counter()
-                with nullcontext() if is_interleaved in self.loaded else self.loading():
+            with self.loading() if is_first else nullcontext():
+                for config in overlap_choices(self.space, base):
                     seconds = estimate(self.instance, config, placement).iteration_time_s
-                if is_interleaved not in self.loaded:
-                    self.ends += time.perf_counter() - begun  # kernels may have been compiled
-                self.loaded.add(is_interleaved)
-                best_s = min(best_s, seconds)
-                if seconds < self.to_beat_s:
-                    self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
-            times = placed_times(self.instance, base, placement)
+                    best_s = min(best_s, seconds)
+                    if seconds < self.to_beat_s:
+                        self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
+                times = placed_times(self.instance, base, placement)
+                counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
         except MissingLinkError:
             return float("inf"), 0
-        counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
+        if is_first:
+            self.loaded.add(is_interleaved)
+            self.ends += time.perf_counter() - begun  # compiling is no part of the limit
         return best_s, model.add_paths(family.schedule, counts)
 
     def _joined(self, bound_s: float, *, proven: bool) -> Joined:
