@@ -175,19 +175,20 @@ class _Joint:
     def _families(self, before: Sequence[LayerFamily], bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """Families that may be faster than the time to beat, these and more."""
         more = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        hosts = self._hosts_of_kind()
-        return [family for family in (*before, *more) if family_bound_s(family, hosts) < self.to_beat_s]
+        return [family for family in (*before, *more) if self._bound_s(family) < self.to_beat_s]
 
     def _hosts_of_kind(self) -> IntArray:
         cluster = self.instance.cluster
         return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
 
+    def _bound_s(self, family: LayerFamily) -> float:
+        return family_bound_s(family, self._hosts_of_kind())
+
     def _model(self, families: Sequence[LayerFamily]) -> LayerModel:
-        hosts = self._hosts_of_kind()
         ceiling_s = self.to_beat_s
         if ceiling_s == float("inf"):
-            ceiling_s = UNKNOWN_TIME * min(family_bound_s(family, hosts) for family in families)
-        return LayerModel(families, hosts, ceiling_s)
+            ceiling_s = UNKNOWN_TIME * min(map(self._bound_s, families))
+        return LayerModel(families, self._hosts_of_kind(), ceiling_s)
 
     def _solve(self, model: LayerModel, share: float = 1.0) -> tuple[LayerSplit | None, float]:
         limit_s = min(share * self.limits.time_limit_s, self.ends - time.perf_counter())
@@ -216,7 +217,7 @@ class _Joint:
             self.splits[self.first.config.layers_per_stage] = None
         if not families:
             return self._joined(min(beyond_s, self.to_beat_s), proven=True)
-        model = self._model(families)
+        model, apart_s = self._model(families), min(map(self._bound_s, families))
         for index, family in enumerate(families):
             config = family.config
             usual = layer_splits(num_layers, config.pipeline_model_parallel_size, config.num_chunks)
@@ -226,7 +227,7 @@ class _Joint:
             model.below(self.to_beat_s)
             self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
             split, bound_s = self._solve(model)
-            bound_s = min(bound_s * (1 - MARGIN), beyond_s)
+            bound_s = min(max(bound_s * (1 - MARGIN), apart_s), beyond_s)
             if split is None:
                 return self._joined(bound_s, proven=bound_s >= self.to_beat_s * (1 - 2 * MARGIN))
             if len(self.splits) >= MOST_SPLITS or self.is_over:
