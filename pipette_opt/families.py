@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.build import PathCounts, chunk_seconds
-from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
+from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.costs.work import reduction_pieces_s
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
 from pipette_opt.specs import Instance
 from pipette_opt.ticks import tensor_ticks
 from pipette_opt.types import FloatArray, IntArray, read_only
+from pipette_opt.units import ceil_div
 
 FINE_TICK_S = 1e-9
 """Resolution in which tensor communication over hosts is read from its matrices, seconds."""
@@ -50,8 +53,16 @@ class LayerFamily:
         num_kinds)``; infinite where there is none.
     inside_s
         One transfer between stages of one host.
+    reduction_s
+        What the reduction of gradients takes for a unit, at least, whatever is sent beside compute.
+    fixed_reduction_s
+        The same of what a stage has beside its layers, shape ``(pp,)``.
+    step_s
+        What a unit adds to the optimizer's step of its stage; the largest stage decides.
+    fixed_step_s
+        The step of what a stage has beside its layers, at least, shape ``(pp,)``.
     optimizer_s
-        The optimizer's step of the largest stage, at least.
+        What the optimizer takes beside its step.
     most_units
         Units that a stage has room for on each kind of GPU, shape ``(num_kinds, pp)``.
     """
@@ -64,11 +75,15 @@ class LayerFamily:
     fixed_s: FloatArray
     link_s: FloatArray
     inside_s: float
+    reduction_s: float
+    fixed_reduction_s: FloatArray
+    step_s: float
+    fixed_step_s: FloatArray
     optimizer_s: float
     most_units: IntArray
 
     def __post_init__(self) -> None:
-        for name in ("layer_s", "fixed_s", "link_s"):
+        for name in ("layer_s", "fixed_s", "link_s", "fixed_reduction_s", "fixed_step_s"):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
         object.__setattr__(self, "most_units", read_only(self.most_units, np.int64))
 
@@ -87,6 +102,11 @@ class LayerFamily:
     def schedule(self) -> tuple[int, int, int]:
         """Stages, micro-batches and chunks: families that agree in these have the same paths."""
         return self.config.pipeline_model_parallel_size, self.num_microbatches, self.config.num_chunks
+
+    @property
+    def least_optimizer_s(self) -> float:
+        """The optimizer of any split, at least: some stage has as many units as the mean."""
+        return self.optimizer_s + self.step_s * ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
 
     def with_units(self, units: Sequence[int]) -> ParallelConfig:
         """The configuration whose stages hold so many units."""
@@ -110,6 +130,23 @@ class LayerFamily:
         fixed = sum(np.einsum("rcs,kcs->rks", one, self.fixed_s[way]) for way, one in enumerate(passes))
         unit = sum(np.einsum("rcs,k->rks", one, self.layer_s[way]) for way, one in enumerate(passes))
         return np.asarray(fixed), np.asarray(unit)
+
+    def reduced_path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
+        """
+        The same of each path and then the reduction that it waits for, whatever is sent beside compute.
+
+        Without interleaving all but the first stage reduce after their last backward, and the first not before this
+        begins. Interleaved, each chunk is a part of the reduction, and the last part begins no sooner than the last
+        backward.
+        """
+        chunks, paths = self.config.num_chunks, np.arange(len(counts.stage))
+        backward = counts.backward.copy()
+        beside = np.ones(len(paths), dtype=np.bool_) if chunks > 1 else counts.stage == 0
+        backward[paths[beside], 0, counts.stage[beside]] -= 1
+        fixed, unit = self.path_s(replace(counts, backward=backward))
+        fixed[paths, :, counts.stage] += self.fixed_reduction_s[counts.stage][:, None] / chunks
+        unit[paths, :, counts.stage] += self.reduction_s / chunks
+        return fixed, unit
 
 
 def layer_families(
@@ -157,6 +194,15 @@ def _family(
         for way, ticks in enumerate(tensor_ticks(instance, *computed[0], block, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     message = p2p_bytes(instance.model, instance.training, config)
+    dense, experts, look_up, head, _ = reduction_pieces_s(instance, config, block).tolist()
+    fixed_reduction_s = np.zeros(config.pipeline_model_parallel_size)
+    fixed_reduction_s[0] += look_up
+    fixed_reduction_s[-1] += head
+    (sized, one), (_, two) = computed
+    step_s = two.optimizer_s - one.optimizer_s
+    largest = int((stage_parameters(instance.model, sized) + stage_expert_parameters(instance.model, sized)).argmax())
+    fixed_step_s = np.zeros_like(fixed_reduction_s)
+    fixed_step_s[largest] = max(one.optimizer_s - instance.stack.iteration_s - step_s, 0.0)
     return LayerFamily(
         config=config,
         block=block,
@@ -166,6 +212,10 @@ def _family(
         fixed_s=fixed_s,
         link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),
         inside_s=intra_node_message_s(cluster, message),
+        reduction_s=chunks * (dense if instance.model.num_experts is None else experts),
+        fixed_reduction_s=fixed_reduction_s,
+        step_s=step_s,
+        fixed_step_s=fixed_step_s,
         optimizer_s=instance.stack.iteration_s,
         most_units=most_units,
     )

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from pipette_opt.build import PathCounts
 from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
@@ -144,6 +145,8 @@ class _Joint:
     first: FirstPlan | None = None
     splits: dict[tuple[int, ...], None] = field(default_factory=dict)
     size: ModelSize = field(default_factory=ModelSize)
+    learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
+    """Critical paths of the judge by schedule, for every model that follows."""
     loaded: set[bool] = field(default_factory=set)
     ends: float = 0.0
 
@@ -190,7 +193,12 @@ class _Joint:
         ceiling_s = self.to_beat_s
         if ceiling_s == float("inf"):
             ceiling_s = UNKNOWN_TIME * min(family_bound_s(family, hosts) for family in families)
-        return LayerModel(families, hosts, ceiling_s)
+        model = LayerModel(families, hosts, ceiling_s)
+        for schedule, paths in self.learned.items():
+            if any(family.schedule == schedule for family in families):
+                for counts in paths:
+                    model.add_paths(schedule, counts)
+        return model
 
     def _solve(self, model: LayerModel, share: float = 1.0) -> tuple[LayerSplit | None, float]:
         limit_s = min(share * self.limits.time_limit_s, self.ends - time.perf_counter())
@@ -294,7 +302,10 @@ class _Joint:
         if is_first:
             self.loaded.add(is_interleaved)
             self.ends += time.perf_counter() - begun  # compiling is no part of the limit
-        return best_s, model.add_paths(family.schedule, counts)
+        new = model.add_paths(family.schedule, counts)
+        if new:
+            self.learned.setdefault(family.schedule, []).append(counts)
+        return best_s, new
 
     def _joined(self, bound_s: float, *, proven: bool) -> Joined:
         """``INFEASIBLE``: the model has no split that beats the time to beat."""
@@ -356,7 +367,7 @@ def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray) -> float:
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
         low, high = (low, middle) if held(middle) >= family.num_units else (middle, high)
-    return low + family.optimizer_s
+    return low + family.least_optimizer_s
 
 
 def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:

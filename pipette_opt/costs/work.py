@@ -165,11 +165,11 @@ def _work_s(instance: Instance, config: ParallelConfig) -> _Pieces | None:
             if has_experts is not None:
                 pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), has_experts=has_experts))
         pieces[1] += min(_experts_s(instance, config, blocks))
-    reductions = [_reduction_s(instance, config, block) for block in blocks]
+    reductions = [reduction_pieces_s(instance, config, block) for block in blocks]
     return _Pieces(work_s=pieces, reduction_s=np.min(reductions, axis=0))
 
 
-def _reduction_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
+def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
     """The reduction of each piece's gradients in a packing, shape ``(5,)``; nothing where no ring is known to do it."""
     model, tp = instance.model, config.tensor_model_parallel_size
     if config.sharding_stage > 1 or instance.allreduce != "ring":

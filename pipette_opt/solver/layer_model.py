@@ -89,6 +89,8 @@ class _FamilyVariables:
 
     chosen: IntVar
     units: list[IntVar]
+    step: IntVar
+    """Ticks of the optimizer's step of the largest stage."""
     time: IntVar = field(init=False)
     present: list[list[IntVar]] = field(default_factory=list)
     """Whether a row has hosts of a kind, by row and kind; empty with one kind."""
@@ -143,7 +145,11 @@ class LayerModel:
             model.new_int_var(0, int(min(cap, family.num_units)), f"units_{index}_{stage}")
             for stage, cap in enumerate(most)
         ]
-        variables = _FamilyVariables(chosen=chosen, units=units)
+        step = model.new_int_var(0, RESOLUTION, f"step_{index}")
+        unit, fixed = int(self._floor(np.array(family.step_s))), self._floor(family.fixed_step_s).tolist()
+        for held, extra in zip(units, fixed, strict=True):
+            model.add(step >= unit * held + extra * chosen)
+        variables = _FamilyVariables(chosen=chosen, units=units, step=step)
         if self.num_kinds > 1:
             self._add_kinds(family, variables)
         variables.time = model.new_int_var(0, RESOLUTION, f"time_{index}")
@@ -214,7 +220,9 @@ class LayerModel:
 
     def add_paths(self, schedule: tuple[int, int, int], counts: PathCounts) -> int:
         """
-        Add paths to all families with a schedule; those that end at the first stage, as none is over before it.
+        Add paths to all families with a schedule.
+
+        Those that end at the first stage, as none is over before it, and all with the reduction that comes after them.
 
         Returns
         -------
@@ -222,40 +230,45 @@ class LayerModel:
             How many were new.
         """
         seen, new = self._seen.setdefault(schedule, set()), []
-        for path in np.flatnonzero(counts.stage == 0).tolist():
-            key = b"".join(
-                getattr(counts, name)[path].astype(np.int64).tobytes() for name in ("forward", "backward", "up", "down")
-            )
+        names = ("stage", "forward", "backward", "up", "down")
+        for path in range(len(counts.stage)):
+            key = b"".join(getattr(counts, name)[path].astype(np.int64).tobytes() for name in names)
             if key not in seen:
                 seen.add(key)
                 new.append(path)
         if new:
             which = np.array(new)
-            some = PathCounts(
-                stage=counts.stage[which],
-                forward=counts.forward[which],
-                backward=counts.backward[which],
-                up=counts.up[which],
-                down=counts.down[which],
-            )
+            some = PathCounts(**{name: getattr(counts, name)[which] for name in names})
             for index, family in enumerate(self.families):
                 if family.schedule == schedule:
                     self._add_family_paths(index, some)
         return len(new)
 
     def _add_family_paths(self, index: int, counts: PathCounts) -> None:
-        family, variables = self.families[index], self._variables[index]
-        fixed, unit = (self._floor(seconds) for seconds in family.path_s(counts))
+        family = self.families[index]
+        alone, reduced = family.path_s(counts), family.reduced_path_s(counts)
         transfers = counts.up + counts.down
-        optimizer = int(self._floor(np.array(family.optimizer_s)))
         for path in range(len(counts.stage)):
-            sent = self._sent(family, variables, transfers[path])
-            if self.num_kinds == 1:
-                constant = int(fixed[path, 0].sum()) + optimizer
-                work = LinearExpr.weighted_sum(variables.units, unit[path, 0].tolist())
-                self.model.add(variables.time >= work + constant * variables.chosen + sent)
-            else:
-                self._add_mixed_path(family, variables, fixed[path], unit[path], sent + optimizer * variables.chosen)
+            both = [(fixed[path], unit[path]) for fixed, unit in (alone, reduced)]
+            if counts.stage[path] > 0:
+                both = both[1:] if family.reduction_s > 0 else []
+            elif _is_above(both[0], both[1]):
+                both = both[:1]
+            elif _is_above(both[1], both[0]):
+                both = both[1:]
+            for fixed_s, unit_s in both:
+                self._add_path(index, self._floor(fixed_s), self._floor(unit_s), transfers[path])
+
+    def _add_path(self, index: int, fixed: IntArray, unit: IntArray, transfers: IntArray) -> None:
+        """One path; ticks on each kind and stage without layers and for each unit, and transfers from each stage."""
+        family, variables = self.families[index], self._variables[index]
+        optimizer = int(self._floor(np.array(family.optimizer_s))) * variables.chosen + variables.step
+        rest = self._sent(family, variables, transfers) + optimizer
+        if self.num_kinds == 1:
+            work = LinearExpr.weighted_sum(variables.units, unit[0].tolist())
+            self.model.add(variables.time >= work + int(fixed[0].sum()) * variables.chosen + rest)
+        else:
+            self._add_mixed_path(family, variables, fixed, unit, rest)
 
     def _add_mixed_path(
         self, family: LayerFamily, variables: _FamilyVariables, fixed: IntArray, unit: IntArray, rest: LinearExpr
@@ -359,3 +372,8 @@ class LayerModel:
             bound_s=solver.objective_value * self.tick_s,
         )
         return split, float(bound) * self.tick_s
+
+
+def _is_above(one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray]) -> bool:
+    """Whether a path is as long as another wherever its stages are and however many layers they have."""
+    return all(bool((mine >= its).all()) for mine, its in zip(one, other, strict=True))

@@ -1,0 +1,487 @@
+"""
+Mixed machines against an enumeration: ``python benchmarks/mixed.py [--cases N] [--large N] [--out PAGE]``.
+
+Clusters of four hosts of two kinds of GPU, made from seeds: pairs of kinds, 3 + 1, 2 + 2 or 1 + 3 hosts, 4 or 8 GPUs a
+host, links of their own between all hosts, slower between kinds, and models of 7 to 13 billion parameters. ``optimize``
+has 60 s for each. Then every split of the layers over the stages, on every placement, of every configuration of the
+space is enumerated with the judge, without the solver and its model: `above` is how far the plan is over that optimum,
+`bound` how far the certificate's bound is below it (a bound above it would be a false proof).
+
+The enumeration leaves out what a cheap bound shows to be no faster than the fastest so far: in a placed pipeline the
+first micro-batch goes through the stages before a stage, that stage does the work of all micro-batches, and the last
+gradient goes back. The times in it are the judge's own for that placement, with so many layers on the stage. Every
+judged plan is compared with its bound.
+
+Then clusters of 16 hosts of two kinds, default space: the gap after 60 s. Nothing is enumerated there.
+"""
+
+import argparse
+import itertools
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt import __version__
+from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
+from pipette_opt.costs.placed import placed_batch
+from pipette_opt.estimator.many import estimate_many
+from pipette_opt.files import write_atomically
+from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks, without_overlap
+from pipette_opt.plan import Plan
+from pipette_opt.prepare import load_predictor
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.model import read_model
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, TrainingSpec
+from pipette_opt.types import BoolArray, FloatArray, IntArray
+from pipette_opt.units import GB, US
+
+RISK = 0.01
+"""Accepted risk of running out of memory, the default of ``solve``."""
+
+PAIRS = (
+    ("a100-80gb", "v100-32gb"),
+    ("h100-80gb", "a100-80gb"),
+    ("a100-40gb", "a100-80gb"),
+    ("h100-80gb", "l40s"),
+    ("b200", "h100-80gb"),
+    ("a100-40gb", "v100-32gb"),
+)
+"""Kinds of GPU that stand together, of the catalogue."""
+
+COUNTS = ((3, 1), (2, 2), (1, 3))
+"""Hosts of each kind, of four."""
+
+MODELS = ("llama-2-7b", "llama-2-13b", "llama-3-8b", "mistral-7b")
+"""Models, with 32 or 40 layers."""
+
+OFTEN = 4096
+"""Placed plans that the judge times at once."""
+
+MOST_PLANS = 400_000
+"""Plans that are judged for one cluster at most; the page says where that was too few."""
+
+FIRST, FIRST_ABOVE = 24, 1.3
+"""Placements, and plans on each, that are judged for a time to beat; how far their bounds may be above the least."""
+
+LISTED = 200_000
+"""Splits of one placement that are listed at most."""
+
+CLOSE = 1e-4
+"""Relative; how near to the optimum the plan is to be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One cluster with a job and a space."""
+
+    name: str
+    instance: Instance
+    space: SearchSpace
+
+
+def made_cluster(rng: np.random.Generator, pair: tuple[str, str], counts: Sequence[int], gpus: int) -> ClusterSpec:
+    """Hosts of two kinds, in random order, whose links differ from pair to pair and are slower between kinds."""
+    kinds = rng.permutation(np.repeat([0, 1], counts))
+    num = len(kinds)
+    rate = rng.uniform(20.0, 45.0) * rng.uniform(0.8, 1.0, (num, num))
+    rate *= np.where(kinds[:, None] == kinds[None, :], 1.0, rng.uniform(0.3, 0.9))
+    specs = [read_gpu_entry(name).gpu for name in pair]
+    return ClusterSpec(
+        name="-".join(pair),
+        nodes=tuple(
+            NodeSpec(host=f"{pair[kind]}-{index}", gpu=specs[kind], num_gpus=gpus) for index, kind in enumerate(kinds)
+        ),
+        intra_node_bytes_per_s=float(rng.choice([60.0, 120.0, 240.0])) * GB,
+        intra_node_latency_s=5 * US,
+        inter_node_latency_s=15 * US,
+        nics_per_node=4,
+        link_matrices=(LinkMatrix(concurrent_flows=4, bytes_per_s=rate * GB),),
+    )
+
+
+def made_job(rng: np.random.Generator, cluster: ClusterSpec, batch: int) -> Instance:
+    """A model on it, with a precision that both kinds have."""
+    bf16 = all("bf16" in gpu.peak_flops for gpu in cluster.gpu_kinds)
+    return Instance(
+        model=read_model(MODELS[int(rng.integers(len(MODELS)))]),
+        cluster=cluster,
+        training=TrainingSpec(
+            global_batch_size=batch,
+            seq_length=int(rng.choice([2048, 4096])),
+            precision="bf16" if bf16 else "fp16",
+            accumulate_allreduce_grads_in_fp32=bf16,
+        ),
+    )
+
+
+def small_cases(count: int) -> Iterator[Case]:
+    """Of four hosts."""
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        pair, counts, gpus = PAIRS[seed % len(PAIRS)], COUNTS[seed % 7 % 3], (8, 4)[seed // 2 % 2]
+        cluster = made_cluster(rng, pair, counts, gpus)
+        job = made_job(rng, cluster, int(rng.choice([64, 128])))
+        pinned = SearchSpace(
+            tensor_parallel=((4, 8), (2, 4))[gpus == 4],
+            pipeline_parallel=(1, 2, 4),
+            context_parallel=(1,),
+            micro_batch_size=(1, 2),
+            virtual_pipeline=(1, 2),
+        )
+        yield Case(name=f"{seed}: {_told(pair, counts, gpus)}", instance=job, space=pinned)
+
+
+def large_cases(count: int) -> Iterator[Case]:
+    """Of 16 hosts, 12 + 4, 8 + 8 or 4 + 12."""
+    for seed in range(count):
+        rng = np.random.default_rng(100 + seed)
+        pair, counts = PAIRS[seed % len(PAIRS)], tuple(4 * one for one in COUNTS[seed % 3])
+        job = made_job(rng, made_cluster(rng, pair, counts, 8), 256)
+        yield Case(name=f"{seed}: {_told(pair, counts, 8)}", instance=job, space=SearchSpace())
+
+
+def _told(pair: tuple[str, str], counts: Sequence[int], gpus: int) -> str:
+    return f"{counts[0]} x {pair[0]} + {counts[1]} x {pair[1]}, {gpus} GPUs"
+
+
+@dataclass(kw_only=True)
+class Enumerated:
+    """The judge's optimum, and how it was found."""
+
+    seconds: float = float("inf")
+    config: ParallelConfig | None = None
+    judged: int = 0
+    bounded: int = 0
+    is_whole: bool = True
+    memory_binds: bool = False
+    """Whether a split with a smaller bound than the optimum was refused for its memory."""
+
+
+@dataclass(kw_only=True)
+class _Placed:
+    """A configuration without its layers on one placement; ``least_s``: no split is faster."""
+
+    base: ParallelConfig
+    choices: list[ParallelConfig]
+    block: NodeBlock
+    placement: Placement
+    nodes: IntArray
+    work_s: FloatArray
+    """All chunks of a stage for one micro-batch, by units; shape ``(units, pp, dp)``."""
+    pass_s: FloatArray
+    """The first chunk of a stage and the transfers to and from the next, same shape."""
+    optimizer_s: float
+    room: BoolArray
+    """Whether so many units have room, shape ``(units, pp)``."""
+    least_s: float = 0.0
+
+    @property
+    def num_units(self) -> int:
+        return len(self.work_s)
+
+    def bound_s(self, units: IntArray, microbatches: int) -> FloatArray:
+        """No plan with these units is faster; ``units`` of shape ``(n, pp)``."""
+        stages = np.arange(units.shape[1])
+        work, passes = self.work_s[units - 1, stages], self.pass_s[units - 1, stages]
+        before = np.cumsum(passes, axis=1) - passes
+        found: FloatArray = (before + microbatches * work).max(axis=(1, 2)) + self.optimizer_s
+        return found
+
+    def most_units(self, ceiling_s: float, microbatches: int) -> IntArray:
+        """Units of each stage with which it does not take longer alone, shape ``(pp,)``."""
+        least = self.pass_s[0]
+        alone = (np.cumsum(least, axis=0) - least)[None] + microbatches * self.work_s
+        fits = alone.max(axis=2) + self.optimizer_s < ceiling_s
+        most: IntArray = np.where(fits.all(axis=0), self.num_units, fits.argmin(axis=0))
+        return most
+
+
+_Bounded = tuple[_Placed, ParallelConfig, float]
+"""A plan on a placement, and its bound."""
+
+
+def enumerate_plans(case: Case) -> Enumerated:
+    """The judge's least time over all splits of the layers, placements and configurations."""
+    instance, found = case.instance, Enumerated()
+    predictor = load_predictor(RISK, instance)
+    placed = sorted(_all_placed(case, predictor), key=lambda one: one.least_s)
+    batch: list[_Bounded] = []
+    for one in placed[:FIRST]:  # a time to beat
+        batch = list(itertools.islice(_plans(case, one, FIRST_ABOVE * one.least_s), FIRST))
+        _judge(instance, predictor, batch, found)
+    batch = []
+    for one in placed:
+        if one.least_s >= found.seconds:
+            break
+        for plan in _plans(case, one, found.seconds, found):
+            batch.append(plan)
+            if len(batch) >= OFTEN:
+                _judge(instance, predictor, batch, found)
+                batch = []
+                if found.judged >= MOST_PLANS:
+                    found.is_whole = False
+                    return found
+    _judge(instance, predictor, batch, found)
+    found.memory_binds = any(_is_bound_by_memory(one, found.seconds, instance) for one in placed)
+    return found
+
+
+def _plans(case: Case, one: _Placed, ceiling_s: float, found: Enumerated | None = None) -> Iterator[_Bounded]:
+    """Plans on a placement whose bound is below a time, the least bound first, and their bounds."""
+    m = one.base.num_microbatches(case.instance.training.global_batch_size)
+    splits, is_whole = _splits_below(one, ceiling_s, m)
+    if found is not None:
+        found.is_whole &= is_whole
+    bounds = one.bound_s(splits, m)
+    for row in np.argsort(bounds, kind="stable").tolist():
+        if bounds[row] >= (ceiling_s if found is None else found.seconds):
+            return
+        if all(one.room[units - 1, stage] for stage, units in enumerate(splits[row].tolist())):
+            layers = tuple(int(units) * one.base.num_chunks for units in splits[row])
+            for choice in one.choices:
+                yield one, replace(choice, layers_per_stage=layers), float(bounds[row])
+
+
+def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
+    """Every configuration without its layers, on every placement."""
+    instance = case.instance
+    capacity = usable_bytes(instance.cluster, predictor)
+    seen: dict[ParallelConfig, list[ParallelConfig]] = {}
+    for config in enumerate_candidates(instance, case.space):
+        chunks, pp = config.num_chunks, config.pipeline_model_parallel_size
+        if instance.model.num_layers % chunks == 0 and instance.model.num_layers // chunks >= pp:
+            base = replace(without_overlap(config), layers_per_stage=(chunks,) * pp)
+            seen.setdefault(base, overlap_choices(case.space, base))
+    for base, choices in seen.items():
+        pp, chunks = base.pipeline_model_parallel_size, base.num_chunks
+        sizes = instance.model.num_layers // chunks - pp + 1
+        sized = [replace(base, layers_per_stage=(chunks * units,) * pp) for units in range(1, sizes + 1)]
+        needed = predictor.predict(
+            instance.model,
+            instance.training,
+            sized,
+            gpus_per_node=instance.cluster.gpus_per_node,
+            intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
+            max_oom_risk=RISK,
+        )
+        upper = np.stack([one.upper_bytes for one in needed])  # (units, pp)
+        m = base.num_microbatches(instance.training.global_batch_size)
+        for block in node_blocks(base, instance.cluster.gpus_per_node, instance.launcher):
+            grid = block.node_grid(base)
+            for hosts in itertools.permutations(range(instance.cluster.num_nodes), int(np.prod(grid))):
+                nodes = np.array(hosts).reshape(grid)
+                if grid[1:] == (2, 1) and nodes[0, 0, 0] > nodes[0, 1, 0]:
+                    continue  # the ring of two replicas is the same the other way round
+                placement = block_placement(base, block, nodes)
+                times = placed_batch(instance, [(one, placement) for one in sized])
+                forward, backward = times.forward_s, times.backward_s
+                sends = times.send_forward_s[0] + times.send_backward_s[0]
+                row = np.arange(pp) // block.stages
+                least_room = capacity[nodes.reshape(grid[0], -1)].min(axis=1)[row]
+                one = _Placed(
+                    base=base,
+                    choices=choices,
+                    block=block,
+                    placement=placement,
+                    nodes=nodes,
+                    work_s=(forward + backward).sum(axis=1),
+                    pass_s=(forward + backward)[:, 0] + sends,
+                    optimizer_s=float(times.optimizer_s.min()),
+                    room=upper <= least_room,
+                )
+                one.least_s = _least_s(one, m, instance.model.num_layers // chunks)
+                if one.least_s < float("inf"):
+                    yield one
+
+
+def _least_s(one: _Placed, microbatches: int, num_units: int) -> float:
+    """The time in which the stages, each for itself, can hold all units."""
+    low, high = 0.0, 2.0 * float(one.bound_s(np.full((1, one.room.shape[1]), one.num_units), microbatches)[0])
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if one.most_units(middle, microbatches).sum() >= num_units else (middle, high)
+    return low
+
+
+def _splits_below(one: _Placed, ceiling_s: float, microbatches: int) -> tuple[IntArray, bool]:
+    """Splits whose every stage alone is below a time, shape ``(n, pp)``, and whether all are listed."""
+    pp, is_whole = one.room.shape[1], True
+    total = one.num_units + pp - 1
+    caps = np.minimum(one.most_units(ceiling_s, microbatches), one.num_units)
+    rows = np.zeros((1, 0), dtype=np.int64)
+    for stage in range(pp):
+        after = int(caps[stage + 1 :].sum())
+        left = total - rows.sum(axis=1)
+        options = np.arange(1, caps[stage] + 1)
+        pairs = (left[:, None] - options >= pp - stage - 1) & (left[:, None] - options <= after)
+        which, units = np.nonzero(pairs)
+        rows = np.hstack([rows[which], options[units][:, None]])
+        if len(rows) > LISTED:
+            rows, is_whole = rows[:LISTED], False
+    return rows, is_whole
+
+
+def _judge(instance: Instance, predictor: MemoryPredictor, batch: list[_Bounded], found: Enumerated) -> None:
+    """Time plans that fit, as predicted for their whole split; the bound of each must hold."""
+    if not batch:
+        return
+    alone = list(dict.fromkeys(without_overlap(config) for _, config, _ in batch))
+    needed = predictor.predict(
+        instance.model,
+        instance.training,
+        alone,
+        gpus_per_node=instance.cluster.gpus_per_node,
+        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
+        max_oom_risk=RISK,
+    )
+    upper = {config: one.upper_bytes for config, one in zip(alone, needed, strict=True)}
+    capacity = usable_bytes(instance.cluster, predictor)
+    fitting = []
+    for one, config, bound_s in batch:
+        room = capacity[one.nodes.reshape(len(one.nodes), -1)].min(axis=1)
+        row = np.arange(config.pipeline_model_parallel_size) // one.block.stages
+        if (upper[without_overlap(config)] <= room[row]).all():
+            fitting.append((one, config, bound_s))
+    if not fitting:
+        return
+    seconds = estimate_many(instance, [(config, one.placement) for one, config, _ in fitting])
+    bounds = np.array([bound_s for _, _, bound_s in fitting])
+    assert (bounds <= seconds * (1 + 1e-9)).all(), "the bound of the enumeration is above the judge"
+    found.judged += len(fitting)
+    best = int(seconds.argmin())
+    if seconds[best] < found.seconds:
+        found.seconds, found.config = float(seconds[best]), fitting[best][1]
+
+
+def _is_bound_by_memory(one: _Placed, optimum_s: float, instance: Instance) -> bool:
+    """Whether a stage could have more units in less than the optimum than it has room for."""
+    m = one.base.num_microbatches(instance.training.global_batch_size)
+    if one.least_s >= optimum_s:
+        return False
+    most = one.most_units(optimum_s, m)
+    return any(not one.room[min(int(units), one.num_units) - 1, stage] for stage, units in enumerate(most) if units)
+
+
+def solved(case: Case, seconds: float) -> tuple[Plan, float]:
+    """The plan, and the seconds that it took."""
+    begun = time.perf_counter()
+    plan = optimize(case.instance, case.space, OptimizeParams(time_limit_s=seconds, workers=2))
+    return plan, time.perf_counter() - begun
+
+
+def small_row(case: Case, seconds: float) -> tuple[str, bool]:
+    """A row of the first table, and whether the plan and its bound are right."""
+    plan, took_s = solved(case, seconds)
+    begun = time.perf_counter()
+    found = enumerate_plans(case)
+    proof, best = plan.certificate, found.seconds
+    above, below = plan.estimate.iteration_time_s / best - 1, 1 - proof.lower_bound_s / best
+    right = above <= CLOSE and below >= -1e-9
+    model = proof.joint_model
+    cells = (
+        case.name,
+        case.instance.model.name,
+        f"{plan.estimate.iteration_time_s:.4f}",
+        f"{best:.4f}" if found.is_whole else f"{best:.4f} (not all)",
+        f"{above:+.4%}",
+        f"{below:+.4%}",
+        f"{proof.status}, {proof.gap:.3%}",
+        f"{took_s:.0f}",
+        plan.config.label(),
+        "-".join(str(one) for one in plan.config.layers_per_stage),
+        "yes" if found.memory_binds else "no",
+        "-" if model is None else f"{model.status}, {model.seconds:.1f} s",
+        f"{found.judged:,} in {time.perf_counter() - begun:.0f} s",
+    )
+    return " | ".join(cells), right
+
+
+def large_row(case: Case, seconds: float) -> str:
+    """A row of the second table."""
+    plan, took_s = solved(case, seconds)
+    proof = plan.certificate
+    model = proof.joint_model
+    cells = (
+        case.name,
+        case.instance.model.name,
+        f"{plan.estimate.iteration_time_s:.4f}",
+        f"{proof.status}, {proof.gap:.3%}",
+        f"{took_s:.0f}",
+        plan.config.label(),
+        "-".join(str(one) for one in plan.config.layers_per_stage),
+        "-"
+        if model is None
+        else f"{model.status}, {model.bound_s:.4f} s, {model.splits} splits, {model.seconds:.1f} s",
+    )
+    return " | ".join(cells)
+
+
+SMALL = (
+    "cluster, four hosts",
+    "model",
+    "plan, s",
+    "optimum, s",
+    "above",
+    "bound below",
+    "certificate",
+    "took, s",
+    "plan",
+    "layers",
+    "memory binds",
+    "joint model",
+    "judged",
+)
+LARGE = ("cluster, 16 hosts", "model", "plan, s", "certificate", "took, s", "plan", "layers", "joint model")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=12, help="clusters of four hosts")
+    parser.add_argument("--large", type=int, default=4, help="clusters of 16 hosts")
+    parser.add_argument("--first", type=int, default=0, help="first cluster of four hosts")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of each")
+    parser.add_argument("--out", type=Path, help="where the page goes; none by default")
+    options = parser.parse_args(arguments)
+    rows: list[tuple[str, bool]] = []
+    large: list[str] = []
+    for case in list(small_cases(options.cases))[options.first :]:
+        rows.append(small_row(case, options.seconds))
+        sys.stderr.write(rows[-1][0] + "\n")
+        write_page(options.out, rows, large)
+    for case in large_cases(options.large):
+        large.append(large_row(case, options.seconds))
+        sys.stderr.write(large[-1] + "\n")
+        write_page(options.out, rows, large)
+
+
+def write_page(out: Path | None, rows: Sequence[tuple[str, bool]], large: Sequence[str]) -> None:
+    """Answer, tables and how they were made; nowhere without a place for it."""
+    if out is None:
+        return
+    right = sum(is_right for _, is_right in rows)
+    answer = (
+        f"{right} of {len(rows)} plans are within {CLOSE:.0e} of the optimum of the enumeration, under a bound that is "
+        "not above it."
+    )
+    lines = [f"# Mixed machines against an enumeration, {datetime.now(UTC):%Y-%m-%d}", "", answer, ""]
+    for title, body in ((SMALL, [row for row, _ in rows]), (LARGE, large)):
+        if body:
+            lines += ["| " + " | ".join(title) + " |", "| " + " | ".join(["---"] * len(title)) + " |"]
+            lines += [f"| {row} |" for row in body] + [""]
+    version = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}, 2 threads."
+    lines += [version + " Made by `python benchmarks/mixed.py`.", "", *(__doc__ or "").strip().splitlines()[2:]]
+    write_atomically(out, "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
