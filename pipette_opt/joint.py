@@ -89,11 +89,14 @@ class Joined:
         The fastest plan that was judged, on hosts as they are listed; ``None`` if there was none.
     model
         How large the model was, and what it proved about all other splits.
+    go_on
+        Proves on, for so many seconds, against a new time to beat, without handing on more splits.
     """
 
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
     model: JointModel
+    go_on: Callable[[float, float], JointModel]
 
 
 def join(
@@ -147,6 +150,12 @@ class _Joint:
     size: ModelSize = field(default_factory=ModelSize)
     learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
     """Critical paths of the judge by schedule, for every model that follows."""
+    model: LayerModel | None = None
+    """The last one, of all other splits."""
+    least_s: float = 0.0
+    """No family of it is faster, by its own bound."""
+    beyond_s: float = float("inf")
+    """No family outside of it is faster."""
     loaded: set[bool] = field(default_factory=set)
     ends: float = 0.0
 
@@ -241,31 +250,46 @@ class _Joint:
         num_layers = self.instance.model.num_layers
         if self.first is not None and not self._is_usual(self.first.config):
             self.splits[self.first.config.layers_per_stage] = None
+        self.beyond_s = beyond_s
         if not families:
             return self._joined(min(beyond_s, self.to_beat_s), proven=True)
-        model = self._model(families)
-        least_s = min(family_bound_s(family, self._hosts_of_kind()) for family in families)
+        self.model = model = self._model(families)
+        self.least_s = min(family_bound_s(family, self._hosts_of_kind()) for family in families)
         for index, family in enumerate(families):
             config = family.config
             usual = layer_splits(num_layers, config.pipeline_model_parallel_size, config.num_chunks)
             for layers in dict.fromkeys((*usual, *self.space.more_splits, *self.splits)):
                 self._exclude(model, index, layers)
+        return self._prove(model, MOST_SPLITS)
+
+    def _prove(self, model: LayerModel, most_splits: int) -> Joined:
+        """Hand splits on, up to so many, until no other can be faster than the time to beat, or time is over."""
         while True:
             model.below(self.to_beat_s)
             self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
             split, bound_s = self._solve(model)
-            bound_s = min(max(bound_s, least_s) * (1 - MARGIN), beyond_s)
+            bound_s = min(max(bound_s, self.least_s) * (1 - MARGIN), self.beyond_s)
             if split is None:
                 return self._joined(bound_s, proven=bound_s >= self.to_beat_s * (1 - 2 * MARGIN))
-            if len(self.splits) >= MOST_SPLITS or self.is_over:
+            if self.is_over:
                 return self._joined(bound_s, proven=False)
             seconds, new = self._judge(model, split)
             if new and split.bound_s < (1 - SETTLED) * seconds:
                 continue  # with its critical path the model may turn it down
-            layers = families[split.family].with_units(split.units).layers_per_stage
+            if len(self.splits) >= most_splits:
+                return self._joined(bound_s, proven=False)
+            layers = model.families[split.family].with_units(split.units).layers_per_stage
             self.splits[layers] = None
-            for index in range(len(families)):
+            for index in range(len(model.families)):
                 self._exclude(model, index, layers)
+
+    def _go_on(self, time_limit_s: float, to_beat_s: float) -> JointModel:
+        """What is proven with more time, and with a faster plan to compare with; no more splits are handed on."""
+        self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
+        self.ends = time.perf_counter() + time_limit_s
+        if self.model is None:
+            return self._joined(min(self.beyond_s, self.to_beat_s), proven=True).model
+        return self._prove(self.model, len(self.splits)).model
 
     def _is_usual(self, config: ParallelConfig) -> bool:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
@@ -312,6 +336,7 @@ class _Joint:
         return Joined(
             splits=tuple(self.splits),
             first=self.first,
+            go_on=self._go_on,
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=bound_s,

@@ -20,7 +20,7 @@ from pipette_opt.certify import Certified, CertifyParams, certify
 from pipette_opt.compiling import compile_kernels
 from pipette_opt.errors import InfeasibleError
 from pipette_opt.heuristics.annealing import AnnealingParams
-from pipette_opt.joint import JointLimits
+from pipette_opt.joint import MARGIN, JointLimits
 from pipette_opt.judge import (
     JudgedSolution,
     best_first,
@@ -209,11 +209,24 @@ def optimize(
         judged += certified.judged
     if not judged:
         raise InfeasibleError(_why_nothing(prepared))
+    prepared = prove_splits(prepared, best_first(judged)[0].estimate.iteration_time_s, params, watcher)
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
     verify_content(prepared.instance, plan)
     return plan
+
+
+def prove_splits(prepared: Prepared, fastest_s: float, params: OptimizeParams, watcher: Watcher) -> Prepared:
+    """The same with what the joint model proves in the time left, if it has not proven enough."""
+    joined, left = prepared.joined, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s
+    if joined is None or watcher.stop.is_set() or left <= 0:
+        return prepared
+    if joined.model.bound_s >= (1 - max(params.gap_limit, MARGIN)) * fastest_s:
+        return prepared
+    again = joined.go_on(left, fastest_s)
+    bound_s = max(again.bound_s, joined.model.bound_s)
+    return replace(prepared, joined=replace(joined, model=replace(again, bound_s=bound_s)))
 
 
 def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher, most_s: float = MOST_ANNEALING_S) -> Result:
@@ -288,6 +301,11 @@ def certify_judge(
 ) -> Certified:
     """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
     left = max(0.5, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
+    other_splits_s = float("inf") if prepared.joined is None else prepared.joined.model.bound_s
+
+    def report(step: str, fastest_s: float | None, bound_s: float | None) -> None:
+        watcher.report(step, fastest_s, None if bound_s is None else min(bound_s, other_splits_s))
+
     return certify(
         prepared,
         judged,
@@ -299,7 +317,7 @@ def certify_judge(
             seed=params.seed,
             num_alternatives=params.num_alternatives,
         ),
-        report=watcher.report,
+        report=report,
         stop=watcher.stop,
         earlier=earlier,
     )
@@ -330,7 +348,10 @@ def finish(
         prepared.instance,
         prepared.problem,
         best,
-        _bound_without_search_s(prepared) if certified is None else certified.bound_s,
+        min(
+            _bound_without_search_s(prepared) if certified is None else certified.bound_s,
+            float("inf") if prepared.joined is None else prepared.joined.model.bound_s,
+        ),
         watcher.elapsed_s,
         exact,
     )
@@ -378,9 +399,8 @@ def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
 
 
 def _bound_without_search_s(prepared: Prepared) -> float:
-    """No plan is faster, by the cheap bounds alone."""
-    bound_s = judge_lower_bound_s(prepared.lower)
-    return min(bound_s, prepared.left_out_s)
+    """No plan is faster of those with usual splits, by the cheap bounds alone."""
+    return min(judge_lower_bound_s(prepared.lower), prepared.ruled_out_s)
 
 
 def _why_nothing(prepared: Prepared) -> str:

@@ -63,10 +63,9 @@ class Prepared:
     joined: Joined | None = None
 
     @property
-    def left_out_s(self) -> float:
-        """No plan is faster of what is not in the problem: seconds; infinite if nothing was left out."""
-        bounds = [self.pruned.bound_s] if self.pruned is not None else []
-        return min([*bounds, *([self.joined.model.bound_s] if self.joined is not None else [])], default=float("inf"))
+    def ruled_out_s(self) -> float:
+        """No plan is faster of the configurations that were left out of the problem: seconds; infinite if none was."""
+        return float("inf") if self.pruned is None else self.pruned.bound_s
 
     @cached_property
     def exact(self) -> ProblemData:

