@@ -33,7 +33,7 @@ from pipette_opt.judge import (
 )
 from pipette_opt.notes import plan_notes
 from pipette_opt.parallel import without_overlap
-from pipette_opt.plan import Alternative, Plan, StageMemory
+from pipette_opt.plan import Alternative, JointModel, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import ProblemData
 from pipette_opt.scope import not_searched, proof, scope, searched
@@ -343,7 +343,7 @@ def finish(
         searched=searched(prepared),
         not_searched=not_searched(prepared),
         proof=parts,
-        joint_model=None if prepared.joined is None else prepared.joined.model,
+        joint_model=_joint_model(prepared, certificate.objective_s),
         num_candidates=num_candidates,
         num_pruned=num_candidates - by_search if parts else 0,
     )
@@ -363,6 +363,12 @@ def finish(
         seed=params.seed,
         inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
+
+
+def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
+    """What the joint model said; of what is slower than the plan, it is not said by how much."""
+    model = None if prepared.joined is None else prepared.joined.model
+    return None if model is None else replace(model, bound_s=min(model.bound_s, objective_s))
 
 
 def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:

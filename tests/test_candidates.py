@@ -67,7 +67,7 @@ EDGES = [
         {"tp": 2},
     ),
     ("expert sequence", (MOE, {}, {"tp": 2}), {"sequence_parallel": True}),
-    ("layers", ({}, {}, {"pp": 4, "layers_per_stage": (2, 1, 2, 3)}), {"layers_per_stage": (1, 2, 2, 3)}),
+    ("layers", ({}, {}, {"pp": 4, "layers_per_stage": (2, 1, 2, 4)}), {"layers_per_stage": (2, 1, 2, 3)}),
     ("layers", ({}, {}, {"pp": 3, "layers_per_stage": (4, 0, 4)}), {"layers_per_stage": (3, 1, 4)}),
     ("layers", ({}, {}, {"pp": 2, "layers_per_stage": (4, 5)}), {"layers_per_stage": (3, 5)}),
     ("batch", ({}, {}, {"dp": 4, "mbs": 32}), {"mbs": 16}),

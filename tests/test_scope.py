@@ -48,7 +48,7 @@ def test_proof_counts_every_combination_once() -> None:
     given = job()
     plan = optimize(given, SPACE, OptimizeParams(time_limit_s=10.0, workers=1))
     proof = plan.certificate.proof
-    prepared = prepare(given, SPACE, 0.01)
+    prepared = prepare(given, space_of(plan.inputs["search"]), 0.01)
     assert sum(part.configurations for part in proof) == prepared.enumeration.num_combinations
     counts = {part.by: part.configurations for part in proof}
     assert counts.get("memory", 0) == len(prepared.memory.rejected)

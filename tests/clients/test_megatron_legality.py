@@ -123,12 +123,13 @@ def on_cpu() -> Iterator[None]:
 
 
 class Ends(NamedTuple):
-    """How the layers of the first and the last stage are named."""
+    """How the layers of the first and the last stage are named; or those of all stages, by a layout."""
 
     first: int | None = None
     last: int | None = None
     counts_embedding: bool = False
     counts_loss: bool = False
+    layout: str | None = None
 
 
 def transformer_config(model: ModelSpec, config: ParallelConfig, ends: Ends) -> TransformerConfig:
@@ -145,7 +146,10 @@ def transformer_config(model: ModelSpec, config: ParallelConfig, ends: Ends) -> 
         add_bias_linear=model.add_bias_linear,
         tensor_model_parallel_size=config.tensor_model_parallel_size,
         pipeline_model_parallel_size=config.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=config.virtual_pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=(
+            None if ends.layout else config.virtual_pipeline_model_parallel_size
+        ),  # a layout says so itself
+        pipeline_model_parallel_layout=ends.layout,
         context_parallel_size=config.context_parallel_size,
         expert_model_parallel_size=config.expert_model_parallel_size,
         num_layers_in_first_pipeline_stage=ends.first,
@@ -165,14 +169,23 @@ def transformer_config(model: ModelSpec, config: ParallelConfig, ends: Ends) -> 
 
 def check_layers(model: ModelSpec, config: ParallelConfig, settings: TransformerConfig) -> None:
     """Every chunk has the layers that we say, and all together hold each layer once."""
-    held = []
+    held, layout = [], settings.pipeline_model_parallel_layout
     for chunk, of_stages in enumerate(config.layers_per_chunk):
         for stage, layers in enumerate(of_stages):
             vp_stage = chunk if config.num_chunks > 1 else None
-            built = get_num_layers_to_build(settings, vp_stage, stage)
+            if layout is not None:
+                virtual = mock.patch.object(
+                    parallel_state, "get_virtual_pipeline_model_parallel_world_size", return_value=config.num_chunks
+                )
+                with virtual:
+                    built = layout.get_num_layers_to_build(vp_stage=chunk, pp_rank=stage)
+                    offset = layout.get_layer_offset(vp_stage=chunk, pp_rank=stage)
+            else:
+                built = get_num_layers_to_build(settings, vp_stage, stage)
+                offset = None
             if built != layers:
                 raise ValueError(f"stage {stage} builds {built} layers in chunk {chunk}, we say {layers}")
-            offset = get_transformer_layer_offset(settings, vp_stage, stage)
+            offset = get_transformer_layer_offset(settings, vp_stage, stage) if offset is None else offset
             held += range(offset, offset + built)
     assert sorted(held) == list(range(model.num_layers))
 
@@ -253,11 +266,13 @@ def run_megatron(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 
 def megatron_refuses(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Why megatron-core refuses a configuration, under whichever options for the ends build its stages."""
+    """Why megatron-core refuses a configuration, under whichever options for the ends build its stages, or a layout."""
     reason = None
+    parts = "|".join("t" * part for chunk in config.layers_per_chunk for part in chunk)
     named = product((None, config.layers_per_stage[0]), (None, config.layers_per_stage[-1]))
     counted = ((True, True), (True, False), (False, True)) if config.num_chunks > 1 else ()
-    for ends in (*(Ends(*one) for one in named), *(Ends(None, None, *one) for one in counted)):
+    layout = Ends(layout=f"E{parts}L")
+    for ends in (*(Ends(*one) for one in named), *(Ends(None, None, *one) for one in counted), layout):
         try:
             run_megatron(model, training, config, ends)
         except REFUSALS as error:
@@ -330,8 +345,8 @@ def test_same_verdict() -> None:
             attention_kernel="unfused" if rng.random() < 0.3 else "flash",
         )
         config = random_config(rng, model)
-        if config is None:
-            continue
+        if config is None or min(config.layers_per_stage) < 1:
+            continue  # a layout may leave stages without layers, which are not searched
         ours, theirs = broken_rules(model, training, config), megatron_refuses(model, training, config)
         assert bool(ours) == (theirs is not None), (model, training, config, ours, theirs)
         if len(ours) < 2:

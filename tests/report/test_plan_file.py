@@ -82,6 +82,7 @@ def test_named_fields() -> None:
         "not_searched",
         "proof",
         "closed_form",
+        "joint_model",
     }
     assert content["memory"][1]["upper_gib"] == 32.0
     assert content["memory"][1]["extrapolates"] is False
