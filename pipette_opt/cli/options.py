@@ -77,6 +77,12 @@ NumGpus = Annotated[
 ExcludeHosts = Annotated[
     str | None, typer.Option(help="Hosts not to use, e.g. gpu03,gpu[07-09].", rich_help_panel=SEARCH)
 ]
+Speed = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Hosts that run at a share of their peak, e.g. gpu[03-04]=0.8; may be repeated.", rich_help_panel=SEARCH
+    ),
+]
 Launcher = Annotated[
     str, typer.Option(help="torchrun (contiguous ranks per host), slurm or mpi (any map).", rich_help_panel=SEARCH)
 ]
@@ -201,6 +207,7 @@ class JobOptions:
     calibration: Calibration = None
     num_gpus: NumGpus = None
     exclude_hosts: ExcludeHosts = None
+    speed: Speed = None
     launcher: Launcher = "slurm"
     p2p: P2P = "blocking"
     allreduce: AllReduce = "ring"
@@ -309,6 +316,7 @@ def read_job(options: JobOptions) -> Job:
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
+    from pipette_opt.read.speeds import parse_speeds, speed_record, with_speeds
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance, TrainingSpec
     from pipette_opt.specs.model_gaps import not_modelled_of
@@ -341,6 +349,8 @@ def read_job(options: JobOptions) -> Job:
         if value is not None and not 1 <= value <= LARGEST:
             raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
     spec, record = machines()
+    speeds = parse_speeds(options.speed or ())
+    spec = with_speeds(spec, speeds)
     if options.exclude_hosts:
         spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
     model_spec = read_model(options.model) if options.model is not None else shown.model  # type: ignore[union-attr]
@@ -386,6 +396,7 @@ def read_job(options: JobOptions) -> Job:
         "gpus": gpu_record(spec),
         "example": options.example,
         "exclude_hosts": options.exclude_hosts,
+        "speed": speed_record(speeds),
         "profile": _file_record(options.profile),
         "stack": asdict(instance.stack),
         "model": asdict(model_spec),

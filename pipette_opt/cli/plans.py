@@ -23,10 +23,12 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     from pipette_opt.cli.inputs import cluster_of
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.speeds import recorded_speeds, with_speeds
     from pipette_opt.report.plan_file import read_plan
 
     plan = read_plan(path)
     spec, _ = cluster_of(plan, path, cluster)
+    spec = with_speeds(spec, recorded_speeds(plan.inputs.get("speed"), f"{path}, inputs.speed"))
     excluded = plan.inputs.get("exclude_hosts")
     if excluded:
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
@@ -66,6 +68,7 @@ def plan_on_changed_hosts(
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
+    from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
     from pipette_opt.replan import check_hosts
     from pipette_opt.report.plan_file import read_plan
 
@@ -74,6 +77,9 @@ def plan_on_changed_hosts(
         spec, record = cluster_of(old, path, None)
     else:
         spec, record = read_cluster(cluster), cluster_record(cluster)
+    listed = recorded_speeds(old.inputs.get("speed"), f"{path}, inputs.speed")
+    speeds = {host: speed for host, speed in listed.items() if host in spec.hosts}
+    spec = with_speeds(spec, speeds)
     hosts = check_hosts(
         spec.hosts,
         old.hosts,
@@ -89,6 +95,7 @@ def plan_on_changed_hosts(
         "cluster": record,
         "gpus": gpu_record(spec),
         "exclude_hosts": compress_hosts(excluded) if excluded else None,
+        "speed": speed_record(speeds),
     }
     return replace(old, inputs=inputs), instance, inputs
 

@@ -239,14 +239,15 @@ def _tokens(training: TrainingSpec, config: ParallelConfig) -> int:
 def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[float, float] | None:
     if instance.profile is None or config.context_parallel_size > 1:
         return None
-    return instance.profile.layers.get(
+    measured = instance.profile.layers.get(
         ProfileKey(
-            gpu=gpu.name,
+            gpu=gpu.kind,
             tensor_model_parallel_size=config.tensor_model_parallel_size,
             micro_batch_size=config.micro_batch_size,
             seq_length=instance.training.seq_length,
         )
     )
+    return None if measured is None else (measured[0] / gpu.speed, measured[1] / gpu.speed)
 
 
 def attention_times_s(

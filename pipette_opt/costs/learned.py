@@ -20,7 +20,7 @@ def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> Lay
     softmax = "" if training.attention_kernel == "flash" or training.fused_softmax else " softmax-unfused"
     norms = "" if training.fused_norm else " norm-unfused"
     return LayerFactor(
-        gpu=gpu.name,
+        gpu=gpu.kind,
         kernels=f"{'fp8' if training.fp8 else training.precision} {attention}{softmax}{norms}",
         tensor_model_parallel_size=tp,
         sequence_parallel=config.sequence_parallel,

@@ -65,7 +65,7 @@ class KindBand:
 
 def job_kind(instance: Instance) -> str | None:
     """The kind of a job, by what moves errors most; ``None`` for GPUs of which no run is known."""
-    family = instance.cluster.nodes[0].gpu.name.lower().split("-")[0]
+    family = instance.cluster.nodes[0].gpu.kind.lower().split("-")[0]
     generation = next((name for name, families in GENERATIONS.items() if family in families), None)
     if generation is None or len(instance.cluster.gpu_kinds) > 1:
         return None

@@ -18,6 +18,7 @@ from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, read_inter_node
 from pipette_opt.read.matrices import gb_text, matrix_csv
+from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.units import GB, MIB, TFLOP, US
 
@@ -25,7 +26,7 @@ MAX_GPUS_PER_NODE = 1024
 """More than an NVLink domain may ever have (576 in the fifth generation)."""
 
 _TOP = ("name", "nodes", "intra_node", "inter_node")
-_NODE = ("hosts", "gpu", "gpus_per_node")
+_NODE = ("hosts", "gpu", "gpus_per_node", "speed")
 _INTRA = ("bandwidth_gb_per_s", "latency_us")
 
 
@@ -166,6 +167,8 @@ def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec,
         fields = Fields(place, entry, _NODE)
         gpu = _read_node_gpu(place, fields.any("gpu"), assumed)
         count = _gpus_per_node(fields, gpu, assumed)
+        if fields.has("speed"):
+            gpu = gpu.at_speed(check_speed(fields.any("speed"), f"{place}, speed"))
         nodes += [NodeSpec(host=host, gpu=gpu, num_gpus=count) for host in expand_hosts(fields.any("hosts"), place)]
     listed = Counter(node.host for node in nodes)
     for host, times in listed.items():
@@ -203,7 +206,7 @@ def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
 def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) -> tuple[float, float]:
     """Bandwidth and latency inside a host: as the file says, or the catalogue's of the slowest kind of GPU."""
     catalogue = read_gpu_catalogue()
-    kinds = dict.fromkeys(node.gpu.name for node in nodes)
+    kinds = dict.fromkeys(node.gpu.kind for node in nodes)
     known = [catalogue[name] for name in kinds if name in catalogue]
     alone = nodes[0].num_gpus == 1  # a host with one GPU has no link inside
     if len(known) < len(kinds) and not alone and not intra.has("bandwidth_gb_per_s"):
@@ -238,6 +241,7 @@ def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
             "hosts": compress_hosts(tuple(node.host for node in run)),
             "gpu": _gpu_entry(run[0].gpu),
             "gpus_per_node": run[0].num_gpus,
+            **({} if run[0].gpu.speed == 1.0 else {"speed": run[0].gpu.speed}),
         }
         for run in runs
     ]
@@ -245,9 +249,10 @@ def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
 
 def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
     """The name if the catalogue has exactly this GPU, else all of it."""
-    known = read_gpu_catalogue().get(gpu.name)
-    if known is not None and known.gpu == gpu:
-        return gpu.name
+    known = read_gpu_catalogue().get(gpu.kind)
+    if known is not None and known.gpu.at_speed(gpu.speed) == gpu:
+        return gpu.kind
+    gpu = gpu.at_speed(1.0)
     return {
         "name": gpu.name,
         "memory_mib": gpu.memory_bytes // MIB,

@@ -144,7 +144,7 @@ def note_on_gpu(name: str, entry: CatalogueEntry) -> str | None:
 def gpu_record(cluster: ClusterSpec) -> dict[str, int | None]:
     """What a plan records of its kinds of GPU: compute capability times ten, ``None`` for one of the user's own."""
     known = {name.lower(): entry.compute_capability for name, entry in read_gpu_catalogue().items()}
-    return {gpu.name: known.get(gpu.name.lower()) for gpu in cluster.gpu_kinds}
+    return {gpu.name: known.get(gpu.kind.lower()) for gpu in cluster.gpu_kinds}
 
 
 def read_gpu(name: str, where: str = "gpu") -> GpuSpec:

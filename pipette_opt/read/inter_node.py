@@ -99,7 +99,7 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
 def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
     """The usual host of the kind of GPU whose usual host has the slowest NICs; ``None`` if it is not known of all."""
     catalogue = read_gpu_catalogue()
-    names = dict.fromkeys(node.gpu.name for node in nodes)
+    names = dict.fromkeys(node.gpu.kind for node in nodes)
     hosts = [catalogue[name].usual_host if name in catalogue else None for name in names]
     known = [host for host in hosts if host is not None and host.gpus_per_node == nodes[0].num_gpus]
     if len(known) < len(hosts):
@@ -135,7 +135,7 @@ def _matrix(folder: Path, where: str, data: object, hosts: list[str]) -> LinkMat
 def _usual_nics(inter: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) -> Nics:
     usual = usual_host(nodes)
     if usual is None:
-        kinds = ", ".join(dict.fromkeys(node.gpu.name for node in nodes))
+        kinds = ", ".join(dict.fromkeys(node.gpu.kind for node in nodes))
         problem = (
             f"a cluster of {len(nodes)} hosts needs nics, such as 8x400 (NICs x Gbit/s of a host), or "
             f"bandwidth_gb_per_s if all links are equal, or measured matrices; no NICs are usual for hosts of "

@@ -1,12 +1,15 @@
 """The machines and the links between them, as measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
+
+MOST_SPEED = 1.2
+"""Largest share of its kind's peak that a host may be said to run at: more is another kind of GPU. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,8 @@ class GpuSpec:
         Bandwidth of device memory.
     source
         Where the figures come from.
+    speed
+        Share of the peak of its kind that it runs at; compute and memory are given at this speed.
     """
 
     name: str
@@ -31,8 +36,11 @@ class GpuSpec:
     peak_flops: Mapping[str, float]
     memory_bytes_per_s: float
     source: str = ""
+    speed: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.speed <= MOST_SPEED:
+            raise ValueError(f"speed must be > 0 and at most {MOST_SPEED:g}, got {self.speed:g}.")
         if self.memory_bytes <= 0:
             raise ValueError(f"memory_bytes must be > 0, got {self.memory_bytes}.")
         if self.memory_bytes_per_s <= 0:
@@ -40,6 +48,24 @@ class GpuSpec:
         for precision, flops in self.peak_flops.items():
             if flops <= 0:
                 raise ValueError(f"peak_flops[{precision}] must be > 0, got {flops}.")
+
+    @property
+    def kind(self) -> str:
+        """The name without the speed: what was measured for it holds at full speed."""
+        return self.name if self.speed == 1.0 else self.name.rpartition("@")[0]
+
+    def at_speed(self, speed: float) -> "GpuSpec":
+        """The same kind at a share of its peak, named ``h100-80gb@0.8``; itself at the speed that it has."""
+        if speed == self.speed:
+            return self
+        scale = speed / self.speed
+        return replace(
+            self,
+            name=self.kind if speed == 1.0 else f"{self.kind}@{speed:g}",
+            peak_flops={precision: flops * scale for precision, flops in self.peak_flops.items()},
+            memory_bytes_per_s=self.memory_bytes_per_s * scale,
+            speed=speed,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,69 @@
+"""Hosts whose GPUs run at a share of their kind's peak, as ``--speed gpu[03-04]=0.8`` says."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pipette_opt.errors import InputError
+from pipette_opt.read.fields import did_you_mean
+from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.specs import ClusterSpec
+from pipette_opt.specs.cluster import MOST_SPEED
+
+
+def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, float]:
+    """The speed of each host that is named, from entries such as ``gpu[03-04]=0.8``."""
+    speeds: dict[str, float] = {}
+    for entry in entries:
+        hosts, sign, text = entry.rpartition("=")
+        if not sign or not hosts:
+            raise InputError(where, f"must be hosts and their share of the peak, e.g. gpu[03-04]=0.8, got {entry!r}.")
+        speed = check_speed(text.strip(), where)
+        for host in expand_hosts(hosts, where):
+            if speeds.setdefault(host, speed) != speed:
+                raise InputError(where, f"gives host {host} two speeds, {speeds[host]:g} and {speed:g}; give one.")
+    return speeds
+
+
+def check_speed(value: object, where: str) -> float:
+    """A number above 0 and at most ``MOST_SPEED``."""
+    try:
+        speed = float(str(value))
+    except ValueError:
+        speed = float("nan")
+    if isinstance(value, bool) or not 0 < speed <= MOST_SPEED:
+        raise InputError(where, f"a speed must be > 0 and at most {MOST_SPEED:g} (1: its kind's peak), got {value!r}.")
+    return speed
+
+
+def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = "--speed") -> ClusterSpec:
+    """The cluster with these hosts at these speeds; a host whose file says another speed is refused."""
+    for host in speeds:
+        if host not in cluster.hosts:
+            hint = did_you_mean(host, cluster.hosts)
+            raise InputError(where, f"host {host!r} is not in cluster {cluster.name}.{hint}")
+    nodes = []
+    for node in cluster.nodes:
+        speed = speeds.get(node.host, node.gpu.speed)
+        if node.gpu.speed not in (1.0, speed):
+            problem = f"host {node.host} has speed {speed:g} here and {node.gpu.speed:g} in its cluster file; give one."
+            raise InputError(where, problem)
+        nodes.append(replace(node, gpu=node.gpu.at_speed(speed)))
+    return replace(cluster, nodes=tuple(nodes))
+
+
+def speed_record(speeds: Mapping[str, float]) -> dict[str, float] | None:
+    """What a plan records of them: hosts of equal speed folded; ``None`` without any."""
+    folded = {
+        compress_hosts(tuple(host for host, its in speeds.items() if its == speed)): speed
+        for speed in dict.fromkeys(speeds.values())
+    }
+    return folded or None
+
+
+def recorded_speeds(record: object, where: str) -> dict[str, float]:
+    """The speed of each host, from what a plan records."""
+    if record is None:
+        return {}
+    if not isinstance(record, Mapping):
+        raise InputError(where, f"must be hosts and their speeds, or null, got {record!r}.")
+    return {host: check_speed(speed, where) for hosts, speed in record.items() for host in expand_hosts(hosts, where)}

@@ -1,0 +1,32 @@
+"""Slow hosts on the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from pipette_opt.report.plan_file import read_plan
+
+JOB = ("--example", "lab-2x8", "--tensor-parallel", "8", "--pipeline-parallel", "2", "--micro-batch-size", "1")
+QUICK = ("--virtual-pipeline", "1", "--recompute", "none", "--time-limit", "4", "--gap-limit", "0.5")
+
+
+def test_a_slow_host_gets_fewer_layers(command: Callable[..., tuple[int, str, str]]) -> None:
+    """The plan records it, so that all that read the plan see the same hosts."""
+    code, _, err = command("solve", *JOB, *QUICK, "--speed", "gpu02=0.5", "-o", "plan.json")
+    assert code == 0, err
+    plan = read_plan(Path("plan.json"))
+    assert plan.inputs["speed"] == {"gpu02": 0.5}
+    first, last = plan.config.layers_per_stage
+    assert (first < last) == (plan.hosts[plan.placement.node[0]] == "gpu02")
+    assert first != last
+    assert command("verify", "plan.json")[0] == 0
+    code, out, _ = command("estimate", "plan.json", "--json")
+    assert code == 0
+    assert json.loads(out)["estimate"]["iteration_time_s"] == plan.estimate.iteration_time_s
+
+
+def test_an_unknown_slow_host_is_refused(command: Callable[..., tuple[int, str, str]]) -> None:
+    """Before anything is searched."""
+    code, _, err = command("solve", *JOB, "--speed", "gpu77=0.5")
+    assert code == 2
+    assert "--speed: host 'gpu77' is not in cluster" in err
