@@ -2,35 +2,40 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
 from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.fullness import stack_predictor, with_edge_loss
 from pipette_opt.joint import Joined, JointLimits, join
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, node_blocks
+from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem import ProblemData
 from pipette_opt.pruning import BoundedPackings, Pruned, prune
 from pipette_opt.specs import Instance
+from pipette_opt.types import IntArray
 from pipette_opt.units import counted, gib
-
-MATRICES_OF_A_PACKING = 6
-"""Host x host, of closed and lower form together: transfers, and two classes of rings."""
 
 BOUNDING_SHARE = 0.1
 """
-Of the time limit that is left, what bounding may take. To build what it keeps, every choice of overlap in two forms,
-takes up to nine times as long again. Chosen.
+Of the time limit that is left, what bounding may take. Chosen.
 """
 
-MEMORY_SHARE = 0.6
-"""Of the machine's memory that they may take."""
+BUILDING_SHARE = 0.2
+"""
+Of the time limit that is left, what bounding and building what it keeps may take together. Chosen.
+"""
+
+MEMORY_SHARE, MOST_LINK_BYTES = 0.15, 3 << 30
+"""
+Of the machine's memory, and bytes at most, that link costs between hosts may take. Searches copy those of the
+candidates that they look at, so that the process takes about twice as much. Chosen.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,38 +135,76 @@ def prepare(
     if not all(keep(one.config) for one in fitting):
         report(f"bounding {counted(len(fitting), 'configuration')}")
         first = None if joined is None else joined.first
-        rest_s = (1 - BOUNDING_SHARE) * seconds_left()
+        rest_s, built_s = (1 - BOUNDING_SHARE) * seconds_left(), (1 - BUILDING_SHARE) * seconds_left()
         pruned = prune(instance, fitting, memory.capacity_bytes, keep, lambda: seconds_left() < rest_s, loading, first)
         fitting = list(pruned.kept)
-    _check_size(instance, fitting)
+        report(f"building {counted(len(fitting), 'configuration')}")
+        forms, pruned = _build_kept(instance, pruned, memory.capacity_bytes, keep, lambda: seconds_left() < built_s)
+    else:
+        forms = build_both_forms(instance, fitting, memory.capacity_bytes, is_enough=_too_large)
+        if len(forms.built) < len(fitting):
+            raise _refusal(instance, fitting)
     return Prepared(
         instance=instance,
         enumeration=enumeration,
         predictor=predictor,
         memory=memory,
-        problem=build_problem_data(instance, fitting, memory.capacity_bytes),
-        lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
+        problem=forms.problem,
+        lower=forms.lower,
         pruned=pruned,
         space=space,
         joined=joined,
     )
 
 
-def _check_size(instance: Instance, fitting: Sequence[FittingCandidate]) -> None:
-    """Raise ``InputError`` if the link costs of all candidates would not fit in this machine's memory."""
-    num_nodes = instance.cluster.num_nodes
-    packings = sum(
-        1 for one in fitting for _ in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher)
+def _too_large(num_bytes: int) -> bool:
+    """Whether link costs take all the memory that they may."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return num_bytes > min(MEMORY_SHARE * machine, MOST_LINK_BYTES)
+
+
+def _build_kept(
+    instance: Instance,
+    pruned: Pruned,
+    capacity_bytes: IntArray,
+    keep: Callable[[ParallelConfig], bool],
+    is_over: Callable[[], bool],
+) -> tuple[BothForms, Pruned]:
+    """
+    Both forms of what bounding kept, the most promising first, as long as there are memory and time.
+
+    The rest is left out, too, with its bounds; what must be kept goes first.
+    """
+    kept, bounds = pruned.kept, pruned.bounds_s
+    first = None if pruned.first is None else pruned.first.config
+    order = sorted(
+        range(len(kept)),
+        key=lambda index: (
+            kept[index].config != first,
+            not keep(kept[index].config),
+            bounds[without_overlap(kept[index].config)],
+        ),
     )
-    need = packings * MATRICES_OF_A_PACKING * num_nodes**2 * 8
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if need > MEMORY_SHARE * have:
-        raise InputError(
-            "the search space",
-            f"has {packings} packings of {len(fitting)} configurations; the costs of their links between {num_nodes} "
-            f"hosts take about {need / 2**30:.0f} GiB, and this machine has {have / 2**30:.0f} GiB. Pin degrees, e.g. "
-            "with --tensor-parallel, --pipeline-parallel, --micro-batch-size and --virtual-pipeline 1.",
-        )
+    forms = build_both_forms(
+        instance, kept, capacity_bytes, order, lambda num_bytes: _too_large(num_bytes) or is_over()
+    )
+    built = set(forms.built)
+    left = [bounds[without_overlap(one.config)] for index, one in enumerate(kept) if index not in built]
+    return forms, replace(
+        pruned,
+        kept=tuple(kept[index] for index in forms.built),
+        ruled_out=pruned.ruled_out + len(left),
+        bound_s=min([pruned.bound_s, *left]),
+    )
+
+
+def _refusal(instance: Instance, fitting: list[FittingCandidate]) -> InputError:
+    return InputError(
+        "the search space",
+        f"has {len(fitting)} configurations that are all to be kept; the costs of their links between "
+        f"{instance.cluster.num_nodes} hosts do not fit in this machine's memory. Pin degrees, e.g. "
+        "with --tensor-parallel, --pipeline-parallel, --micro-batch-size and --virtual-pipeline 1.",
+    )
 
 
 def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:

@@ -187,7 +187,7 @@ class BoundedPackings:
         self._packings: list[BoundedPacking] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
         # One tick for all, so that equal packings have equal bounds.
-        links = shared_links(instance, self.waiting[-AT_ONCE:])
+        links = shared_links(instance, self.waiting[-AT_ONCE:], least_only=True)
         self._build = partial(
             build_problem_data,
             instance,
