@@ -39,6 +39,9 @@ UNKNOWN_TIME = 4.0
 FIRST_CONFIGURATIONS = 32
 """Configurations in the first model, those with the least bounds; its answer is the time to beat for all others."""
 
+GROWTH = 4
+"""How many times as many configurations, and families, the next model has before a time to beat is settled. Chosen."""
+
 MOST_SPLITS = 24
 """Splits that are handed on to be searched beside the usual ones, at most."""
 
@@ -164,7 +167,7 @@ class _Joint:
             able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
             if count >= able or (self.is_over and count):
                 break
-            count = min(able, max(FIRST_CONFIGURATIONS, 4 * count))
+            count = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count))
             families = self._families(families, [base for _, base in bounded[looked_at:count]])
             looked_at = count
             if families:
@@ -196,6 +199,22 @@ class _Joint:
         return split, bound_s
 
     def _find_first(self, families: Sequence[LayerFamily]) -> None:
+        """
+        A time to beat from some families.
+
+        With a time to beat CP-SAT's presolve removes most of a model, without one it takes seconds. So the first models
+        are of few families, those with the least bounds.
+        """
+        hosts, count = self._hosts_of_kind(), 1 if self.first is None else len(families)
+        ordered = sorted(families, key=lambda family: family_bound_s(family, hosts))
+        while True:
+            self._settle(ordered[:count])
+            ordered = self._families(ordered, [])
+            if count >= len(ordered) or self.is_over:
+                return
+            count *= GROWTH
+
+    def _settle(self, families: Sequence[LayerFamily]) -> None:
         """The best split of some families, until the judge agrees with the model."""
         model = self._model(families)
         while not self.is_over:
@@ -217,6 +236,7 @@ class _Joint:
         if not families:
             return self._joined(min(beyond_s, self.to_beat_s), proven=True)
         model = self._model(families)
+        least_s = min(family_bound_s(family, self._hosts_of_kind()) for family in families)
         for index, family in enumerate(families):
             config = family.config
             usual = layer_splits(num_layers, config.pipeline_model_parallel_size, config.num_chunks)
@@ -226,7 +246,7 @@ class _Joint:
             model.below(self.to_beat_s)
             self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
             split, bound_s = self._solve(model)
-            bound_s = min(bound_s * (1 - MARGIN), beyond_s)
+            bound_s = min(max(bound_s, least_s) * (1 - MARGIN), beyond_s)
             if split is None:
                 return self._joined(bound_s, proven=bound_s >= self.to_beat_s * (1 - 2 * MARGIN))
             if len(self.splits) >= MOST_SPLITS or self.is_over:

@@ -16,7 +16,7 @@ from pipette_opt.prepare import Prepared
 def ledger() -> Ledger:
     """Of two open candidates with bounds of 300 and 200 ticks."""
     data = random_problem(np.random.default_rng(0), [(2, 1, 1), (3, 1, 1)], 4, Variant(p2p="blocking"))
-    prepared = cast(Prepared, SimpleNamespace(lower=data, pruned=None))
+    prepared = cast(Prepared, SimpleNamespace(lower=data, left_out_s=float("inf")))
     one = Ledger(prepared, [], CertifyParams(time_limit_s=60.0), lambda *what: None, threading.Event())
     for index, (candidate, ticks) in enumerate(zip(data.candidates, (300, 200), strict=True)):
         deciding = np.ones(candidate.num_stages, dtype=np.bool_)

@@ -292,6 +292,21 @@ FORGERIES = (
         "bound_holds",
         part("best links", "bound_s", times(2.0)),
     ),
+    Forgery("certificate.joint_model", "left out", "scope_is_reproduced", put("certificate.joint_model", None)),
+    Forgery(
+        "certificate.joint_model.bound_s",
+        "half",
+        "joint_model_bounds",
+        put("certificate.joint_model.bound_s", times(0.5)),
+    ),
+    Forgery("certificate.joint_model.splits", "7", "joint_model_bounds", put("certificate.joint_model.splits", 7)),
+    Forgery(
+        "certificate.joint_model.status",
+        "OPTIMAL",
+        "joint_model_bounds",
+        put("certificate.joint_model.status", "OPTIMAL"),
+    ),
+    Forgery("inputs.search.more_splits", "20, 12", "plan_is_searched", put("inputs.search.more_splits", [[20, 12]])),
     Forgery("certificate.proof, by best links", "by magic", "proof_adds_up", part("best links", "by", "magic")),
     Forgery(
         "certificate.searched.context_parallel",
