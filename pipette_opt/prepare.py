@@ -26,9 +26,16 @@ BOUNDING_SHARE = 0.1
 Of the time limit that is left, what bounding may take. Chosen.
 """
 
-BUILDING_SHARE = 0.2
+FIRST_SHARE, MOST_FIRST_S = 0.05, 10.0
+"""Of the time limit that is left, and seconds at most, for a better time to beat if very many may win. Chosen."""
+
+BUILDING_SHARE = 0.15
+"""Of the time limit that is left after that, what building the problems of what is kept may take. Chosen."""
+
+MANY_HOSTS = 256
 """
-Of the time limit that is left, what bounding and building what it keeps may take together. Chosen.
+From so many hosts on, a time to beat is looked for before the joint model is asked: it judges hosts in the order in
+which they are listed only, and over many hosts that loses more than its splits gain. Chosen.
 """
 
 MEMORY_SHARE, MOST_LINK_BYTES = 0.15, 3 << 30
@@ -120,10 +127,32 @@ def prepare(
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())
-    predictor, joined = load_predictor(max_oom_risk, instance), None
+    predictor, joined, first = load_predictor(max_oom_risk, instance), None, None
+    is_open = not all(keep(config) for config in enumeration.candidates)
+
+    def bounded(memory: MemoryCheck) -> Pruned:
+        """What cheap bounds leave, in a share of the time that is left."""
+        rest_s = (1 - BOUNDING_SHARE) * seconds_left()
+        return prune(
+            with_edge_loss(instance, memory),
+            fitting_candidates(memory),
+            memory.capacity_bytes,
+            keep,
+            lambda: seconds_left() < rest_s,
+            loading,
+            first,
+            annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
+        )
+
     if joint is not None and layers_are_free(instance, space):
         candidates = enumeration.candidates
+        if is_open and instance.cluster.num_nodes >= MANY_HOSTS:
+            memory = keep_fitting(instance, candidates, predictor, max_oom_risk)
+            report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
+            first = bounded(memory).first if memory.fitting else None
+            joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
         joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading)
+        first = joined.first or first
         if joined.splits:
             space = replace(space, more_splits=(*space.more_splits, *joined.splits))
             enumeration = enumerate_with_reasons(instance, space)
@@ -131,16 +160,16 @@ def prepare(
     memory = keep_fitting(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
-    instance, fitting, pruned = with_edge_loss(instance, memory), fitting_candidates(memory), None
-    if not all(keep(one.config) for one in fitting):
-        report(f"bounding {counted(len(fitting), 'configuration')}")
-        first = None if joined is None else joined.first
-        rest_s, built_s = (1 - BOUNDING_SHARE) * seconds_left(), (1 - BUILDING_SHARE) * seconds_left()
-        pruned = prune(instance, fitting, memory.capacity_bytes, keep, lambda: seconds_left() < rest_s, loading, first)
-        fitting = list(pruned.kept)
-        report(f"building {counted(len(fitting), 'configuration')}")
+    pruned = None
+    if is_open:
+        report(f"bounding {counted(len(memory.fitting), 'configuration')}")
+        pruned = bounded(memory)
+        instance = with_edge_loss(instance, memory)
+        report(f"building {counted(len(pruned.kept), 'configuration')}")
+        built_s = (1 - BUILDING_SHARE) * seconds_left()
         forms, pruned = _build_kept(instance, pruned, memory.capacity_bytes, keep, lambda: seconds_left() < built_s)
     else:
+        instance, fitting = with_edge_loss(instance, memory), fitting_candidates(memory)
         forms = build_both_forms(instance, fitting, memory.capacity_bytes, is_enough=_too_large)
         if len(forms.built) < len(fitting):
             raise _refusal(instance, fitting)
