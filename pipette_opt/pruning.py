@@ -130,7 +130,7 @@ def prune(
     promising = bounded.most_promising(KEPT, float("inf") if first is None else first.seconds)
     if len(promising) > MANY and first is not None and annealing_s > 0:
         bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
-        some = [one for base in list(dict.fromkeys(bases))[:ANNEALED] for one in variants[base]]
+        some = [one for base in list(dict.fromkeys(bases))[:ANNEALED] for one in variants.get(base, ())]
         first = _annealed(instance, some, capacity_bytes, loading, first, annealing_s)
         promising = bounded.most_promising(KEPT, first.seconds)
     if first is not None:
