@@ -1,6 +1,6 @@
 """The integer problem of an instance: every candidate with every packing of the hosts, in ticks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from pipette_opt.ticks import (
     link_ticks,
     ring_floor,
     ring_ticks,
+    tensor_key,
     tensor_ticks,
     ticks_of,
 )
@@ -151,10 +152,7 @@ def build_problem_data(
     ProblemData
         One candidate per configuration and packing; configurations without a packing are left out.
     """
-    if instance.allreduce == "tree":
-        raise InputError(
-            "--allreduce", "tree is known to the judge only (estimate): a tree's time is that of no hop; give ring."
-        )
+    _check_reduction(instance)
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
     links = links or SharedLinks(_tick_s(compute))
     candidates = [
@@ -170,18 +168,91 @@ def build_problem_data(
         for candidate, times in zip(fitting, compute, strict=True)
         for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
     ]
+    return _problem(instance, candidates, capacity_bytes, links.tick_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BothForms:
+    """
+    The same candidates twice; those without a closed form are the same objects.
+
+    Parameters
+    ----------
+    problem
+        Each with the form that the solver minimises.
+    lower
+        Each with the lower form.
+    built
+        Indices of the configurations that are in both, of those given.
+    """
+
+    problem: ProblemData
+    lower: ProblemData
+    built: tuple[int, ...]
+
+
+def build_both_forms(
+    instance: Instance,
+    fitting: Sequence[FittingCandidate],
+    capacity_bytes: IntArray,
+    order: Sequence[int] | None = None,
+    is_enough: Callable[[int], bool] = lambda num_bytes: False,
+) -> BothForms:
+    """
+    Both problems of some configurations, or of so many as there is memory and time for.
+
+    Parameters
+    ----------
+    order
+        In which they are built, by index; as given by default. What is built stays in the order given.
+    is_enough
+        Whether no more are built, with the bytes that the links of all before take; asked after the first.
+    """
+    _check_reduction(instance)
+    compute = [stage_compute(instance, candidate.config) for candidate in fitting]
+    links = SharedLinks(_tick_s(compute))
+    built: dict[int, list[tuple[CandidateData, CandidateData]]] = {}
+    for index in range(len(fitting)) if order is None else order:
+        if built and is_enough(links.num_bytes):
+            break
+        one, built[index] = fitting[index], []
+        for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
+            lower = _candidate(instance, one, compute[index], block, links, closed=False, reductions=True)
+            form = lower
+            if has_closed_form(instance, one.config, block):
+                form = _candidate(instance, one, compute[index], block, links, closed=True, reductions=True)
+            built[index].append((form, lower))
+    pairs = [pair for index in sorted(built) for pair in built[index]]
+    return BothForms(
+        problem=_problem(instance, [form for form, _ in pairs], capacity_bytes, links.tick_s),
+        lower=_problem(instance, [lower for _, lower in pairs], capacity_bytes, links.tick_s),
+        built=tuple(sorted(built)),
+    )
+
+
+def _check_reduction(instance: Instance) -> None:
+    """Raise ``InputError`` for an algorithm whose time no link decides."""
+    if instance.allreduce == "tree":
+        raise InputError(
+            "--allreduce", "tree is known to the judge only (estimate): a tree's time is that of no hop; give ring."
+        )
+
+
+def _problem(
+    instance: Instance, candidates: Sequence[CandidateData], capacity_bytes: IntArray, tick_s: float
+) -> ProblemData:
     return ProblemData(
         candidates=tuple(candidates),
         p2p=instance.p2p,
-        tick_s=links.tick_s,
+        tick_s=tick_s,
         kind_of_node=instance.cluster.kind_of_node,
         capacity_mib=np.asarray(capacity_bytes) // MIB,
     )
 
 
-def shared_links(instance: Instance, configs: Sequence[ParallelConfig]) -> SharedLinks:
-    """For problems with one tick, that of these configurations."""
-    return SharedLinks(_tick_s([stage_compute(instance, config) for config in configs]))
+def shared_links(instance: Instance, configs: Sequence[ParallelConfig], *, least_only: bool = False) -> SharedLinks:
+    """For problems with one tick, that of these configurations; ``least_only`` as of :class:`SharedLinks`."""
+    return SharedLinks(_tick_s([stage_compute(instance, config) for config in configs]), least_only=least_only)
 
 
 def _tick_s(compute: Sequence[StageCompute]) -> float:
@@ -225,7 +296,14 @@ def _candidate(
     distinct = list(dict.fromkeys(rings))
     num_microbatches = config.num_microbatches(instance.training.global_batch_size)
     forward, backward = chunk_seconds(instance, config, compute, block)
-    tensor_forward, tensor_backward = tensor_ticks(instance, config, compute, block, tick_s, rounding)
+    tensor_of = tensor_key(instance, config, compute, block)
+
+    def tensor(way: int) -> IntArray:
+        return links.shared(
+            ("tensor", way, *tensor_of, closed),
+            lambda: tensor_ticks(instance, config, compute, block, tick_s, rounding)[way],
+        )
+
     several_hosts = config.data_parallel_size > block.replicas
     paths = None
     if not closed:
@@ -260,8 +338,8 @@ def _candidate(
         )
         if reductions
         else none,
-        tensor_forward_ticks=tensor_forward,
-        tensor_backward_ticks=tensor_backward,
+        tensor_forward_ticks=tensor(0),
+        tensor_backward_ticks=tensor(1),
         embedding_ticks=links.shared(
             ("embedding", *embedding_key(instance, config, block, gpus), closed),
             lambda: embedding_ticks(instance, config, block, gpus, tick_s, rounding),

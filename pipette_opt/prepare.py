@@ -2,35 +2,47 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
 from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.fullness import stack_predictor, with_edge_loss
 from pipette_opt.joint import Joined, JointLimits, join
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, node_blocks
+from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem import ProblemData
 from pipette_opt.pruning import BoundedPackings, Pruned, prune
 from pipette_opt.specs import Instance
+from pipette_opt.types import IntArray
 from pipette_opt.units import counted, gib
-
-MATRICES_OF_A_PACKING = 6
-"""Host x host, of closed and lower form together: transfers, and two classes of rings."""
 
 BOUNDING_SHARE = 0.1
 """
-Of the time limit that is left, what bounding may take. To build what it keeps, every choice of overlap in two forms,
-takes up to nine times as long again. Chosen.
+Of the time limit that is left, what bounding may take. Chosen.
 """
 
-MEMORY_SHARE = 0.6
-"""Of the machine's memory that they may take."""
+FIRST_SHARE, MOST_FIRST_S = 0.05, 10.0
+"""Of the time limit that is left, and seconds at most, for a better time to beat if very many may win. Chosen."""
+
+BUILDING_SHARE = 0.15
+"""Of the time limit that is left after that, what building the problems of what is kept may take. Chosen."""
+
+MANY_HOSTS = 256
+"""
+From so many hosts on, a time to beat is looked for before the joint model is asked: it judges hosts in the order in
+which they are listed only, and over many hosts that loses more than its splits gain. Chosen.
+"""
+
+MEMORY_SHARE, MOST_LINK_BYTES = 0.15, 3 << 30
+"""
+Of the machine's memory, and bytes at most, that link costs between hosts may take. Searches copy those of the
+candidates that they look at, so that the process takes about twice as much. Chosen.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,10 +126,32 @@ def prepare(
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())
-    predictor, joined = load_predictor(max_oom_risk, instance), None
+    predictor, joined, first = load_predictor(max_oom_risk, instance), None, None
+    is_open = not all(keep(config) for config in enumeration.candidates)
+
+    def bounded(memory: MemoryCheck) -> Pruned:
+        """What cheap bounds leave, in a share of the time that is left."""
+        rest_s = (1 - BOUNDING_SHARE) * seconds_left()
+        return prune(
+            with_edge_loss(instance, memory),
+            fitting_candidates(memory),
+            memory.capacity_bytes,
+            keep,
+            lambda: seconds_left() < rest_s,
+            loading,
+            first,
+            annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
+        )
+
     if joint is not None and layers_are_free(instance, space):
         candidates = enumeration.candidates
+        if is_open and instance.cluster.num_nodes >= MANY_HOSTS:
+            memory = keep_fitting(instance, candidates, predictor, max_oom_risk)
+            report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
+            first = bounded(memory).first if memory.fitting else None
+            joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
         joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading)
+        first = joined.first or first
         if joined.splits:
             space = replace(space, more_splits=(*space.more_splits, *joined.splits))
             enumeration = enumerate_with_reasons(instance, space)
@@ -125,42 +159,80 @@ def prepare(
     memory = keep_fitting(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
-    instance, fitting, pruned = with_edge_loss(instance, memory), fitting_candidates(memory), None
-    if not all(keep(one.config) for one in fitting):
-        report(f"bounding {counted(len(fitting), 'configuration')}")
-        first = None if joined is None else joined.first
-        rest_s = (1 - BOUNDING_SHARE) * seconds_left()
-        pruned = prune(instance, fitting, memory.capacity_bytes, keep, lambda: seconds_left() < rest_s, loading, first)
-        fitting = list(pruned.kept)
-    _check_size(instance, fitting)
+    pruned = None
+    if is_open:
+        report(f"bounding {counted(len(memory.fitting), 'configuration')}")
+        pruned = bounded(memory)
+        instance = with_edge_loss(instance, memory)
+        report(f"building {counted(len(pruned.kept), 'configuration')}")
+        built_s = (1 - BUILDING_SHARE) * seconds_left()
+        forms, pruned = _build_kept(instance, pruned, memory.capacity_bytes, keep, lambda: seconds_left() < built_s)
+    else:
+        instance, fitting = with_edge_loss(instance, memory), fitting_candidates(memory)
+        forms = build_both_forms(instance, fitting, memory.capacity_bytes, is_enough=_too_large)
+        if len(forms.built) < len(fitting):
+            raise _refusal(instance, fitting)
     return Prepared(
         instance=instance,
         enumeration=enumeration,
         predictor=predictor,
         memory=memory,
-        problem=build_problem_data(instance, fitting, memory.capacity_bytes),
-        lower=build_problem_data(instance, fitting, memory.capacity_bytes, lower_form=True),
+        problem=forms.problem,
+        lower=forms.lower,
         pruned=pruned,
         space=space,
         joined=joined,
     )
 
 
-def _check_size(instance: Instance, fitting: Sequence[FittingCandidate]) -> None:
-    """Raise ``InputError`` if the link costs of all candidates would not fit in this machine's memory."""
-    num_nodes = instance.cluster.num_nodes
-    packings = sum(
-        1 for one in fitting for _ in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher)
+def _too_large(num_bytes: int) -> bool:
+    """Whether link costs take all the memory that they may."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return num_bytes > min(MEMORY_SHARE * machine, MOST_LINK_BYTES)
+
+
+def _build_kept(
+    instance: Instance,
+    pruned: Pruned,
+    capacity_bytes: IntArray,
+    keep: Callable[[ParallelConfig], bool],
+    is_over: Callable[[], bool],
+) -> tuple[BothForms, Pruned]:
+    """
+    Both forms of what bounding kept, the most promising first, as long as there are memory and time.
+
+    The rest is left out, too, with its bounds; what must be kept goes first.
+    """
+    kept, bounds = pruned.kept, pruned.bounds_s
+    first = None if pruned.first is None else pruned.first.config
+    order = sorted(
+        range(len(kept)),
+        key=lambda index: (
+            kept[index].config != first,
+            not keep(kept[index].config),
+            bounds[without_overlap(kept[index].config)],
+        ),
     )
-    need = packings * MATRICES_OF_A_PACKING * num_nodes**2 * 8
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if need > MEMORY_SHARE * have:
-        raise InputError(
-            "the search space",
-            f"has {packings} packings of {len(fitting)} configurations; the costs of their links between {num_nodes} "
-            f"hosts take about {need / 2**30:.0f} GiB, and this machine has {have / 2**30:.0f} GiB. Pin degrees, e.g. "
-            "with --tensor-parallel, --pipeline-parallel, --micro-batch-size and --virtual-pipeline 1.",
-        )
+    forms = build_both_forms(
+        instance, kept, capacity_bytes, order, lambda num_bytes: _too_large(num_bytes) or is_over()
+    )
+    built = set(forms.built)
+    left = [bounds[without_overlap(one.config)] for index, one in enumerate(kept) if index not in built]
+    return forms, replace(
+        pruned,
+        kept=tuple(kept[index] for index in forms.built),
+        ruled_out=pruned.ruled_out + len(left),
+        bound_s=min([pruned.bound_s, *left]),
+    )
+
+
+def _refusal(instance: Instance, fitting: list[FittingCandidate]) -> InputError:
+    return InputError(
+        "the search space",
+        f"has {len(fitting)} configurations that are all to be kept; the costs of their links between "
+        f"{instance.cluster.num_nodes} hosts do not fit in this machine's memory. Pin degrees, e.g. "
+        "with --tensor-parallel, --pipeline-parallel, --micro-batch-size and --virtual-pipeline 1.",
+    )
 
 
 def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:

@@ -1,7 +1,8 @@
 """
 Before anything expensive: configurations that cannot win, by bounds that look at no reduction and no pair of hosts.
 
-A plan that is judged on the hosts as they are listed gives the time to beat. A first bound is the work of a
+A plan that is judged on the hosts as they are listed gives the time to beat, or annealing finds a faster one if very
+many configurations are left. A first bound is the work of a
 configuration alone, and costs microseconds (:mod:`pipette_opt.costs.work`). Where that is less than the time to beat,
 packings are built for a second one, a lower form over the best links without reductions of gradients. Both hold for
 every placement, and for every choice of what is sent beside compute, so configurations that differ only in that share
@@ -21,6 +22,7 @@ from pipette_opt.build import FittingCandidate, build_problem_data, shared_links
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.errors import MissingLinkError
 from pipette_opt.estimator.estimate import estimate
+from pipette_opt.heuristics.annealing import AnnealingParams, anneal
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
@@ -36,6 +38,13 @@ Configurations kept in any case, those with the least bounds: the next best plan
 at most if time is over: to build them takes ten seconds or so. Chosen.
 """
 
+MANY, ANNEALED = 100, 8
+"""
+If more configurations than that may beat the plan on the listed hosts, so many of the most promising ones are annealed
+for a better time to beat: where hosts are many, their order costs a few percent, and hundreds of configurations lie
+between. Chosen.
+"""
+
 UNUSABLY_SLOW = 100.0
 """Of its own bound; a plan slower than this uses links that no search would use, and is no time to beat."""
 
@@ -48,7 +57,7 @@ MARGIN = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FirstPlan:
-    """A configuration on the hosts as they are listed, and its judged time."""
+    """A configuration on some hosts, by default as they are listed, and its judged time."""
 
     config: ParallelConfig
     block: NodeBlock
@@ -93,6 +102,7 @@ def prune(
     is_over: Callable[[], bool] = lambda: False,
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     known: FirstPlan | None = None,
+    annealing_s: float = 0.0,
 ) -> Pruned:
     """
     Leave out what cannot be faster than a plan on the listed hosts.
@@ -108,6 +118,8 @@ def prune(
         Entered where a kind of schedule is judged for the first time, as that may compile kernels.
     known
         A plan that was judged before; it stays the time to beat unless a faster one is found.
+    annealing_s
+        Seconds that may go into a better time to beat where many configurations are left.
     """
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for one in fitting:
@@ -116,6 +128,11 @@ def prune(
     bounded = BoundedPackings(instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over)
     first = _first_plan(instance, bounded, variants, loading, known)
     promising = bounded.most_promising(KEPT, float("inf") if first is None else first.seconds)
+    if len(promising) > MANY and first is not None and annealing_s > 0:
+        bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
+        some = [one for base in list(dict.fromkeys(bases))[:ANNEALED] for one in variants.get(base, ())]
+        first = _annealed(instance, some, capacity_bytes, loading, first, annealing_s)
+        promising = bounded.most_promising(KEPT, first.seconds)
     if first is not None:
         promising.add(without_overlap(first.config))
     kept: list[FittingCandidate] = []
@@ -187,7 +204,7 @@ class BoundedPackings:
         self._packings: list[BoundedPacking] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
         # One tick for all, so that equal packings have equal bounds.
-        links = shared_links(instance, self.waiting[-AT_ONCE:])
+        links = shared_links(instance, self.waiting[-AT_ONCE:], least_only=True)
         self._build = partial(
             build_problem_data,
             instance,
@@ -270,6 +287,30 @@ def _first_plan(
                 break
             if seconds < min(UNUSABLY_SLOW * one.bound_s, float("inf") if best is None else best.seconds):
                 best = FirstPlan(config=variant.config, block=block, nodes=nodes, seconds=seconds)
+    return best
+
+
+def _annealed(
+    instance: Instance,
+    some: Sequence[FittingCandidate],
+    capacity_bytes: IntArray,
+    loading: Callable[[], AbstractContextManager[None]],
+    best: FirstPlan,
+    seconds: float,
+) -> FirstPlan:
+    """The fastest plan that annealing finds for the lower forms of some configurations, or the best before."""
+    data = build_problem_data(instance, some, capacity_bytes, lower_form=True)
+    with loading():
+        anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))
+    for one in anneal(data, AnnealingParams(time_limit_s=seconds)).solutions:
+        candidate = data.candidates[one.candidate]
+        config, block = candidate.config, candidate.block
+        try:
+            judged_s = estimate(instance, config, block_placement(config, block, one.nodes)).iteration_time_s
+        except MissingLinkError:
+            continue
+        if judged_s < best.seconds:
+            best = FirstPlan(config=config, block=block, nodes=one.nodes, seconds=judged_s)
     return best
 
 

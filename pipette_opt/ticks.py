@@ -39,16 +39,30 @@ Rounding = Callable[[FloatArray], FloatArray]
 
 
 class SharedLinks:
-    """The link matrices of one problem, in ticks: candidates whose transfers are alike share one array."""
+    """
+    The link matrices of one problem, in ticks: candidates whose transfers are alike share one array.
 
-    def __init__(self, tick_s: float) -> None:
-        self.tick_s = tick_s
+    Parameters
+    ----------
+    least_only
+        Keep of each matrix its least entry only, as a matrix of one host: enough for bounds over the best links.
+    num_bytes
+        What all matrices take.
+    """
+
+    def __init__(self, tick_s: float, *, least_only: bool = False) -> None:
+        self.tick_s, self.num_bytes = tick_s, 0
+        self._least_only = least_only
         self._known: dict[tuple[Hashable, ...], IntArray] = {}
 
     def shared(self, key: tuple[Hashable, ...], make: Callable[[], IntArray]) -> IntArray:
-        """The array of that key, made once; the key says everything that it depends on."""
+        """The array of that key, made once, its last two axes hosts; the key says everything that it depends on."""
         if key not in self._known:
-            self._known[key] = read_only(make(), np.int64)
+            made = make()
+            if self._least_only and made.size:
+                made = made.min(axis=(-2, -1), keepdims=True)
+            self._known[key] = read_only(made, np.int64)
+            self.num_bytes += self._known[key].nbytes
         return self._known[key]
 
 
@@ -57,6 +71,17 @@ def expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> 
     if instance.model.num_experts is None:
         return ()
     return expert_block(config), ranks_of_a_host(config, block)
+
+
+def tensor_key(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+) -> tuple[Hashable, ...]:
+    """What :func:`tensor_ticks` depends on."""
+    if block.nodes_per_slot == 1:
+        return (None,)
+    traffics = tensor_traffic(instance.model, instance.training, config, instance.stack)
+    members = config.tensor_model_parallel_size // block.nodes_per_slot
+    return *traffics, compute.idle_forward_s, compute.idle_backward_s, members, block.nodes_per_slot
 
 
 def tensor_ticks(

@@ -1,21 +1,85 @@
-"""Search spaces whose link costs do not fit in memory are refused, with what would be right."""
+"""Link costs of many hosts: how much memory they take, and what happens where there is none."""
 
+import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, cluster
 
 from pipette_opt import prepare as module
-from pipette_opt.candidates import SearchSpace
+from pipette_opt.build import build_both_forms, build_problem_data
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.errors import InputError
-from pipette_opt.prepare import prepare
+from pipette_opt.memory.filter import keep_fitting
+from pipette_opt.prepare import MOST_LINK_BYTES, fitting_candidates, load_predictor, prepare
+from pipette_opt.problem import ProblemData
+from pipette_opt.pruning import BoundedPackings
 from pipette_opt.specs import Instance, TrainingSpec
+from pipette_opt.types import IntArray
+
+MATRICES = ("p2p_ticks", "ring_ticks", "embedding_ticks", "tensor_forward_ticks", "tensor_backward_ticks")
+
+TWO_HOSTS = Instance(model=LLAMA_8B, cluster=cluster(2), training=TrainingSpec(global_batch_size=16, seq_length=1024))
+
+SPACE = SearchSpace(tensor_parallel=(8,), virtual_pipeline=(1, 2))
+
+
+def arrays_of(*problems: ProblemData) -> dict[int, IntArray]:
+    """Every link matrix, each array once."""
+    each = (getattr(one, name) for data in problems for one in data.candidates for name in MATRICES)
+    return {id(one): one for one in each}
 
 
 def test_too_many_link_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits as it is; on a machine with next to no memory for it the error says what to pin."""
-    training = TrainingSpec(global_batch_size=16, seq_length=1024)
-    instance = Instance(model=LLAMA_8B, cluster=cluster(2), training=training)
-    space = SearchSpace(tensor_parallel=(8,), virtual_pipeline=(1,))
-    assert prepare(instance, space, 0.01).exact.candidates
+    """Where all are to be kept, and there is next to no memory for it, the error says what to pin."""
+    assert prepare(TWO_HOSTS, SPACE, 0.01).exact.candidates
     monkeypatch.setattr(module, "MEMORY_SHARE", 1e-12)
-    with pytest.raises(InputError, match=r"packings of \d+ configurations.*between 2 hosts.*--tensor-parallel"):
-        prepare(instance, space, 0.01)
+    with pytest.raises(InputError, match=r"\d+ configurations.*between 2 hosts.*--tensor-parallel"):
+        prepare(TWO_HOSTS, SPACE, 0.01)
+
+
+def test_what_memory_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most promising configuration is built in any case; no bound of the rest is lost."""
+    whole = prepare(TWO_HOSTS, SPACE, 0.01, keep=lambda config: False)
+    monkeypatch.setattr(module, "MEMORY_SHARE", 1e-12)
+    small = prepare(TWO_HOSTS, SPACE, 0.01, keep=lambda config: False)
+    assert whole.pruned is not None
+    assert small.pruned is not None
+    assert len(small.pruned.kept) == 1 < len(whole.pruned.kept)
+    assert small.pruned.ruled_out == len(whole.memory.fitting) - 1
+    assert small.pruned.bound_s == min(
+        small.pruned.bounds_s[base] for base in small.pruned.bounds_s if base != small.pruned.kept[0].config
+    )
+
+
+def test_sizes_at_512_hosts() -> None:
+    """Bounding keeps no matrix of all hosts; what is built is shared, and ends at the limit given."""
+    training = TrainingSpec(global_batch_size=2048, seq_length=1024)
+    instance = Instance(model=LLAMA_8B, cluster=cluster(512), training=training)
+    space = SearchSpace(tensor_parallel=(8,), pipeline_parallel=(4, 8), virtual_pipeline=(1,), micro_batch_size=(1, 2))
+    memory = keep_fitting(instance, enumerate_candidates(instance, space), load_predictor(0.01, instance), 0.01)
+    fitting = fitting_candidates(memory)
+    bounded = BoundedPackings(instance, fitting, memory.capacity_bytes, lower_form=True, reductions=False)
+    assert max(array.size for one in bounded for array in arrays_of(one.data).values()) == 1
+    limit = 40 * 512**2 * 8
+    forms = build_both_forms(instance, fitting, memory.capacity_bytes, is_enough=lambda size: size > limit)
+    taken = sum(array.nbytes for array in arrays_of(forms.problem, forms.lower).values())
+    assert limit < taken < 1.3 * limit < MOST_LINK_BYTES
+    assert 1 < len(forms.built) < len(fitting)
+
+
+def test_both_forms_are_those_that_are_built_apart() -> None:
+    """Built together, in any order, the problems are the same; a form that is both is one object."""
+    memory = prepare(TWO_HOSTS, SPACE, 0.01).memory
+    fitting = fitting_candidates(memory)
+    together = build_both_forms(TWO_HOSTS, fitting, memory.capacity_bytes, order=tuple(reversed(range(len(fitting)))))
+    assert together.built == tuple(range(len(fitting)))
+    for data, lower_form in ((together.problem, False), (together.lower, True)):
+        apart = build_problem_data(TWO_HOSTS, fitting, memory.capacity_bytes, lower_form=lower_form)
+        assert apart.tick_s == data.tick_s
+        assert [(one.config, one.block, one.exact) for one in apart.candidates] == [
+            (one.config, one.block, one.exact) for one in data.candidates
+        ]
+        for one, other in zip(apart.candidates, data.candidates, strict=True):
+            for name in (*MATRICES, "forward_ticks", "ring_class", "ring_floor_ticks"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    pairs = zip(together.problem.candidates, together.lower.candidates, strict=True)
+    assert all((one is other) == (not one.exact) for one, other in pairs)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipette_opt.costs.collectives import RingTraffic, gather_traffic, inter_node_ring_s, intra_node_ring_s
+from pipette_opt.costs.collectives import RingTraffic, across_s, gather_traffic, intra_node_ring_s, stacked
 from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
@@ -215,15 +215,13 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     moved = RingTraffic(exposed * gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
     if replicas <= members:
         return intra_node_ring_s(instance.cluster, moved, instance.stack)
-    across = inter_node_ring_s(
-        instance.cluster,
-        moved,
-        group_flows=members,
-        num_flows=gpus,
-        num_hosts=replicas // members,
-        stack=instance.stack,
-    )
-    return 0.0 if np.isnan(across).all() else float(np.nanmin(across))
+    # A ring over a faster link takes no longer, so the fastest pair of hosts says all.
+    flow = instance.cluster.fastest_pair_bytes_per_s(gpus) / gpus
+    if np.isnan(flow):
+        return 0.0
+    hosts = np.array(replicas // members)
+    across = across_s(instance.cluster, stacked([moved]), np.array([flow]), np.array(members), hosts, instance.stack)
+    return float(across[0])
 
 
 def _kinds_of_layers(instance: Instance) -> Iterator[bool | None]:

@@ -145,6 +145,7 @@ class ClusterSpec:
     links_measured: bool = True
     assumed: tuple[str, ...] = ()
     _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
+    _fastest_cache: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -220,6 +221,15 @@ class ClusterSpec:
         cached = self._pair_cache.get(num_flows)
         if cached is None:
             cached = self._pair_cache[num_flows] = read_only(self._pair_bytes_per_s(num_flows))
+        return cached
+
+    def fastest_pair_bytes_per_s(self, num_flows: int) -> float:
+        """The largest entry of :meth:`pair_bytes_per_s`; NaN if no pair was measured."""
+        cached = self._fastest_cache.get(num_flows)
+        if cached is None:
+            known = self.pair_bytes_per_s(num_flows)
+            known = known[~np.isnan(known)]
+            cached = self._fastest_cache[num_flows] = float(known.max()) if known.size else float("nan")
         return cached
 
     def _pair_bytes_per_s(self, num_flows: int) -> FloatArray:

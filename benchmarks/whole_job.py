@@ -1,0 +1,208 @@
+"""
+The gap of the whole job: ``python benchmarks/whole_job.py [--hosts 16,32] [--kinds tree,unif] [--seconds 60]``.
+
+Makes clusters afresh by kind, number of hosts and seed, and solves on each with the default space: no degree is pinned.
+Each run is a process of its own, so that time and memory are those of the whole command. Results go to a CSV, in which
+a run of the same job replaces the one before, and from it to ``benchmarks/results/whole-job.md``. Run it on a machine
+that does nothing else; the load of the machine is noted with each run.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from io import StringIO
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pipette_opt import __version__
+from pipette_opt.files import write_atomically
+from pipette_opt.placement_bench.clusters import link_gb_per_s, num_flows
+from pipette_opt.placement_bench.problems import cluster_of
+from pipette_opt.read.cluster import write_cluster
+
+RESULTS = Path(__file__).parent / "results"
+
+LEAST_BATCH, BATCH_PER_HOST = 512, 4
+"""Sequences of an iteration: so many, or so many for each host if that is more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """
+    One run.
+
+    Parameters
+    ----------
+    kind
+        Of cluster, as in :mod:`pipette_opt.placement_bench.clusters`.
+    limit_s
+        Time limit of the command.
+    """
+
+    hosts: int
+    kind: str
+    seed: int
+    model: str
+    limit_s: float
+
+    @property
+    def batch(self) -> int:
+        """Sequences of an iteration."""
+        return max(LEAST_BATCH, BATCH_PER_HOST * self.hosts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """
+    What came of a run.
+
+    Parameters
+    ----------
+    gap
+        (iteration - bound) / iteration.
+    seconds
+        Of the whole command.
+    peak_gib
+        Largest resident memory of the process.
+    load
+        Of the machine, the mean of the minute before the run.
+    ended
+        Last line of what the command says where it made no plan.
+    """
+
+    hosts: int
+    kind: str
+    seed: int
+    model: str
+    limit_s: float
+    iteration_s: float | None
+    bound_s: float | None
+    gap: float | None
+    seconds: float
+    peak_gib: float
+    load: float
+    date: str
+    ended: str = ""
+
+    @property
+    def job(self) -> tuple[int, str, int, str, float]:
+        """What was run."""
+        return self.hosts, self.kind, self.seed, self.model, self.limit_s
+
+
+def run(job: Job) -> Row:
+    """Make the cluster, solve on it, and read the plan."""
+    with TemporaryDirectory() as folder:
+        cluster, plan = Path(folder) / "cluster.yaml", Path(folder) / "plan.json"
+        rates = link_gb_per_s(job.kind, job.hosts, job.seed)
+        write_cluster(cluster_of(rates, num_flows(job.kind), "a100-80gb"), cluster)
+        command = [sys.executable, "-m", "pipette_opt", "solve", "--cluster", str(cluster), "--model", job.model]
+        command += ["--global-batch-size", str(job.batch), "--seq-length", "4096", "--seed", str(job.seed)]
+        command += ["--time-limit", f"{job.limit_s:g}", "--num-gpus", str(8 * job.hosts), "-o", str(plan)]
+        load, begun = os.getloadavg()[0], time.perf_counter()
+        with (Path(folder) / "said.txt").open("w+") as said:
+            process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+            _, _, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - begun
+            said.seek(0)
+            lines = said.read().split("\n")
+        found = json.loads(plan.read_text()) if plan.exists() else None
+    return Row(
+        hosts=job.hosts,
+        kind=job.kind,
+        seed=job.seed,
+        model=job.model,
+        limit_s=job.limit_s,
+        iteration_s=None if found is None else found["estimate"]["iteration_time_s"],
+        bound_s=None if found is None else found["certificate"]["lower_bound_s"],
+        gap=None if found is None else found["certificate"]["gap"],
+        seconds=seconds,
+        peak_gib=usage.ru_maxrss / 2**20,
+        load=load,
+        date=datetime.now(UTC).date().isoformat(),
+        ended="" if found is not None else next((line for line in reversed(lines) if line.strip()), ""),
+    )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Of an earlier run; empty fields are ``None`` where a row may have none."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [
+            Row(**{one.name: _value(one.name, row[one.name]) for one in fields(Row)}) for row in csv.DictReader(file)
+        ]
+
+
+def _value(name: str, text: str) -> Any:
+    if name in ("kind", "model", "date", "ended"):
+        return text
+    if text == "":
+        return None
+    return int(text) if name in ("hosts", "seed") else float(text)
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """All rows, in the order of the page."""
+    text = StringIO()
+    writer = csv.DictWriter(text, [one.name for one in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_atomically(path, text.getvalue())
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The table."""
+    lines = [
+        "# The gap of the whole job",
+        "",
+        f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. Made by `python "
+        "benchmarks/whole_job.py`: `solve` with the default space and two threads on clusters made afresh, hosts of "
+        "eight A100-80GB, sequences of 4,096 tokens, as many in a batch as four for each host and 512 at least.",
+        "",
+        "Seconds and memory are those of the whole process; kernels that had to be compiled first count in the seconds "
+        "and not in the limit. Load: mean of the minute before, where the machine was not alone.",
+        "",
+        "| hosts | kind | seed | model | limit | iteration, s | bound, s | gap | seconds | peak, GiB | load | date |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        made = row.iteration_s is not None and row.bound_s is not None and row.gap is not None
+        found = f"{row.iteration_s:.4f} | {row.bound_s:.4f} | {row.gap:.2%}" if made else f"{row.ended} | |"
+        lines.append(
+            f"| {row.hosts:,} | {row.kind} | {row.seed} | {row.model} | {row.limit_s:g} | {found} | {row.seconds:.0f} "
+            f"| {row.peak_gib:.1f} | {row.load:.1f} | {row.date} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run what is asked for, one after the other, and write the page after each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--hosts", default="16,32,64,128")
+    parser.add_argument("--kinds", default="tree,unif")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--model", default="llama-2-70b")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    given = parser.parse_args()
+    path = RESULTS / "whole-job.csv"
+    for hosts, kind, seed in product(given.hosts.split(","), given.kinds.split(","), given.seeds.split(",")):
+        row = run(Job(hosts=int(hosts), kind=kind, seed=int(seed), model=given.model, limit_s=given.seconds))
+        rows = [one for one in read_rows(path) if one.job != row.job]
+        rows = sorted([*rows, row], key=lambda one: one.job)
+        write_rows(path, rows)
+        write_atomically(path.with_suffix(".md"), page(rows))
+
+
+if __name__ == "__main__":
+    main()
