@@ -54,6 +54,9 @@ MOST_HOSTS_IN_CLASSES = 64
 """Hosts listed up to which the tree search counts the choices of each cell on a large grid; above, rows are filled in
 turn. Chosen."""
 
+MOST_SEARCHED_HOSTS = 256
+"""Hosts listed above which a search costs more than it tells. Chosen."""
+
 CLASSES_OF_STRUCTURE = 8
 """Classes into which hosts with racks and some slow hosts fall at most; more say that there is no structure. Chosen."""
 
@@ -82,9 +85,11 @@ def any_structure(portfolio: "Portfolio", index: int) -> bool:
 
 
 def is_classed(portfolio: "Portfolio", index: int) -> bool:
-    """Few hosts, which fall into a few classes of near twins."""
+    """Few hosts, which fall into a few classes of near twins; or the tree search row by row does not work."""
     data = portfolio.incumbent.data
     few = data.num_nodes <= MOST_HOSTS_IN_CLASSES
+    if not portfolio.may_work("row-tree-search", index):
+        return data.num_nodes <= MOST_SEARCHED_HOSTS
     return few and host_classes(data, data.candidates[index], CLASSES_OF_STRUCTURE) is not None
 
 
@@ -193,7 +198,14 @@ SMALL, LARGE = (1, FEW_CELLS), (FEW_CELLS + 1, ANY)
 TABLE: tuple[Row, ...] = (
     # Candidates one by one: most of those of a joint choice end here.
     Row(engine="subset-dp", when=When.BOUND, slices=1, until=0.25),
-    Row(engine="row-counts", when=When.BOUND, cells=LARGE, hosts=(257, ANY), structure=counts_tell_most, share=0.95),
+    Row(
+        engine="row-counts",
+        when=When.BOUND,
+        cells=LARGE,
+        hosts=(MOST_SEARCHED_HOSTS + 1, ANY),
+        structure=counts_tell_most,
+        share=0.95,
+    ),
     Row(engine="row-counts", when=When.BOUND, cells=LARGE, structure=counts_tell_most, share=0.6),
     Row(
         engine="row-counts",
@@ -204,17 +216,25 @@ TABLE: tuple[Row, ...] = (
         thorough=False,
     ),
     # Small grids: a search closes nearly all; classes close what is symmetric.
-    Row(engine="subset-dp", cells=SMALL, hosts=(1, 256), slices=1, before_model=4),
+    Row(engine="subset-dp", cells=SMALL, hosts=(1, MOST_SEARCHED_HOSTS), slices=1, before_model=4),
     Row(
         engine="tree-search",
         cells=SMALL,
-        hosts=(1, 256),
+        hosts=(1, MOST_SEARCHED_HOSTS),
         columns=(1, 1),
         structure=is_no_chain,
         slices=1,
         before_model=4,
     ),
-    Row(engine="tree-search", cells=SMALL, hosts=(1, 256), columns=(2, ANY), slices=1, share=0.6, before_model=2),
+    Row(
+        engine="tree-search",
+        cells=SMALL,
+        hosts=(1, MOST_SEARCHED_HOSTS),
+        columns=(2, ANY),
+        slices=1,
+        share=0.6,
+        before_model=2,
+    ),
     Row(engine="class-assignment", cells=(9, FEW_CELLS), slices=0.25, repeats=True),
     # Large grids: a first look by search, then what tells racks and classes, then the search.
     Row(engine="tree-search", cells=(FEW_CELLS + 1, 40), structure=is_classed, slices=1, most_visits=1),
@@ -224,8 +244,8 @@ TABLE: tuple[Row, ...] = (
     Row(engine="column-order", cells=(81, 160), structure=is_counted, share=0.95),
     Row(engine="class-assignment", cells=(FEW_CELLS + 1, 160), slices=1, calls=3, ends_turn=True),
     Row(engine="tree-search", cells=LARGE, structure=is_classed, slices=1),
-    Row(engine="row-tree-search", cells=LARGE, hosts=(1, 256), structure=is_unclassed, slices=1),
-    Row(engine="promising-counts", cells=LARGE, hosts=(1, 256), structure=is_stuck, slices=2),
+    Row(engine="row-tree-search", cells=LARGE, hosts=(1, MOST_SEARCHED_HOSTS), structure=is_unclassed, slices=1),
+    Row(engine="promising-counts", cells=LARGE, hosts=(1, MOST_SEARCHED_HOSTS), structure=is_stuck, slices=2),
     # The model that names the hosts, of several candidates at once.
     Row(engine="cp-sat-model", when=When.MODEL, cells=SMALL),
     Row(engine="cp-sat-model", when=When.MODEL, cells=LARGE, structure=is_unsearched),
