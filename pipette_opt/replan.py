@@ -14,7 +14,6 @@ import numpy as np
 
 from pipette_opt.candidates import SearchSpace, choose_num_gpus
 from pipette_opt.errors import InfeasibleError, InputError
-from pipette_opt.heuristics.common import checked_solution
 from pipette_opt.heuristics.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.judge import (
     JudgedSolution,
@@ -31,7 +30,7 @@ from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plan import Plan
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem import CandidateData, ProblemData
-from pipette_opt.solution import Solution
+from pipette_opt.solution import Solution, checked_solution
 from pipette_opt.specs import Instance
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.types import IntArray

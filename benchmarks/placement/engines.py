@@ -1,89 +1,165 @@
 """
-What the solver's engines prove in the same seconds from the same incumbent: the CP-SAT model alone, and all of them.
+What each engine of the solver brings: the same instances again with one or more engines left out.
 
-    python benchmarks/placement/engines.py --sizes 16,32 --seconds 20 --out benchmarks/results/engines.md
+    python benchmarks/placement/engines.py --seconds 20 --without tree-search --without row-counts,promising-counts \
+        --out benchmarks/results/engines.md
+
+Instances are made afresh from ``--seed``: trees, rails, racks, a slow node and no structure, 16 to 128 hosts, weights
+that balance transfers and rings, and those of a real job. An engine is left out only where the table of
+``solver/portfolio.py`` lets it work; elsewhere there is a dash. Run it on a machine that does nothing else.
 """
 
 import argparse
+import csv
+import os
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipette_opt.files import write_atomically
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.placement_bench.clusters import UnavailableError
-from pipette_opt.placement_bench.instances import BenchInstance, instances
-from pipette_opt.placement_bench.run import dependent_ticks
+from pipette_opt.placement_bench.instances import BALANCED, BenchInstance
+from pipette_opt.placement_bench.problems import Shape
+from pipette_opt.placement_bench.run import dependent_ticks, warm_up
 from pipette_opt.placement_bench.tables import environment
 from pipette_opt.problem import ProblemData
-from pipette_opt.solution import Result
-from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.solve import solve
+from pipette_opt.search.params import SearchParams
+from pipette_opt.search.run import search
+from pipette_opt.solver.incumbent import Incumbent
+from pipette_opt.solver.params import ENGINES, SolverParams
+from pipette_opt.solver.portfolio import TABLE, Portfolio
+from pipette_opt.types import P2PMode
 
-HEAD = ("instance", "annealing alone", "gap, model alone", "seconds", "gap, all engines", "seconds")
+INSTANCES: tuple[tuple[str, Shape, P2PMode, str], ...] = (
+    ("tree", (4, 4), "async", BALANCED),
+    ("rail", (8, 2), "blocking", BALANCED),
+    ("unif", (16, 1), "async", BALANCED),
+    ("two-rack", (4, 4), "blocking", BALANCED),
+    ("spares", (4, 4), "async", BALANCED),
+    ("tree", (8, 4), "async", BALANCED),
+    ("unif", (8, 4), "async", BALANCED),
+    ("slow-node", (8, 4), "blocking", BALANCED),
+    ("tree", (8, 4), "async", "llama-3-70b"),
+    ("tree", (8, 8), "async", BALANCED),
+    ("rail", (16, 4), "blocking", BALANCED),
+    ("two-rack", (8, 8), "blocking", BALANCED),
+    ("unif", (8, 8), "blocking", BALANCED),
+    ("tree", (16, 8), "async", BALANCED),
+    ("tree", (16, 8), "blocking", BALANCED),
+    ("two-rack", (8, 16), "async", BALANCED),
+    ("rail", (16, 8), "async", BALANCED),
+    ("unif", (16, 8), "async", BALANCED),
+)
+"""Cluster, shape of the grid, send mode and weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One instance without some engines."""
+
+    instance: str
+    hosts: int
+    without: str
+    objective: int
+    bound: int
+    dependent: int
+    seconds: float
+    load: float
+
+    @property
+    def cell(self) -> str:
+        """Placement gap, and the seconds it took if it was closed."""
+        if self.objective == self.bound:
+            return f"closed, {self.seconds:.1f} s"
+        return f"{(self.objective - self.bound) / max(1, self.dependent):.2%}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and write the table."""
+    """Run and write the table, and every run to a file beside it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="16", help="numbers of hosts used")
+    parser.add_argument("--without", action="append", default=[], metavar="NAME[,NAME]", help=", ".join(ENGINES))
+    parser.add_argument("--sizes", default="16,32,64,128", help="numbers of hosts used")
     parser.add_argument("--clusters", default="", help="named clusters; all by default")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each engine, annealing before it apart")
-    parser.add_argument("--annealing", type=float, default=2.0, help="seconds of annealing for the incumbent of both")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=20.0, help="time limit of each run")
+    parser.add_argument("--seed", type=int, default=41)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, help="where the table goes; standard output by default")
     options = parser.parse_args(arguments)
-    chosen = instances(
-        "full",
-        clusters=options.clusters.split(",") if options.clusters else None,
-        sizes=[int(size) for size in options.sizes.split(",")],
-        weights=["balanced"],
-        seeds=options.seeds,
-        seconds=options.seconds,
-    )
-    params = SolverParams(time_limit_s=options.seconds, workers=options.workers)
-    for warm_up in instances("full", clusters=["unif"], sizes=[16], weights=["balanced"], seeds=1, seconds=1.0)[:1]:
-        _row(warm_up, replace(params, time_limit_s=1.0), 0.1)  # compiles
-    lines = [f"{environment()}; {options.workers} threads; {options.seconds:g} s each.", ""]
-    lines += ["| " + " | ".join(cells) + " |" for cells in (HEAD, ["---"] * len(HEAD))]
-    for instance in chosen:
-        if instance.shape is None:
-            continue
-        cells = _row(instance, params, options.annealing)
-        if cells is not None:
-            lines.append("| " + " | ".join(cells) + " |")
-            sys.stderr.write(lines[-1] + "\n")
-    text = "\n".join(lines) + "\n"
+    sizes = [int(size) for size in options.sizes.split(",")]
+    chosen = [
+        one
+        for one in _instances(options.seed, options.seconds)
+        if one.num_used in sizes and one.cluster in (options.clusters.split(",") if options.clusters else one.cluster)
+    ]
+    warm_up(options.workers)
+    runs = []
+    for run in _runs(chosen, ["", *options.without], options.seconds, options.workers):
+        runs.append(run)
+        sys.stderr.write(f"{run.instance}, {run.without}: {run.cell} (load {run.load:.1f})\n")
+    loads = [run.load for run in runs]
+    rules = f"{options.workers} threads; {options.seconds:g} s each; load {min(loads):.1f} to {max(loads):.1f}"
+    head = f"{environment()}; {rules}."
+    text = head + "\n\n" + _table(runs, options.without)
     if options.out is None:
         sys.stdout.write(text)
-    else:
-        write_atomically(options.out, text)
+        return
+    write_atomically(options.out, text)
+    with options.out.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(Run.__dataclass_fields__)
+        writer.writerows([getattr(run, name) for name in Run.__dataclass_fields__] for run in runs)
 
 
-def _row(instance: BenchInstance, params: SolverParams, annealing_s: float) -> list[str] | None:
-    """One instance; ``None`` if its data is not on this machine."""
-    try:
+def _instances(seed: int, seconds: float) -> Iterator[BenchInstance]:
+    for cluster, shape, p2p, weights in INSTANCES:
+        yield BenchInstance(
+            cluster=cluster, weights=weights, shape=shape, p2p=p2p, seed=seed, limit_s=seconds, target=None
+        )
+
+
+def _runs(chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: float, workers: int) -> Iterator[Run]:
+    for instance in chosen:
         data = instance.build()
-    except UnavailableError:
-        return None
-    found = anneal(data, AnnealingParams(time_limit_s=annealing_s, seed=instance.seed))
-    start = [] if found.solution is None else [found.solution]
-    results = [solve(data, replace(params, decompose=every), hint=start) for every in (False, True)]
-    best = min(one.solution.objective_ticks for one in results if one.solution is not None)
-    cells = [instance.name, _share(data, results[1], (start[0].objective_ticks if start else best) - best)]
-    for result in results:
-        assert result.solution is not None
-        gap = result.solution.objective_ticks - result.lower_bound_ticks
-        cells += [_share(data, result, gap), f"{result.wall_time_s:.1f}"]
-    return cells
+        able = _able(data)
+        for without in variants:
+            left_out = without.split(",") if without else []
+            if without and not able & set(left_out):
+                continue
+            engines = tuple(name for name in ENGINES if name not in left_out)
+            params = SearchParams(time_limit_s=seconds, workers=workers, seed=1, engines=engines)
+            result = search(data, params)
+            assert result.solution is not None
+            yield Run(
+                instance=instance.name,
+                hosts=instance.num_used,
+                without=without or "all engines",
+                objective=result.solution.objective_ticks,
+                bound=result.lower_bound_ticks,
+                dependent=dependent_ticks(data, result.solution),
+                seconds=result.wall_time_s,
+                load=os.getloadavg()[0],
+            )
 
 
-def _share(data: ProblemData, result: Result, ticks: int) -> str:
-    """Of what placement can change."""
-    assert result.solution is not None
-    return f"{ticks / max(1, dependent_ticks(data, result.solution)):.2%}"
+def _able(data: ProblemData) -> set[str]:
+    """Engines that may work on the only candidate at some time."""
+    incumbent = Incumbent(data, SolverParams(), None, threading.Event())
+    portfolio = Portfolio(incumbent, incumbent.offer_hosts)
+    admitted = {row.engine for row in TABLE if row.admits(data.candidates[0], data.num_nodes)}
+    able = {name for name in admitted if portfolio.engines[name].suits(0)}
+    return able | ({name for name in ENGINES if name.startswith("cp-sat")} if "cp-sat-model" in able else set())
+
+
+def _table(runs: Sequence[Run], variants: Sequence[str]) -> str:
+    """Instances in rows, what was left out in columns."""
+    names = ["all engines", *variants]
+    cells = {(run.instance, run.without): run.cell for run in runs}
+    lines = ["| instance | all engines | " + " | ".join(f"without {name}" for name in variants) + " |"]
+    lines.append("| " + " | ".join(["---"] * (1 + len(names))) + " |")
+    for instance in dict.fromkeys(run.instance for run in runs):
+        lines.append(f"| {instance} | " + " | ".join(cells.get((instance, name), "-") for name in names) + " |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

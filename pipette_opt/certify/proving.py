@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
-from pipette_opt.heuristics.common import checked_solution
-from pipette_opt.solution import Result
+from pipette_opt.solution import Result, checked_solution
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.units import counted
 

@@ -11,10 +11,9 @@ import numpy as np
 from pipette_opt.heuristics import kernels
 from pipette_opt.heuristics.candidate_search import CandidateSearch
 from pipette_opt.heuristics.coarse import coarse_starts
-from pipette_opt.heuristics.common import checked_solution, result_of
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
-from pipette_opt.solution import Result, Solution
+from pipette_opt.solution import Result, Solution, checked_solution, result_of
 from pipette_opt.types import IntArray
 
 SHARED_MOVES = 100_000
@@ -92,7 +91,7 @@ class _Shapes:
         self.told: dict[int, int] = {}
         everything = np.arange(data.num_nodes)
         for one in start:
-            if checked_solution(data, one.candidate, one.nodes) is None or len(np.unique(one.nodes)) < one.nodes.size:
+            if checked_solution(data, one.candidate, one.nodes) is None:
                 continue
             nodes = np.concatenate([one.nodes.ravel(), np.setdiff1d(everything, one.nodes)])
             self.found.setdefault(data.candidates[one.candidate].grid, []).append(nodes)

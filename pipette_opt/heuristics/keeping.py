@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.heuristics.common import checked_solution
 from pipette_opt.heuristics.compiled import evaluate, overwrite, tables
 from pipette_opt.heuristics.kernels import below, fits, uniform
 from pipette_opt.jit import njit
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
-from pipette_opt.solution import Solution
+from pipette_opt.solution import Solution, checked_solution
 from pipette_opt.types import IntArray
 
 PENALTIES = (1.0, 0.2, 0.05, 0.01, 0.003, 0.001, 0.0)

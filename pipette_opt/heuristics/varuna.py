@@ -14,10 +14,9 @@ from itertools import count
 
 import numpy as np
 
-from pipette_opt.heuristics.common import checked_solution, result_of
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.solution import Result, Solution
+from pipette_opt.solution import Result, Solution, checked_solution, result_of
 from pipette_opt.types import IntArray
 
 

@@ -28,6 +28,8 @@ class SearchParams:
         Stop when (objective - bound) / objective is at most this.
     workers
         Threads; of no effect with a backend, which has its own number.
+    engines
+        Names of the solver's engines that may work; all by default.
     first_s
         How long all threads anneal before anything is proven; by default as long as the number of hosts calls for.
     deterministic
@@ -40,6 +42,7 @@ class SearchParams:
     workers: int = 2
     seed: int = 0
     deterministic: bool = False
+    engines: tuple[str, ...] | None = None
     first_s: float | None = None
 
     def __post_init__(self) -> None:

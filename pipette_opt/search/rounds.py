@@ -14,11 +14,10 @@ import numpy as np
 
 from pipette_opt.backends import Backend
 from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.heuristics.common import checked_solution, result_of
 from pipette_opt.optimistic import optimistic_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
 from pipette_opt.search.params import SEED_STEP, OnProgress, SearchParams, first_annealing_s
-from pipette_opt.solution import Result, Solution
+from pipette_opt.solution import Result, Solution, checked_solution, result_of
 
 FIRST_MOVES = 200_000
 """Moves of the first restart of a piece that anneals."""

@@ -72,7 +72,7 @@ def _prove(
     annealer: "_Annealer | None",
 ) -> Result:
     """The threads that do not anneal all the time."""
-    from pipette_opt.solver.params import SolverParams
+    from pipette_opt.solver.params import ENGINES, SolverParams
     from pipette_opt.solver.solve import solve
 
     started = time.perf_counter()
@@ -113,6 +113,7 @@ def _prove(
             workers=params.workers,
             seed=params.seed,
             deterministic=params.deterministic,
+            engines=ENGINES if params.engines is None else params.engines,
         ),
         hint=[*known, *(one for result in hints for one in result.solutions)],
         on_progress=told,

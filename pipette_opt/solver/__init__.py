@@ -84,7 +84,7 @@ what any engine proves about one counts for all others. What is chosen by itself
 single columns out of a few hosts are left to the search of a chain; of the others, those with more than a few cells
 get rows of classes, most promising first (or racks, where these apply, if there is only one), then patterns of
 classes, the search of a grid and the model in turn, with slices of time that double. Grids of up to
-:data:`~pipette_opt.solver.counting.LARGE_CELLS` cells and more than one column are searched in half of the threads and
+:data:`~pipette_opt.solver.portfolio.FEW_CELLS` cells and more than one column are searched in half of the threads and
 modelled in the others, as either may end in a second where the other takes a minute. Larger ones are not left to the
 model where the search applies, nor, after a first look, to the search while patterns still raise the bound; those that
 go to patterns at once have many classes of hosts that are almost alike

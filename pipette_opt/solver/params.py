@@ -3,6 +3,25 @@
 import os
 from dataclasses import dataclass
 
+MODEL = ("cp-sat-by-host", "cp-sat-by-pair")
+"""The CP-SAT model that names the hosts, in its two formulations."""
+
+RELAXATIONS = (
+    "row-counts",
+    "promising-counts",
+    "rack-assignment",
+    "column-types",
+    "column-order",
+    "class-assignment",
+)
+"""Engines that merge hosts into classes, or racks and kinds."""
+
+SEARCHES = ("subset-dp", "tree-search", "row-tree-search")
+"""Engines that name the hosts without CP-SAT."""
+
+ENGINES = (*SEARCHES, *RELAXATIONS, *MODEL)
+"""All engines by name; :mod:`~pipette_opt.solver.portfolio` says which works when."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverParams:
@@ -27,9 +46,9 @@ class SolverParams:
         Candidates in one model at most.
     first_slice_s
         Time of a batch's first model; it doubles each time the batch comes back.
-    decompose
-        Whether counts of classes of hosts and the search of grids come before and beside the CP-SAT model that names
-        the hosts. They take what time allows, so a deterministic search does without.
+    engines
+        Names of the engines that may work, of :data:`ENGINES`. Without some less is proven, nothing wrong. A
+        deterministic search uses the CP-SAT model only, as the others take what time allows.
     log
         Whether CP-SAT writes its log to standard output.
     """
@@ -41,7 +60,7 @@ class SolverParams:
     deterministic: bool = False
     batch_size: int = 4
     first_slice_s: float = 2.0
-    decompose: bool = True
+    engines: tuple[str, ...] = ENGINES
     log: bool = False
 
     def __post_init__(self) -> None:
@@ -56,10 +75,14 @@ class SolverParams:
         if not self.first_slice_s > 0:
             raise ValueError(f"first_slice_s must be > 0, got {self.first_slice_s}.")
 
+        unknown = [name for name in self.engines if name not in ENGINES]
+        if unknown:
+            raise ValueError(f"engines must be of {', '.join(ENGINES)}, got {', '.join(unknown)}.")
+
     @property
-    def decomposes(self) -> bool:
-        """Whether other engines than the CP-SAT model that names the hosts are used."""
-        return self.decompose and not self.deterministic
+    def working(self) -> tuple[str, ...]:
+        """Names of the engines that work."""
+        return tuple(name for name in self.engines if name in MODEL or not self.deterministic)
 
     @property
     def num_workers(self) -> int:

@@ -27,7 +27,7 @@ from pipette_opt.problem import ProblemData
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
 from pipette_opt.solution import Result
-from pipette_opt.solver.known import OnProgress
+from pipette_opt.solver.incumbent import OnProgress
 
 
 def tiny(cluster: str = "tree", shape: tuple[int, int] = (2, 2), **changes: object) -> BenchInstance:

@@ -97,7 +97,7 @@ def test_all_threads_anneal_when_no_more_is_proven(monkeypatch: pytest.MonkeyPat
         return anneal(data, params, **settings)
 
     monkeypatch.setattr("pipette_opt.search.threads.anneal", noted)
-    monkeypatch.setattr("pipette_opt.solver.solve._work", lambda known, engines: time.sleep(0.2))
+    monkeypatch.setattr("pipette_opt.solver.solve._work", lambda incumbent, portfolio: time.sleep(0.2))
     started = time.perf_counter()
     result = search(data, SearchParams(time_limit_s=2.0, workers=3, seed=5, first_s=0.0))
     assert 1.5 < time.perf_counter() - started < 10.0

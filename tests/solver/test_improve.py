@@ -84,7 +84,7 @@ def test_the_threads_of_an_ended_proof_go_on(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("no luck")
 
     params = SolverParams(time_limit_s=1.0, workers=2)
-    monkeypatch.setattr("pipette_opt.solver.solve._work", lambda known, engines: time.sleep(0.2))
+    monkeypatch.setattr("pipette_opt.solver.solve._work", lambda incumbent, portfolio: time.sleep(0.2))
     started = time.perf_counter()
     result = solve(data, params, improve=improve, go_on=go_on)
     assert 0.9 < time.perf_counter() - started < 5.0

@@ -12,9 +12,9 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 from pipette_opt.placed import objective_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Result, Solution
-from pipette_opt.solver import modelling
-from pipette_opt.solver.known import Known
-from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver import model
+from pipette_opt.solver.incumbent import Incumbent
+from pipette_opt.solver.params import ENGINES, MODEL, SolverParams
 from pipette_opt.solver.solve import solve
 
 PARAMS = SolverParams(time_limit_s=60.0, workers=2)
@@ -56,14 +56,14 @@ def check(data: ProblemData, result: Result) -> None:
         assert min(bound, best) <= optimum
 
 
-@pytest.mark.parametrize("decompose", [False, True], ids=["model alone", "all engines"])
+@pytest.mark.parametrize("engines", [MODEL, ENGINES], ids=["model alone", "all engines"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_one_candidate_against_enumeration(name: str, decompose: bool) -> None:
+def test_one_candidate_against_enumeration(name: str, engines: tuple[str, ...]) -> None:
     """Every shape of at most five hosts on five hosts: P=1, D=1, two columns, tensor groups, blocks of both kinds."""
     rng = np.random.default_rng(list(VARIANTS).index(name))
     for shape in SMALL_SHAPES:
         data = random_problem(rng, [shape], 5, VARIANTS[name])
-        check(data, solve(data, replace(PARAMS, decompose=decompose)))
+        check(data, solve(data, replace(PARAMS, engines=engines)))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -73,7 +73,9 @@ def test_joint_choice_against_enumeration(name: str) -> None:
     for trial in range(8):
         shapes = [SMALL_SHAPES[one] for one in rng.integers(len(SMALL_SHAPES), size=rng.integers(2, 5))]
         data = random_problem(rng, shapes, 5, VARIANTS[name])
-        params = replace(PARAMS, batch_size=2 + 2 * (trial % 2), workers=1 + trial % 2, decompose=trial % 3 > 0)
+        params = replace(
+            PARAMS, batch_size=2 + 2 * (trial % 2), workers=1 + trial % 2, engines=ENGINES if trial % 3 else MODEL
+        )
         check(data, solve(data, params))
 
 
@@ -123,13 +125,13 @@ def test_memory_changes_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     def everything(data: ProblemData, candidate: CandidateData) -> np.ndarray:
         return np.ones((candidate.grid[0], data.num_nodes), dtype=np.bool_)
 
-    model_alone = replace(PARAMS, decompose=False)
+    model_alone = replace(PARAMS, engines=MODEL)
     monkeypatch.setattr(ProblemData, "allowed", everything)
     with_rule = solve(data, model_alone)
     assert with_rule.solution is not None
     assert with_rule.solution.objective_ticks == kept.solution.objective_ticks, "the linear rule alone is enough"
-    rules = tuple(rule for rule in modelling.CONSTRAINTS if rule.__name__ != "add_memory_capacity")
-    monkeypatch.setattr(modelling, "CONSTRAINTS", rules)
+    rules = tuple(rule for rule in model.CONSTRAINTS if rule.__name__ != "add_memory_capacity")
+    monkeypatch.setattr(model, "CONSTRAINTS", rules)
     without = solve(data, model_alone)
     assert without.solution is not None
     assert without.solution.candidate == 0
@@ -225,13 +227,13 @@ def test_what_comes_of_the_incumbent_at_the_end_is_offered() -> None:
 
 def test_what_is_proven_elsewhere_ends_a_model() -> None:
     """A batch that a search closes meanwhile is not modelled for the rest of its slice of an hour."""
-    known = Known(hard(), replace(PARAMS, time_limit_s=7200.0, first_slice_s=3600.0), None, threading.Event())
+    known = Incumbent(hard(), replace(PARAMS, time_limit_s=7200.0, first_slice_s=3600.0), None, threading.Event())
     nodes = np.arange(32).reshape(8, 4, 1)
     known.offer(Solution(candidate=0, nodes=nodes, objective_ticks=0))
     timer = threading.Timer(0.5, lambda: known.prove(0, known.upper))
     timer.start()
     started = time.perf_counter()
-    assert modelling.Modelling(known).solve([0])
+    assert model.CpSatModel(known, known.offer_hosts).solve([0])
     timer.join()
     assert time.perf_counter() - started < 30.0
     assert known.lower == known.upper
@@ -243,7 +245,7 @@ def test_an_error_of_the_search_beside_a_model_is_raised(monkeypatch: pytest.Mon
     def broken(*args: object, **settings: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pipette_opt.solver.searching.Searching.search", broken)
+    monkeypatch.setattr("pipette_opt.solver.cells.engine.TreeSearch.run", broken)
     data = random_problem(np.random.default_rng(3), [(2, 2, 1)], 5, Variant())
     with pytest.raises(ZeroDivisionError):
         solve(data, PARAMS)
@@ -251,7 +253,7 @@ def test_an_error_of_the_search_beside_a_model_is_raised(monkeypatch: pytest.Mon
 
 def test_what_is_too_large_for_a_model_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few cells, but so many hosts listed that no model can be built in the time left."""
-    monkeypatch.setattr(modelling, "PAIRS_PER_S", 0)
+    monkeypatch.setattr(model, "PAIRS_PER_S", 0)
     data = random_problem(np.random.default_rng(3), [(2, 2, 1)], 6, Variant())
     check(data, solve(data, PARAMS))
 

@@ -7,7 +7,7 @@ from ortools.sat.python import cp_model
 
 from pipette_opt.placed import objective_ticks
 from pipette_opt.problem import UNUSABLE_TICKS
-from pipette_opt.solver.modelling import build
+from pipette_opt.solver.model import build
 from pipette_opt.solver.variables import Formulation
 from pipette_opt.types import P2PMode
 

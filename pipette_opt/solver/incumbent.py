@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipette_opt.placed import largest_ticks, objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.solution import Result, Solution
+from pipette_opt.placed import largest_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.solution import Result, Solution, checked_solution, result_of
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.types import IntArray
 
@@ -17,9 +17,9 @@ OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
 
 
-class Known:
+class Incumbent:
     """
-    The incumbent and what is proven so far; any thread may add to it.
+    The best placements and what is proven so far; any thread may add to it.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Known:
         self._reported: tuple[int | None, int] = (None, 0)
 
     @property
-    def incumbent(self) -> Solution | None:
+    def best(self) -> Solution | None:
         """The best solution so far."""
         with self._lock:
             return min(self.found.values(), key=lambda one: (one.objective_ticks, one.candidate), default=None)
@@ -112,15 +112,20 @@ class Known:
 
     def offer(self, solution: Solution) -> None:
         """Take a solution, if it keeps the rules and is the best of its candidate."""
-        candidate = self.data.candidates[solution.candidate]
-        objective = _checked_objective(self.data, candidate, solution.nodes)
-        if objective is None:
+        index = solution.candidate
+        checked = checked_solution(self.data, index, solution.nodes)
+        if checked is None:
             return
         with self._lock:
-            known = self.found.get(solution.candidate)
-            if known is None or objective < known.objective_ticks:
-                self.found[solution.candidate] = replace(solution, objective_ticks=objective)
+            known = self.found.get(index)
+            if known is None or checked.objective_ticks < known.objective_ticks:
+                self.found[index] = checked
                 self.report()
+
+    def offer_hosts(self, index: int, nodes: IntArray) -> None:
+        """The same with the hosts of each cell of a candidate, in the order of its grid."""
+        grid = self.data.candidates[index].grid
+        self.offer(Solution(candidate=index, nodes=nodes.reshape(grid), objective_ticks=0))
 
     def report(self, batch: Sequence[int] = (), batch_bound: int = 0) -> None:
         """Tell incumbent and bound, if one has improved; a batch being solved may have a better bound already."""
@@ -137,35 +142,5 @@ class Known:
 
     def result(self) -> Result:
         """What is known now."""
-        best = self.incumbent
-        lower = self.lower
-        if best is not None:
-            status = "OPTIMAL" if lower == best.objective_ticks else "FEASIBLE"
-        else:
-            status = "INFEASIBLE" if lower >= UNUSABLE_TICKS else "UNKNOWN"
-        others = sorted(
-            (one for one in self.found.values() if one is not best),
-            key=lambda one: (one.objective_ticks, one.candidate),
-        )
-        return Result(
-            status=status,
-            lower_bound_ticks=0 if lower >= UNUSABLE_TICKS else lower,
-            solution=best,
-            pool=tuple(others),
-            wall_time_s=time.perf_counter() - self.started,
-            num_pruned=len(self.data.candidates) - len(self.searched),
-            candidate_bounds=self.bounds,
-        )
-
-
-def _checked_objective(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> int | None:
-    """The objective; ``None`` if a rule is broken."""
-    if nodes.shape != candidate.grid or len(np.unique(nodes)) < nodes.size:
-        return None
-    if nodes.min() < 0 or nodes.max() >= data.num_nodes:
-        return None
-    allowed = data.allowed(candidate)
-    if not all(allowed[row, nodes[row]].all() for row in range(candidate.grid[0])):
-        return None
-    objective = objective_ticks(data, candidate, nodes)
-    return objective if objective < UNUSABLE_TICKS else None
+        result = result_of(self.found.values(), self.bounds, self.started)
+        return replace(result, num_pruned=len(self.data.candidates) - len(self.searched))

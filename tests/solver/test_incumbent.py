@@ -9,7 +9,7 @@ from instances import one_candidate_cluster
 from pipette_opt.placed import largest_ticks, objective_ticks
 from pipette_opt.problem import UNUSABLE_TICKS
 from pipette_opt.solution import Solution
-from pipette_opt.solver.known import Known
+from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import SolverParams
 
 
@@ -19,7 +19,7 @@ def test_a_candidate_that_cannot_be_placed_is_closed() -> None:
     impossible = data.candidates[0]
     placed = replace(impossible, optimizer_ticks=50 * largest_ticks(impossible))
     data = replace(data, candidates=(impossible, placed))
-    known = Known(data, SolverParams(), None, threading.Event())
+    known = Incumbent(data, SolverParams(), None, threading.Event())
     ceiling = known.ceiling_of(0)
     nodes = np.arange(4).reshape(2, 2, 1)
     known.offer(Solution(candidate=1, nodes=nodes, objective_ticks=objective_ticks(data, placed, nodes)))

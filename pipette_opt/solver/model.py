@@ -1,4 +1,4 @@
-"""CP-SAT models of a few candidates each, in slices of time that double."""
+"""The CP-SAT model that names the hosts, as an engine: a few candidates at a time, in slices of time that double."""
 
 import logging
 import math
@@ -11,9 +11,11 @@ from pipette_opt.placed import largest_ticks, objective_ticks
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solution import Solution
 from pipette_opt.solver.constraints import CONSTRAINTS
+from pipette_opt.solver.engine import Engine, Take
 from pipette_opt.solver.hints import add_hint
-from pipette_opt.solver.known import Known
+from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.objective import add_objective
+from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.solver.variables import Formulation, Variables
 
 logger = logging.getLogger(__name__)
@@ -24,69 +26,89 @@ MAX_PAIRS: dict[Formulation, int] = {"by_pair": 400_000, "by_host": 8_000_000}
 PAIRS_PER_S = 500_000
 """Host pairs that are built into a model in a second; no model is begun that would take half of the time left."""
 
+FORMULATIONS: dict[str, Formulation] = {"cp-sat-by-host": "by_host", "cp-sat-by-pair": "by_pair"}
+"""Formulation of each name that :attr:`SolverParams.engines` knows; with two threads or more they race."""
 
-FORMULATIONS: tuple[Formulation, ...] = ("by_host", "by_pair")
 
-
-class Modelling:
+class CpSatModel(Engine):
     """
-    The models built so far.
+    The joint model of a few candidates, which says which of them is best, too.
 
     Attributes
     ----------
-    visits
+    returns
         How often a candidate has come back.
     reach
         How far from bound to incumbent a candidate's ceiling is put; all the way at first.
     """
 
-    def __init__(self, known: Known) -> None:
-        self.known = known
-        self.visits: dict[int, int] = {}
+    name = "cp-sat-model"
+
+    def __init__(self, incumbent: Incumbent, take: Take) -> None:
+        super().__init__(incumbent, take)
+        self.returns: dict[int, int] = {}
         self.reach: dict[int, float] = {}
+        self.formulations = [FORMULATIONS[name] for name in incumbent.params.working if name in FORMULATIONS]
+
+    def suits(self, index: int) -> bool:
+        """Whether the model of a candidate can be built in the time left."""
+        return bool(self._possible([index]))
+
+    def _go_on(self, index: int, given: TimeSlice) -> int:
+        self.solve([index], given.workers, given.seconds_left)
+        return int(self.incumbent.bounds[index])
 
     def next_batch(self) -> list[int]:
         """The open candidates with the least bounds; fewer the more often they have come back."""
-        ranked = self.known.open_candidates()
+        ranked = self.incumbent.open_candidates()
         if not ranked:
             return []
-        size = max(1, self.known.params.batch_size >> self.visits.get(ranked[0], 0))
+        size = max(1, self.incumbent.params.batch_size >> self.returns.get(ranked[0], 0))
         return ranked[:size]
 
-    def solve(self, batch: list[int], workers: int | None = None) -> bool:
+    def solve(self, batch: list[int], workers: int | None = None, seconds: float = math.inf) -> bool:
         """
         Find something better than the incumbent, or prove that the batch has nothing better.
 
-        With all threads by default. False if the batch is too large to be modelled.
+        With all threads by default, and in its own slice of time. False if the batch is too large to be modelled.
         """
-        soon = int(0.5 * max(self.known.seconds_left, 0.0) * PAIRS_PER_S)
-        together = sum(_num_pairs(self.known.data, self.known.data.candidates[index]) for index in batch)
-        if together > min(soon, max(MAX_PAIRS.values())):
-            batch = batch[:1]
-        pairs = sum(_num_pairs(self.known.data, self.known.data.candidates[index]) for index in batch)
-        formulations = [one for one in FORMULATIONS if pairs <= min(soon, MAX_PAIRS[one])]
+        formulations = self._possible(batch)
         if not formulations:
-            logger.info("%d pairs of hosts are too many for a model in the time left; no more is proven.", pairs)
+            batch = batch[:1]
+            formulations = self._possible(batch)
+        if not formulations:
+            logger.info("pairs of hosts are too many for a model in the time left; no more is proven.")
             return False
-        visit = max(self.visits.get(index, 0) for index in batch)
+        visit = max(self.returns.get(index, 0) for index in batch)
         ceiling = self._ceiling(batch)
-        bounds = {index: bound for index in batch if (bound := int(self.known.bounds[index])) <= ceiling}
+        bounds = {index: bound for index in batch if (bound := int(self.incumbent.bounds[index])) <= ceiling}
         if not bounds:
             return True  # a better incumbent or bound came meanwhile
         batch = list(bounds)
-        self.known.searched.update(batch)
-        workers = self.known.workers if workers is None else workers
-        if workers == 1 or self.known.params.deterministic:
+        self.incumbent.searched.update(batch)
+        workers = self.incumbent.workers if workers is None else workers
+        if workers == 1 or self.incumbent.params.deterministic:
             formulations = [formulations[visit % len(formulations)]]
-        beyond = ceiling + 1 if self.known.found else UNUSABLE_TICKS
-        runs = [_Run(self.known, bounds, ceiling, one, workers // len(formulations), visit) for one in formulations]
+        beyond = ceiling + 1 if self.incumbent.found else UNUSABLE_TICKS
+        slice_s = min(self.incumbent.params.first_slice_s * 2**visit, seconds)
+        runs = [
+            _Run(self.incumbent, bounds, ceiling, one, max(1, workers // len(formulations)), slice_s)
+            for one in formulations
+        ]
         self._race(runs, batch)
         proven = max(run.proven(beyond) for run in runs)
         for index in batch:
-            self.known.prove(index, proven)
+            self.incumbent.prove(index, proven)
         self._adapt(batch, runs, visit)
-        logger.info("batch %s: %s, bound %d, incumbent %d", batch, [str(run) for run in runs], proven, self.known.upper)
+        upper = self.incumbent.upper
+        logger.info("batch %s: %s, bound %d, incumbent %d", batch, [str(run) for run in runs], proven, upper)
         return True
+
+    def _possible(self, batch: list[int]) -> list[Formulation]:
+        """Formulations in which a batch can be modelled in the time left."""
+        data, left_s = self.incumbent.data, max(self.incumbent.seconds_left, 0.0)
+        pairs = sum(_num_pairs(data, data.candidates[index]) for index in batch)
+        return [one for one in self.formulations if pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS[one])]
 
     def _ceiling(self, batch: list[int]) -> int:
         """
@@ -95,10 +117,10 @@ class Modelling:
         Below the incumbent; nearer to the bound if that was too hard before, since what is refuted there raises the
         bound all the same.
         """
-        if not self.known.found:
-            return max(largest_ticks(self.known.data.candidates[index]) for index in batch)
-        bound, share = int(self.known.bounds[batch[0]]), self.reach.get(batch[0], 1.0)
-        return bound + int((self.known.upper - 1 - bound) * share)
+        if not self.incumbent.found:
+            return max(largest_ticks(self.incumbent.data.candidates[index]) for index in batch)
+        bound, share = int(self.incumbent.bounds[batch[0]]), self.reach.get(batch[0], 1.0)
+        return bound + int((self.incumbent.upper - 1 - bound) * share)
 
     def _adapt(self, batch: list[int], runs: "list[_Run]", visit: int) -> None:
         """
@@ -107,12 +129,12 @@ class Modelling:
         """
         share = self.reach.get(batch[0], 1.0)
         if any(run.is_complete for run in runs):
-            easy = min(run.solver.wall_time for run in runs) < 0.25 * self.known.params.first_slice_s * 2**visit
+            easy = min(run.solver.wall_time for run in runs) < 0.25 * self.incumbent.params.first_slice_s * 2**visit
             self.reach.update(dict.fromkeys(batch, 1.0 if easy else share))
         else:
             found = any(run.status == cp_model.FEASIBLE for run in runs)
             self.reach.update(dict.fromkeys(batch, share if found else share / 2))
-            self.visits.update(dict.fromkeys(batch, visit + 1))
+            self.returns.update(dict.fromkeys(batch, visit + 1))
 
     def _race(self, runs: "list[_Run]", batch: list[int]) -> None:
         """
@@ -128,9 +150,9 @@ class Modelling:
             try:
                 ended.acquire(timeout=0.05)
             except KeyboardInterrupt:
-                self.known.stop.set()
-            closed = not any(self.known.is_open(index) for index in batch)
-            if closed or self.known.stop.is_set() or any(run.is_complete for run in runs):
+                self.incumbent.stop.set()
+            closed = not any(self.incumbent.is_open(index) for index in batch)
+            if closed or self.incumbent.stop.is_set() or any(run.is_complete for run in runs):
                 for run in runs:
                     run.solver.stop_search()
         for run in runs:
@@ -142,26 +164,32 @@ class _Run:
     """One model of a batch, in one formulation."""
 
     def __init__(
-        self, known: Known, bounds: dict[int, int], ceiling: int, formulation: Formulation, workers: int, visit: int
+        self,
+        incumbent: Incumbent,
+        bounds: dict[int, int],
+        ceiling: int,
+        formulation: Formulation,
+        workers: int,
+        slice_s: float,
     ) -> None:
-        self.known, self.bounds, self.ceiling, self.formulation = known, bounds, ceiling, formulation
+        self.incumbent, self.bounds, self.ceiling, self.formulation = incumbent, bounds, ceiling, formulation
         self.solver = cp_model.CpSolver()
         self.status = int(cp_model.UNKNOWN)
         self.best: int = UNUSABLE_TICKS
         self.error: BaseException | None = None
-        params, parameters = known.params, self.solver.parameters
+        params, parameters = incumbent.params, self.solver.parameters
         parameters.num_workers = workers
         parameters.random_seed = params.seed
         parameters.log_search_progress = params.log
         parameters.catch_sigint_signal = False
-        slice_s, left_s = params.first_slice_s * 2**visit, max(known.seconds_left, 0.0)
+        left_s = max(incumbent.seconds_left, 0.0)
         if params.deterministic:
             parameters.interleave_search = True
             parameters.max_deterministic_time = slice_s
             parameters.max_time_in_seconds = left_s
         else:
             parameters.max_time_in_seconds = min(slice_s, left_s)
-        self.solver.best_bound_callback = lambda bound: known.report(list(bounds), _whole(bound))
+        self.solver.best_bound_callback = lambda bound: incumbent.report(list(bounds), _whole(bound))
 
     def __str__(self) -> str:
         return f"{self.formulation} {cp_model.CpSolverStatus(self.status).name} in {self.solver.wall_time:.2f} s"
@@ -174,9 +202,9 @@ class _Run:
     def run(self, ended: threading.Semaphore) -> None:
         """Build and solve."""
         try:
-            known, model = self.known, cp_model.CpModel()
-            variables = build(model, known.data, self.bounds, self.ceiling, self.formulation)
-            hints = [known.found[index] for index in self.bounds if index in known.found]
+            incumbent, model = self.incumbent, cp_model.CpModel()
+            variables = build(model, incumbent.data, self.bounds, self.ceiling, self.formulation)
+            hints = [incumbent.found[index] for index in self.bounds if index in incumbent.found]
             if hints:
                 add_hint(model, variables, min(hints, key=lambda one: one.objective_ticks))
             status = self.solver.solve(model, _Callback(self, variables))
@@ -206,15 +234,15 @@ class _Callback(cp_model.CpSolverSolutionCallback):
 
     def on_solution_callback(self) -> None:
         """Read candidate and hosts; the objective is computed again from them."""
-        known = self.run.known
+        incumbent = self.run.incumbent
         index = next(one for one, chosen in self.variables.chosen.items() if self.value(chosen))
         grid = self.variables.grid_of(index)
         nodes = np.empty(grid.shape, dtype=np.int64)
         for cell in grid.cells:
             nodes[cell] = next(node for node, host in grid.hosts_of(cell).items() if self.value(host))
-        objective = objective_ticks(known.data, known.data.candidates[index], nodes)
+        objective = objective_ticks(incumbent.data, incumbent.data.candidates[index], nodes)
         self.run.best = min(self.run.best, objective)
-        known.offer(Solution(candidate=index, nodes=nodes, objective_ticks=objective))
+        incumbent.offer(Solution(candidate=index, nodes=nodes, objective_ticks=objective))
 
 
 def build(

@@ -1,0 +1,120 @@
+"""What every engine is: something that proves bounds of candidates and finds placements, a slice of time at a time."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+from pipette_opt.solver.incumbent import Incumbent
+from pipette_opt.solver.stoppable import TimeSlice
+from pipette_opt.types import IntArray
+
+Take = Callable[[int, IntArray], None]
+"""Called with a candidate and the hosts of its cells, in the order of its grid, where they are likely to be good."""
+
+
+class Engine(ABC):
+    """
+    An engine of the portfolio (:mod:`~pipette_opt.solver.portfolio` says which grid gets which).
+
+    The life of an engine:
+
+    1. ``solve`` makes one of each engine that :attr:`SolverParams.engines` names, before anything is searched.
+    2. :meth:`suits` is asked before each turn. It says whether the engine can do anything (more) for a candidate; the
+       answer is no for ever once a search has ended. The table says whether it may.
+    3. :meth:`run` gives it a slice of time for one candidate. It goes on where it was; what became known elsewhere
+       meanwhile is taken from the incumbent first. It may be called from another thread than before, but never from
+       two at once.
+    4. Meanwhile each better bound goes to :meth:`Incumbent.prove` and each placement to :meth:`Incumbent.offer`, at
+       once, so that an engine may be stopped at any moment. A bound holds for every placement of the candidate that
+       costs less than the incumbent; no engine takes one back.
+    5. It ends soon after its slice is over or stopped. Nothing has to be closed.
+
+    An engine that inherits this should inherit the tests of ``tests/solver/conformance.py``, too.
+
+    Attributes
+    ----------
+    visits
+        Slices of time that each candidate has had.
+    """
+
+    name: ClassVar[str]
+    """In the words of the field; what :attr:`SolverParams.engines` and the table call it."""
+
+    searches: ClassVar[bool] = True
+    """Whether a candidate that it worked on counts as searched, and not as pruned."""
+
+    def __init__(self, incumbent: Incumbent, take: Take) -> None:
+        self.incumbent, self.take = incumbent, take
+        self.visits: Counter[int] = Counter()
+
+    @abstractmethod
+    def suits(self, index: int) -> bool:
+        """Whether it can do anything more for a candidate."""
+
+    def run(self, index: int, given: TimeSlice) -> bool:
+        """Go on with a candidate for a slice of time; whether its bound has risen."""
+        before = int(self.incumbent.bounds[index])
+        self.visits[index] += 1
+        if self.searches:
+            self.incumbent.searched.add(index)
+        self.incumbent.prove(index, self._go_on(index, given))
+        return bool(self.incumbent.bounds[index] > before)
+
+    @abstractmethod
+    def _go_on(self, index: int, given: TimeSlice) -> int:
+        """The same; gives back a bound of the candidate."""
+
+    def call_s(self, index: int) -> float:
+        """Seconds that a single call of the solver below takes at present; 0 where slices of any length do."""
+        return 0.0
+
+
+class Search(Protocol):
+    """The search of one candidate by placements, which goes on where it was."""
+
+    def narrow(self, floor: int, ceiling: int) -> None:
+        """What has become known elsewhere: a bound, and the largest objective to look for."""
+
+    def run(
+        self,
+        seconds: float,
+        *,
+        workers: int = 1,
+        stop: threading.Event | None = None,
+        on_bound: Callable[[int], None] = ...,
+        on_placement: Callable[[IntArray], int] | None = None,
+    ) -> int:
+        """Go on for some time; no placement has a smaller objective than what is returned."""
+
+
+class SearchEngine(Engine):
+    """Searches of one candidate each that name the hosts, and so end with the optimum if they end."""
+
+    def __init__(self, incumbent: Incumbent, take: Take) -> None:
+        super().__init__(incumbent, take)
+        self.begun: dict[int, Search] = {}
+
+    @abstractmethod
+    def _begin(self, index: int) -> Search:
+        """The search of a candidate."""
+
+    def _go_on(self, index: int, given: TimeSlice) -> int:
+        incumbent = self.incumbent
+        if index not in self.begun:
+            self.begun[index] = self._begin(index)
+        search = self.begun[index]
+        search.narrow(int(incumbent.bounds[index]), incumbent.ceiling_of(index))
+
+        def on_placement(nodes: IntArray) -> int:
+            incumbent.offer_hosts(index, nodes)
+            return incumbent.ceiling_of(index)
+
+        return search.run(
+            given.seconds_left,
+            workers=given.workers,
+            stop=given.stop,
+            on_bound=lambda bound: incumbent.prove(index, bound),
+            on_placement=on_placement,
+        )
