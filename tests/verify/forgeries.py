@@ -136,6 +136,7 @@ def worse_hosts(content: Content) -> None:
         proof=proof,
         num_pruned=0,
         closed_form=None,
+        joint_model=None if (model := plan.certificate.joint_model) is None else replace(model, bound_s=seconds),
     )
     forged = replace(
         plan,
