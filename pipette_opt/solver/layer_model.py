@@ -169,6 +169,12 @@ class LayerModel:
         rows, per_row = family.grid[0], family.hosts_per_row
         for row in range(rows):
             present = [model.new_bool_var(f"present_{row}_{kind}") for kind in kinds]
+            if per_row == 1:  # a single host is of a single kind
+                model.add(LinearExpr.sum(present) == variables.chosen)
+                variables.present.append(present)
+                variables.hosts.append(present)
+                variables.fastest.append(present)
+                continue
             hosts = [model.new_int_var(0, per_row, f"hosts_{row}_{kind}") for kind in kinds]
             fastest = [model.new_bool_var(f"fastest_{row}_{kind}") for kind in kinds]
             model.add(LinearExpr.sum(hosts) == per_row * variables.chosen)
@@ -185,13 +191,18 @@ class LayerModel:
         for stage, units in enumerate(variables.units):
             row, most = stage // family.block.stages, family.num_units
             taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
-            held = [model.new_int_var(0, most, f"held_{stage}_{kind}") for kind in kinds]
+            caps = np.minimum(family.most_units[:, stage], most).tolist()
             model.add(LinearExpr.sum(taken) == units)
             for kind in kinds:
-                cap = int(min(family.most_units[kind, stage], most))
-                here, quick = variables.present[row][kind], variables.fastest[row][kind]
-                model.add(taken[kind] <= cap * quick)
-                model.add(held[kind] <= cap * here)
+                model.add(taken[kind] <= caps[kind] * variables.fastest[row][kind])
+            if per_row == 1:
+                variables.taken.append(taken)
+                variables.held.append(taken)
+                continue
+            held = [model.new_int_var(0, most, f"held_{stage}_{kind}") for kind in kinds]
+            for kind in kinds:
+                here = variables.present[row][kind]
+                model.add(held[kind] <= caps[kind] * here)
                 model.add(held[kind] <= units)
                 model.add(held[kind] == units).only_enforce_if(here)
             variables.taken.append(taken)
@@ -287,6 +298,9 @@ class LayerModel:
             parts.append(LinearExpr.weighted_sum(variables.fastest[row], by_kind.tolist()))
             quick.append(LinearExpr.sum(parts))
         everywhere = LinearExpr.sum(quick) + rest
+        if family.hosts_per_row == 1:
+            self.model.add(variables.time >= everywhere)
+            return
         for row in range(family.grid[0]):
             stages = range(row * per_row, (row + 1) * per_row)
             others = everywhere - quick[row]
