@@ -147,9 +147,6 @@ def _options(
         space,
         params.max_oom_risk,
         lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
-        keep=lambda config: same_stages(config, old.config),
-        seconds_left=lambda: 0.0 if watcher.stop.is_set() else params.time_limit_s - watcher.elapsed_s,
-        loading=watcher.loading_kernels,
     )
     with watcher.loading_kernels():
         _compile(prepared)
