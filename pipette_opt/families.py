@@ -14,7 +14,7 @@ import numpy as np
 from pipette_opt.build import PathCounts, chunk_seconds
 from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
-from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.costs.work import reduction_pieces_s
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
@@ -224,15 +224,10 @@ def _family(
 def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:
     """The fastest transfer between hosts of each pair of kinds, shape ``(num_kinds, num_kinds)``."""
     cluster = instance.cluster
-    kinds, kind_of_node = len(cluster.gpu_kinds), cluster.kind_of_node
-    best = np.full((kinds, kinds), np.inf)
-    if cluster.num_nodes == 1:
-        return best
-    seconds = np.nan_to_num(inter_node_message_s(cluster, message_bytes, num_flows), nan=np.inf)
-    np.fill_diagonal(seconds, np.inf)
-    np.minimum.at(best, (kind_of_node[:, None], kind_of_node[None, :]), seconds)
-    both: FloatArray = np.minimum(best, best.T)
-    return both
+    fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
+    with np.errstate(divide="ignore"):
+        seconds: FloatArray = cluster.inter_node_latency_s + message_bytes * num_flows / fastest
+    return seconds
 
 
 def _most_units(

@@ -174,14 +174,16 @@ class _Joint:
         bounded = [(work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
         bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
         families: list[LayerFamily] = []
-        count, looked_at = 0, 0
+        count = 0
         while True:
             able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
             if count >= able or (self.is_over and count):
                 break
-            count = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count))
-            families = self._families(families, [base for _, base in bounded[looked_at:count]])
-            looked_at = count
+            enough = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count))
+            while count < enough and not (self.is_over and count):
+                some = bounded[count : min(count + FIRST_CONFIGURATIONS, enough)]
+                families = self._families(families, [base for _, base in some])
+                count += len(some)
             if families:
                 self._find_first(families)
         beyond = min((bound_s for bound_s, _ in bounded[count:]), default=float("inf"))
@@ -339,7 +341,7 @@ class _Joint:
             go_on=self._go_on,
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
-                bound_s=bound_s,
+                bound_s=float(bound_s),
                 splits=len(self.splits),
                 **asdict(self.size),
             ),

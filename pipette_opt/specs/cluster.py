@@ -146,6 +146,7 @@ class ClusterSpec:
     assumed: tuple[str, ...] = ()
     _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _fastest_cache: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    _of_kinds_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -222,6 +223,26 @@ class ClusterSpec:
         if cached is None:
             cached = self._pair_cache[num_flows] = read_only(self._pair_bytes_per_s(num_flows))
         return cached
+
+    def fastest_bytes_per_s_of_kinds(self, num_flows: int) -> FloatArray:
+        """
+        What ``num_flows`` flows attain between the fastest hosts of each two kinds of GPU, the faster way round.
+
+        Shape ``(num_kinds, num_kinds)``; 0 where no pair was measured.
+        """
+        if num_flows not in self._of_kinds_cache:
+            kinds = range(len(self.gpu_kinds))
+            found = np.zeros((len(kinds), len(kinds)))
+            if len(kinds) == 1:
+                found[:] = np.nan_to_num(self.fastest_pair_bytes_per_s(num_flows))
+            else:
+                bytes_per_s, kind_of_node = np.nan_to_num(self.pair_bytes_per_s(num_flows)), self.kind_of_node
+                for one in kinds:
+                    for other in kinds:
+                        between = bytes_per_s[np.ix_(kind_of_node == one, kind_of_node == other)]
+                        found[one, other] = between.max(initial=0.0)
+            self._of_kinds_cache[num_flows] = read_only(np.maximum(found, found.T))
+        return self._of_kinds_cache[num_flows]
 
     def fastest_pair_bytes_per_s(self, num_flows: int) -> float:
         """The largest entry of :meth:`pair_bytes_per_s`; NaN if no pair was measured."""
