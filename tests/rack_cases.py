@@ -1,4 +1,4 @@
-"""What bounds by racks and by courses are tried on alike: random problems to enumerate, racks without noise, trees."""
+"""What bounds by racks and courses are tried on: random problems to enumerate, racks without noise, trees."""
 
 import threading
 import time
@@ -13,9 +13,9 @@ from pipette_opt.placed import largest_ticks, objective_ticks, period_ticks, pla
 from pipette_opt.placement_bench.problems import balanced_problem
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.solver.racks.refuting import OnPlacement, Refuter
-from pipette_opt.solver.racks.search import RackSearch, has_racks
-from pipette_opt.solver.racks.structure import Racks, find_racks
+from pipette_opt.solver.classes.racks import Racks, find_racks
+from pipette_opt.solver.column_types.refuting import OnPlacement
+from pipette_opt.solver.column_types.search import RackSearch, Refutes, has_racks
 from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.types import P2PMode
 
@@ -52,7 +52,7 @@ def in_rails(rng: np.random.Generator, p2p: P2PMode, shape: tuple[int, int], uni
 
 
 def search_by(
-    refuter_of: Callable[[ProblemData, CandidateData, Racks, OnPlacement], Refuter],
+    refuter_of: Callable[[ProblemData, CandidateData, Racks, OnPlacement], Refutes],
     data: ProblemData,
     floor: int,
     ceiling: int,
@@ -94,7 +94,7 @@ def check_below_the_optimum(searched: Searched, variant: Variant, number: int = 
         if optimum < UNUSABLE_TICKS and rng.random() < 0.6:
             ceiling = max(1, optimum + int(rng.integers(-2, 4)) * (1 + optimum // 20))
         search = searched(data, 0, ceiling)
-        bound = search.run(60.0)
+        bound = search.run(300.0)
         assert search.ended
         assert bound <= optimum
         assert bound <= ceiling + 1
@@ -133,7 +133,7 @@ def check_stops(searched: Searched, grid: tuple[int, int, int]) -> None:
 
 
 def check_no_placement_is_refuted(
-    refuter_of: Callable[[ProblemData, CandidateData, Racks], Refuter],
+    refuter_of: Callable[[ProblemData, CandidateData, Racks], Refutes],
     p2p: P2PMode,
     grids: Sequence[tuple[int, int, int]],
     *,

@@ -10,7 +10,7 @@ from pipette_opt.certify.opening import bound_by_slowest_host, slow_links_down
 from pipette_opt.judge import JudgedSolution
 from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
 from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
-from pipette_opt.solver.chains.search import searches_chain
+from pipette_opt.solver.subset_dp.search import searches_chain
 from pipette_opt.specs import Instance
 from pipette_opt.units import counted
 

@@ -22,7 +22,7 @@ from pipette_opt.problem import CandidateData, ProblemData
 from pipette_opt.search.params import SearchParams
 from pipette_opt.search.run import search
 from pipette_opt.solution import Result, Solution
-from pipette_opt.solver.cells.engine import compile_searches
+from pipette_opt.solver.tree_search.engine import compile_searches
 from pipette_opt.types import P2PMode
 
 BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")

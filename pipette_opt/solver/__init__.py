@@ -34,15 +34,13 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 - the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`, :mod:`~pipette_opt.solver.constraints`,
   :mod:`~pipette_opt.solver.objective`) in two formulations: the reference, and the engine for small clusters, for
   tensor groups over several hosts and for paths;
-- the search of a grid for closed forms with tensor groups inside hosts: the end of the latest column is split into
-  intervals; within one, columns and ring hops have limits, and a depth-first search finds what keeps them or ends. On a
-  few cells (:mod:`~pipette_opt.solver.cells`) what has the fewest choices left, a cell or a host, is next, and each
-  host that is put somewhere takes hosts out of other cells; the ceiling is tried first, and lower ones while that takes
-  long. On many (:mod:`~pipette_opt.solver.grid_search`) the rows are filled in turn, with the longest period in place
-  of the end. What is found is valued by the objective again;
-- the search of a chain (:mod:`~pipette_opt.solver.chains.search`) for a single column out of a few hosts, closed form
-  or paths: for each sum whose maximum the objective is, dynamic programming over sets of hosts finds the best chain
-  through each link; links through which even that is too long fall away, until nothing is left or a position is split.
+- tree search of a grid (:mod:`~pipette_opt.solver.tree_search`) for closed forms with tensor groups inside hosts: the
+  end of the latest column is split into intervals; within one, columns and ring hops have limits, and a depth-first
+  search finds what keeps them or ends. What has the fewest choices left, a cell or a host, is next, and each host that
+  is put somewhere takes hosts out of other cells;
+- subset dynamic programming (:mod:`~pipette_opt.solver.subset_dp`) for a single column out of a few hosts, closed form
+  or paths: for each sum whose maximum the objective is, the best chain through each link; links through which even that
+  is too long fall away, until nothing is left or a position is split.
 
 **Rewritten**, before all of that: each ring hop costs at least what the slowest hop of any ring through it does
 (:mod:`~pipette_opt.solver.lifting`). No placement's objective changes; relaxations that look at a hop by itself, or
@@ -52,42 +50,17 @@ merge hosts, tell more.
 
 - the best links and hosts for everything (:mod:`pipette_opt.optimistic`);
 - as many different senders and receivers as there are hops, by matching (:mod:`~pipette_opt.solver.bounds`);
-- rows of classes (:mod:`~pipette_opt.solver.rows`): hosts that are near twins are merged, a link costs the least of its
-  two classes; how many hosts of each class are in each row, how many columns run through each three of them, which hops
-  each ring has. Which host is meant, and that all rows have their columns in the same order, is left out. With
-  asynchronous sends the mean over every run of rows and the slow hosts a run can have count, too, and on large grids
-  ranges of the slowest period are refuted one by one. An infeasible model with a ceiling proves the ceiling; the model
-  has counts and no objective, so its proofs are of integers. Costs of classes that differ by little are first taken
-  for the least of them, so that equal racks are seen to be equal. What counts are found is made a placement and
-  annealed: on many hosts this is where good placements come from;
-- racks and kinds of hosts (:mod:`~pipette_opt.solver.racks`), on grids of 41 to 80 cells: the rack and the kind of each
-  cell, each column with its own period; a link costs the least of its two kinds, inside a rack or across. The order of
-  rings is left out if there are more than four columns. One model without relaxation refutes a ceiling for a range of
-  periods; cells that are found are placed and annealed;
-- courses of columns (:mod:`~pipette_opt.solver.courses`), on larger grids: of racks and kinds as above, but columns
-  through the same kinds of hosts are only counted. All sequences of kinds that a range of periods and the ceiling leave
-  are listed, each with its period, its ends and the least ring hops of its hosts, and a model of integers says how many
-  columns take each; first without, then with the racks that these are in. Its relaxation is what refutes; the counts
-  found are placed and annealed. With blocking sends, up to
-  :data:`~pipette_opt.solver.courses.refuting.MOST_CELLS` cells, racks and kinds of each cell are asked where courses
-  take too long;
-- courses in order (:mod:`~pipette_opt.solver.courses.ordering`), once neither of these raises the bound any more: the
-  rack and the kind of each cell of columns that take few courses, with neighbours that are the same in all rings;
-- patterns of classes (:mod:`~pipette_opt.solver.merged`): the joint model with classes for hosts, each in as many cells
-  as it has members. Columns and the order of the rings are kept, only which host is meant is not, so this tells more
-  than counts, of any candidate, but takes longer. Below the incumbent nothing is minimised where grids are large:
-  ceilings are refuted. The best pattern tells which classes to split, until, on few hosts, all are single: then it is
-  exact. What patterns are found are annealed, too.
+- column types (:mod:`~pipette_opt.solver.column_types`), on large grids of hosts in racks: a link costs the least of
+  its two kinds, inside a rack or across. All sequences of kinds that a range of periods and the ceiling leave a column
+  are listed, and a model of integers says how many columns take each; first without, then with the racks that these
+  are in. Its infeasibility refutes the ceiling; the counts found are placed and annealed;
+- class assignment (:mod:`~pipette_opt.solver.class_assignment`): the joint model with classes of near twins for hosts,
+  each in as many cells as it has members. Columns and the order of the rings are kept, only which host is meant is
+  not. On large grids ceilings are refuted and nothing is minimised. The best assignment tells which classes to split,
+  until, on few hosts, all are single: then it is exact. Assignments that are found are annealed, too.
 
-**The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done;
-what any engine proves about one counts for all others. What is chosen by itself: bounds without a search for all;
-single columns out of a few hosts are left to the search of a chain; of the others, those with more than a few cells
-get rows of classes, most promising first (or racks, where these apply, if there is only one), then patterns of
-classes, the search of a grid and the model in turn, with slices of time that double. Grids of up to
-:data:`~pipette_opt.solver.portfolio.FEW_CELLS` cells and more than one column are searched in half of the threads and
-modelled in the others, as either may end in a second where the other takes a minute. Larger ones are not left to the
-model where the search applies, nor, after a first look, to the search while patterns still raise the bound; those that
-go to patterns at once have many classes of hosts that are almost alike
-(:func:`~pipette_opt.solver.merged.search.alike_classes`). The log (``INFO``) says what each engine proved and in what
-time.
+**The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done; what
+any engine proves about one counts for all others. Which engine gets which grid, when and for how long is one table,
+:data:`~pipette_opt.solver.portfolio.TABLE`; what each is, :class:`~pipette_opt.solver.engine.Engine`. The log
+(``INFO``) says what each engine proved and in what time.
 """

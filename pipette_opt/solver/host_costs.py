@@ -4,7 +4,7 @@ import numpy as np
 
 from pipette_opt.problem import CandidateData
 from pipette_opt.solver.bounds import least_embedding
-from pipette_opt.solver.rows.costs import NEVER
+from pipette_opt.solver.classes.costs import NEVER
 from pipette_opt.types import IntArray
 
 

@@ -6,17 +6,10 @@ from dataclasses import dataclass
 MODEL = ("cp-sat-by-host", "cp-sat-by-pair")
 """The CP-SAT model that names the hosts, in its two formulations."""
 
-RELAXATIONS = (
-    "row-counts",
-    "promising-counts",
-    "rack-assignment",
-    "column-types",
-    "column-order",
-    "class-assignment",
-)
+RELAXATIONS = ("column-types", "class-assignment")
 """Engines that merge hosts into classes, or racks and kinds."""
 
-SEARCHES = ("subset-dp", "tree-search", "row-tree-search")
+SEARCHES = ("subset-dp", "tree-search")
 """Engines that name the hosts without CP-SAT."""
 
 ENGINES = (*SEARCHES, *RELAXATIONS, *MODEL)

@@ -15,29 +15,22 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pipette_opt.problem import CandidateData
-from pipette_opt.solver.cells.engine import RowTreeSearch, TreeSearch
-from pipette_opt.solver.chains.engine import SubsetDp
+from pipette_opt.solver.class_assignment.engine import ClassAssignment
+from pipette_opt.solver.class_assignment.search import alike_classes
+from pipette_opt.solver.classes.twins import host_classes
+from pipette_opt.solver.column_types.engine import ColumnTypes
 from pipette_opt.solver.engine import Engine, Take
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.merged.engine import ClassAssignment
-from pipette_opt.solver.merged.search import alike_classes
 from pipette_opt.solver.model import CpSatModel
 from pipette_opt.solver.params import SEARCHES
-from pipette_opt.solver.racks.engine import ColumnOrder, ColumnTypes, RackAssignment
-from pipette_opt.solver.rows.bound import has_ranges
-from pipette_opt.solver.rows.classes import host_classes
-from pipette_opt.solver.rows.engine import PromisingCounts, RowCounts
 from pipette_opt.solver.stoppable import TimeSlice
+from pipette_opt.solver.subset_dp.engine import SubsetDp
+from pipette_opt.solver.tree_search.engine import TreeSearch
 
 ENGINE_CLASSES: tuple[type[Engine], ...] = (
     SubsetDp,
     TreeSearch,
-    RowTreeSearch,
-    RowCounts,
-    PromisingCounts,
-    RackAssignment,
     ColumnTypes,
-    ColumnOrder,
     ClassAssignment,
     CpSatModel,
 )
@@ -50,10 +43,6 @@ FEW_CELLS = 20
 """Cells up to which a grid is small: the CP-SAT model that names the hosts often closes it, and the tree search nearly
 always. Chosen by the placement benchmark."""
 
-MOST_HOSTS_IN_CLASSES = 64
-"""Hosts listed up to which the tree search counts the choices of each cell on a large grid; above, rows are filled in
-turn. Chosen."""
-
 MOST_SEARCHED_HOSTS = 256
 """Hosts listed above which a search costs more than it tells. Chosen."""
 
@@ -62,9 +51,6 @@ CLASSES_OF_STRUCTURE = 8
 
 NEXT_TO_NOTHING = 0.05
 """Share of the gap before it that a slice leaves at most for the next slice to follow at once. Chosen."""
-
-MOST_SHARING = 4
-"""Candidates among which a share of the time is divided at most: the first few decide. Chosen."""
 
 
 class When(Enum):
@@ -85,48 +71,14 @@ def any_structure(portfolio: "Portfolio", index: int) -> bool:
 
 
 def is_classed(portfolio: "Portfolio", index: int) -> bool:
-    """Few hosts, which fall into a few classes of near twins; or the tree search row by row does not work."""
+    """Hosts fall into a few classes of near twins."""
     data = portfolio.incumbent.data
-    few = data.num_nodes <= MOST_HOSTS_IN_CLASSES
-    if not portfolio.may_work("row-tree-search", index):
-        return data.num_nodes <= MOST_SEARCHED_HOSTS
-    return few and host_classes(data, data.candidates[index], CLASSES_OF_STRUCTURE) is not None
-
-
-def is_unclassed(portfolio: "Portfolio", index: int) -> bool:
-    """Many hosts, or hosts without structure."""
-    return not is_classed(portfolio, index)
+    return host_classes(data, data.candidates[index], CLASSES_OF_STRUCTURE) is not None
 
 
 def is_not_alike(portfolio: "Portfolio", index: int) -> bool:
     """Not hosts of many classes that differ by little, as long as the class assignment has not ended."""
     return not portfolio.is_alike(index)
-
-
-def is_one_of_several(portfolio: "Portfolio", index: int) -> bool:
-    """Several candidates are to be bounded; or one, large, whose racks and classes no other engine looks at first."""
-    if not portfolio.is_alone:
-        return True
-    large = portfolio.cells(index) > FEW_CELLS
-    return large and not (portfolio.has_racks(index) or portfolio.is_alike(index))
-
-
-def counts_tell_most(portfolio: "Portfolio", index: int) -> bool:
-    """The same, and long periods are refuted range by range, or the class assignment does not work."""
-    data = portfolio.incumbent.data
-    by_ranges = has_ranges(data, data.candidates[index])
-    tell = by_ranges or not portfolio.may_work("class-assignment", index)
-    return tell and is_one_of_several(portfolio, index)
-
-
-def is_stuck(portfolio: "Portfolio", index: int) -> bool:
-    """The search before it has not raised the bound."""
-    return not portfolio.has_risen
-
-
-def is_counted(portfolio: "Portfolio", index: int) -> bool:
-    """Rack assignment and column types have ended, and have not told the order of the columns."""
-    return not portfolio.has_racks(index)
 
 
 def is_unsearched(portfolio: "Portfolio", index: int) -> bool:
@@ -165,8 +117,6 @@ class Row:
         Whether the turn is over if it raises the bound.
     before_model
         Visits that it has before the model has its turn, unless they race.
-    thorough
-        See :class:`~pipette_opt.solver.stoppable.TimeSlice`.
     """
 
     engine: str
@@ -183,7 +133,6 @@ class Row:
     repeats: bool = False
     ends_turn: bool = False
     before_model: int = 0
-    thorough: bool = True
 
     def admits(self, candidate: CandidateData, num_hosts: int) -> bool:
         """Whether a grid has such numbers of cells, hosts and columns."""
@@ -196,25 +145,8 @@ SMALL, LARGE = (1, FEW_CELLS), (FEW_CELLS + 1, ANY)
 """Cells of small and of large grids."""
 
 TABLE: tuple[Row, ...] = (
-    # Candidates one by one: most of those of a joint choice end here.
+    # Candidates one by one.
     Row(engine="subset-dp", when=When.BOUND, slices=1, until=0.25),
-    Row(
-        engine="row-counts",
-        when=When.BOUND,
-        cells=LARGE,
-        hosts=(MOST_SEARCHED_HOSTS + 1, ANY),
-        structure=counts_tell_most,
-        share=0.95,
-    ),
-    Row(engine="row-counts", when=When.BOUND, cells=LARGE, structure=counts_tell_most, share=0.6),
-    Row(
-        engine="row-counts",
-        when=When.BOUND,
-        cells=(9, ANY),
-        structure=is_one_of_several,
-        share=0.25,
-        thorough=False,
-    ),
     # Small grids: a search closes nearly all; classes close what is symmetric.
     Row(engine="subset-dp", cells=SMALL, hosts=(1, MOST_SEARCHED_HOSTS), slices=1, before_model=4),
     Row(
@@ -238,14 +170,9 @@ TABLE: tuple[Row, ...] = (
     Row(engine="class-assignment", cells=(9, FEW_CELLS), slices=0.25, repeats=True),
     # Large grids: a first look by search, then what tells racks and classes, then the search.
     Row(engine="tree-search", cells=(FEW_CELLS + 1, 40), structure=is_classed, slices=1, most_visits=1),
-    Row(engine="rack-assignment", cells=(41, 80), structure=is_not_alike, share=0.95),
     Row(engine="column-types", cells=(81, ANY), structure=is_not_alike, share=0.95),
-    Row(engine="column-order", cells=(41, 80), columns=(5, ANY), structure=is_counted, share=0.95),
-    Row(engine="column-order", cells=(81, 160), structure=is_counted, share=0.95),
     Row(engine="class-assignment", cells=(FEW_CELLS + 1, 160), slices=1, calls=3, ends_turn=True),
-    Row(engine="tree-search", cells=LARGE, structure=is_classed, slices=1),
-    Row(engine="row-tree-search", cells=LARGE, hosts=(1, MOST_SEARCHED_HOSTS), structure=is_unclassed, slices=1),
-    Row(engine="promising-counts", cells=LARGE, hosts=(1, MOST_SEARCHED_HOSTS), structure=is_stuck, slices=2),
+    Row(engine="tree-search", cells=LARGE, hosts=(1, MOST_SEARCHED_HOSTS), slices=1),
     # The model that names the hosts, of several candidates at once.
     Row(engine="cp-sat-model", when=When.MODEL, cells=SMALL),
     Row(engine="cp-sat-model", when=When.MODEL, cells=LARGE, structure=is_unsearched),
@@ -264,10 +191,6 @@ class Portfolio:
     ----------
     engines
         By name; only those that :attr:`SolverParams.engines` names.
-    is_alone
-        Whether only one candidate is left to be bounded before the turns.
-    has_risen
-        Whether the last slice raised the bound of its candidate.
     """
 
     def __init__(self, incumbent: Incumbent, take: Take) -> None:
@@ -276,7 +199,6 @@ class Portfolio:
         working = {"cp-sat-model", *incumbent.params.working}
         made = [self.model if kind is CpSatModel else kind(incumbent, take) for kind in ENGINE_CLASSES]
         self.engines = {engine.name: engine for engine in made if engine.name in working}
-        self.is_alone = self.has_risen = False
 
     # What structures ask for.
 
@@ -288,10 +210,6 @@ class Portfolio:
         """Whether the table lets an engine work on a candidate, whatever the structure, and it can do more."""
         admitted = any(row.engine == name and self._admits(row, index) for row in TABLE if row.when is not When.MODEL)
         return admitted and name in self.engines and self.engines[name].suits(index)
-
-    def has_racks(self, index: int) -> bool:
-        """Whether rack assignment or column types have not yet ended."""
-        return self.may_work("rack-assignment", index) or self.may_work("column-types", index)
 
     def is_alike(self, index: int) -> bool:
         """Whether hosts fall into many classes that differ by little, and the class assignment has not ended."""
@@ -314,31 +232,23 @@ class Portfolio:
         incumbent, tried = self.incumbent, set[int]()
         while not incumbent.is_over:
             ranked = incumbent.open_candidates()
-            self.is_alone = False
-            able = [index for index in ranked if self._rows(When.BOUND, index)]
-            self.is_alone = len(able) == 1
-            left = [index for index in able if index not in tried]
-            if not left or left[0] != ranked[0]:
-                return
-            rows = self._rows(When.BOUND, left[0])
+            rows = self._rows(When.BOUND, ranked[0]) if ranked and ranked[0] not in tried else []
             if not rows:
-                return  # others tell more of a single candidate
-            self._run(rows[0], left[0], len(left))
-            tried.add(left[0])
+                return
+            self._run(rows[0], ranked[0], number=1)
+            tried.add(ranked[0])
 
     def take_turns(self, batch: Sequence[int], workers: int | None = None, stop: threading.Event | None = None) -> bool:
         """A turn of each candidate of a batch; whether any engine could do anything."""
         worked = False
         for index in batch:
-            self.has_risen = False
             for row in self._rows(When.TURN, index, lazily=True):
                 if not self._is_due(index):
                     break
                 if not self._may_run(row, index):
                     continue
                 worked = True
-                self._run(row, index, len(batch), workers, stop)
-                if row.ends_turn and self.has_risen:
+                if self._run(row, index, len(batch), workers, stop) and row.ends_turn:
                     break
         return worked
 
@@ -389,19 +299,19 @@ class Portfolio:
         number: int,
         workers: int | None = None,
         stop: threading.Event | None = None,
-    ) -> None:
-        """A slice of a row for one candidate of so many, and those that follow at once."""
+    ) -> bool:
+        """A slice of a row for one candidate of so many, and those that follow at once; whether the last one helped."""
         incumbent, engine = self.incumbent, self.engines[row.engine]
         least_s = (1 - row.until) * incumbent.seconds_left
+        before = incumbent.ceiling_of(index) - int(incumbent.bounds[index])
         while True:
-            before = incumbent.ceiling_of(index) - int(incumbent.bounds[index])
-            self.has_risen = engine.run(index, self._slice(row, index, number, workers, stop))
+            has_risen = engine.run(index, self._slice(row, index, number, workers, stop))
             if not (self._is_due(index) and engine.suits(index)):
-                return
+                return has_risen
             after = incumbent.ceiling_of(index) - int(incumbent.bounds[index])
-            near = row.repeats and self.has_risen and after <= NEXT_TO_NOTHING * before
+            near = row.repeats and has_risen and after <= NEXT_TO_NOTHING * before
             if not near and not (row.until and incumbent.seconds_left > least_s):
-                return
+                return has_risen
 
     def _slice(self, row: Row, index: int, number: int, workers: int | None, stop: threading.Event | None) -> TimeSlice:
         incumbent, engine = self.incumbent, self.engines[row.engine]
@@ -410,12 +320,10 @@ class Portfolio:
             slice_s = row.slices * incumbent.params.first_slice_s * 2 ** engine.visits[index]
             seconds = min(max(slice_s, row.calls * engine.call_s(index)) / number, left_s)
         else:
-            seconds = left_s / min(number, MOST_SHARING)
+            seconds = left_s / number
         return TimeSlice(
             ends=time.perf_counter() + seconds,
             stop=incumbent.stop if stop is None else stop,
             workers=incumbent.workers if workers is None else workers,
             seed=incumbent.params.seed,
-            shared_by=number,
-            thorough=row.thorough,
         )

@@ -25,10 +25,6 @@ class TimeSlice:
         When it is over, as ``time.perf_counter`` tells it.
     share
         Of what is then left, what a model may take.
-    shared_by
-        Candidates that such slices are given to in turn.
-    thorough
-        Whether nothing else is likely to tell as much, so that everything is tried.
     """
 
     ends: float
@@ -36,8 +32,6 @@ class TimeSlice:
     workers: int = 1
     seed: int = 0
     share: float = 1.0
-    shared_by: int = 1
-    thorough: bool = True
 
     @property
     def seconds_left(self) -> float:

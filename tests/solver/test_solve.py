@@ -245,7 +245,7 @@ def test_an_error_of_the_search_beside_a_model_is_raised(monkeypatch: pytest.Mon
     def broken(*args: object, **settings: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pipette_opt.solver.cells.engine.TreeSearch.run", broken)
+    monkeypatch.setattr("pipette_opt.solver.tree_search.engine.TreeSearch.run", broken)
     data = random_problem(np.random.default_rng(3), [(2, 2, 1)], 5, Variant())
     with pytest.raises(ZeroDivisionError):
         solve(data, PARAMS)

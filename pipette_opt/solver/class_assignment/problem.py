@@ -1,0 +1,85 @@
+"""The problem of a candidate with classes in place of hosts."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.placed import PlacedTicks, place
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.solver.classes.costs import block_minima, merge_levels
+from pipette_opt.solver.classes.twins import HostClasses
+from pipette_opt.types import IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Merged:
+    """
+    A relaxation of one candidate.
+
+    Parameters
+    ----------
+    data
+        The problem of this candidate alone; its hosts are classes, whose costs are the least of their members'.
+    classes
+        Which hosts are merged.
+    """
+
+    data: ProblemData
+    classes: HostClasses
+
+    @property
+    def candidate(self) -> CandidateData:
+        """With costs between classes."""
+        return self.data.candidates[0]
+
+
+def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tolerance: float = 0.0) -> Merged:
+    """
+    Costs between classes; members of a class have the same kind of GPU and room for the same rows.
+
+    Parameters
+    ----------
+    tolerance
+        Relative difference of costs that is not told apart: racks that are equal but for chance are then equal.
+    """
+    missing = np.maximum(candidate.p2p_ticks, candidate.p2p_ticks.T) >= UNUSABLE_TICKS
+
+    def least(ticks: IntArray) -> IntArray:
+        return merge_levels(block_minima(ticks, classes), tolerance) if ticks.size else ticks
+
+    first = np.unique(classes.of_host, return_index=True)[1]
+    capacity = np.zeros(classes.number, dtype=np.int64)
+    np.maximum.at(capacity, classes.of_host, data.capacity_mib)
+    merged = replace(
+        candidate,
+        p2p_ticks=least(np.where(missing, UNUSABLE_TICKS, candidate.p2p_ticks)),
+        ring_ticks=np.stack([least(one) for one in candidate.ring_ticks]),
+        tensor_forward_ticks=least(candidate.tensor_forward_ticks),
+        tensor_backward_ticks=least(candidate.tensor_backward_ticks),
+        embedding_ticks=least(candidate.embedding_ticks),
+    )
+    return Merged(
+        data=replace(data, candidates=(merged,), kind_of_node=data.kind_of_node[first], capacity_mib=capacity),
+        classes=classes,
+    )
+
+
+def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
+    """Times of a pattern; two cells of one class are on different hosts."""
+    cells = np.arange(pattern.size).reshape(pattern.shape)
+    flat = pattern.ravel()
+    one = merged.candidate
+
+    def of_cells(ticks: IntArray) -> IntArray:
+        return ticks[..., flat[:, None], flat[None, :]] if ticks.size else ticks
+
+    candidate = replace(
+        one,
+        p2p_ticks=of_cells(one.p2p_ticks),
+        ring_ticks=of_cells(one.ring_ticks),
+        tensor_forward_ticks=of_cells(one.tensor_forward_ticks),
+        tensor_backward_ticks=of_cells(one.tensor_backward_ticks),
+        embedding_ticks=of_cells(one.embedding_ticks),
+    )
+    data = replace(merged.data, candidates=(candidate,), kind_of_node=merged.data.kind_of_node[flat])
+    return place(data, candidate, cells)

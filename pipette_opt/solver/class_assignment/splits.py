@@ -1,0 +1,211 @@
+"""
+Which classes to split, given a pattern of classes that looks better than it is.
+
+Each of its links is taken by itself: how slow may it be before the pattern costs more than the ceiling? If few of the
+pairs of hosts that it may stand for are that fast, the two classes are split into hosts that have such a partner and
+hosts that have none. The links that would have to be luckiest come first.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.placed import PlacedTicks, placed_objective_ticks
+from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.solver.class_assignment.problem import Merged, place_classes
+from pipette_opt.solver.classes.twins import HostClasses
+from pipette_opt.types import BoolArray, IntArray
+
+SHARES = (1.0, 0.5, 0.25, 0.125)
+"""Of what the pattern is below the ceiling, what one link may take up; the first that tells anything."""
+
+GROWTH = 1.3
+"""By how much the number of classes may grow at once."""
+
+SINGLE = 3
+"""Classes of up to so many hosts fall apart into single ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Hop:
+    """
+    One link of a pattern.
+
+    Parameters
+    ----------
+    classes
+        Of its two ends.
+    cost
+        What sorts pairs of hosts from fast to slow, shape ``(N, N)``.
+    raised
+        Times of the pattern if this link is that of a pair of hosts.
+    """
+
+    classes: tuple[int, int]
+    cost: IntArray
+    raised: Callable[[int, int], PlacedTicks]
+
+
+def finer(
+    data: ProblemData, candidate: CandidateData, merged: Merged, pattern: IntArray, ceiling: int
+) -> HostClasses | None:
+    """
+    Classes that tell more about a pattern than those it is made of; ``None`` if all its hosts are single.
+
+    Parameters
+    ----------
+    pattern
+        Class of each cell, shape ``candidate.grid``; it costs at most the ceiling.
+    """
+    placed = place_classes(merged, pattern)
+    value = placed_objective_ticks(merged.data, merged.candidate, placed)
+    hops = list(_hops(data, candidate, placed, pattern))
+    of_host = merged.classes.of_host
+    for share in SHARES:
+        limit = value + int((ceiling - value) * share)
+        lucky = sorted(_lucky(data, merged, hops, limit), key=lambda one: (one[0], one[1].classes))
+        if lucky:
+            return _split(merged.classes, [(hop.classes, good) for _, hop, good in lucky])
+    sizes = merged.classes.sizes
+    largest = max(np.unique(pattern).tolist(), key=lambda one: int(sizes[one]))
+    if sizes[largest] == 1:
+        return None
+    good = np.zeros((len(of_host), len(of_host)), dtype=np.bool_)
+    return _split(merged.classes, [((largest, largest), good)])
+
+
+def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, pattern: IntArray) -> Iterator[_Hop]:
+    """All links of a pattern, with what they cost between hosts."""
+    P, D, K = pattern.shape
+    there = candidate.p2p_ticks
+    both = np.where(np.maximum(there, there.T) < UNUSABLE_TICKS, there + there.T, UNUSABLE_TICKS)
+    stages = candidate.block.stages
+    of_row = [candidate.ring_class[row * stages : (row + 1) * stages] for row in range(P)]
+    for row, column, part in np.ndindex(P, D, K):
+        here = int(pattern[row, column, part])
+        if row + 1 < P or candidate.wraps:
+            ends = (here, int(pattern[(row + 1) % P, column, part]))
+            yield _Hop(classes=ends, cost=both, raised=_transfer(candidate, placed, (row + 1) * stages - 1, column))
+        if D > 1:
+            ends = (here, int(pattern[row, (column + 1) % D, part]))
+            cost = np.minimum(candidate.ring_ticks[np.unique(of_row[row])].sum(axis=0), UNUSABLE_TICKS)
+            yield _Hop(classes=ends, cost=cost, raised=_ring(candidate, placed, row))
+        if K > 1:
+            ends = (here, int(pattern[row, column, (part + 1) % K]))
+            cost = np.minimum(candidate.tensor_forward_ticks + candidate.tensor_backward_ticks, UNUSABLE_TICKS)
+            yield _Hop(classes=ends, cost=cost, raised=_tensor(candidate, placed, row, column))
+    if candidate.embedding_ticks.size:
+        for first, last in zip(pattern[0].ravel().tolist(), pattern[-1].ravel().tolist(), strict=True):
+            yield _Hop(classes=(first, last), cost=candidate.embedding_ticks, raised=_embedding(candidate, placed))
+
+
+def _transfer(
+    candidate: CandidateData, placed: PlacedTicks, stage: int, column: int
+) -> Callable[[int, int], PlacedTicks]:
+    def raised(i: int, j: int) -> PlacedTicks:
+        send, back = placed.send_forward.copy(), placed.send_backward.copy()
+        send[stage, column] = max(send[stage, column], candidate.p2p_ticks[i, j])
+        back[stage, column] = max(back[stage, column], candidate.p2p_ticks[j, i])
+        return replace(placed, send_forward=send, send_backward=back)
+
+    return raised
+
+
+def _ring(candidate: CandidateData, placed: PlacedTicks, row: int) -> Callable[[int, int], PlacedTicks]:
+    here = slice(row * candidate.block.stages, (row + 1) * candidate.block.stages)
+
+    def raised(i: int, j: int) -> PlacedTicks:
+        ring = placed.ring.copy()
+        ring[here] = np.maximum(ring[here], candidate.ring_ticks[candidate.ring_class[here], i, j])
+        return replace(placed, ring=ring)
+
+    return raised
+
+
+def _tensor(candidate: CandidateData, placed: PlacedTicks, row: int, column: int) -> Callable[[int, int], PlacedTicks]:
+    """As if this hop was the slowest of its group, and nothing were there yet."""
+    here = slice(row * candidate.block.stages, (row + 1) * candidate.block.stages)
+    layers = np.array(candidate.config.layers_per_stage[here])
+
+    def raised(i: int, j: int) -> PlacedTicks:
+        forward, backward = placed.forward.copy(), placed.backward.copy()
+        forward[here, column] += layers * candidate.tensor_forward_ticks[i, j]
+        backward[here, column] += layers * candidate.tensor_backward_ticks[i, j]
+        return replace(placed, forward=forward, backward=backward)
+
+    return raised
+
+
+def _embedding(candidate: CandidateData, placed: PlacedTicks) -> Callable[[int, int], PlacedTicks]:
+    def raised(i: int, j: int) -> PlacedTicks:
+        return replace(placed, embedding=max(placed.embedding, int(candidate.embedding_ticks[i, j])))
+
+    return raised
+
+
+def _lucky(
+    data: ProblemData, merged: Merged, hops: Sequence[_Hop], limit: int
+) -> Iterator[tuple[float, _Hop, BoolArray]]:
+    """Of each link that only some pairs of hosts are fast enough for: their part of all, and which they are."""
+    of_host = merged.classes.of_host
+    for hop in hops:
+        a, b = hop.classes
+        pairs = np.argwhere((of_host[:, None] == a) & (of_host[None, :] == b) & ~np.eye(len(of_host), dtype=np.bool_))
+        if len(pairs) < 2:
+            continue
+        pairs = pairs[np.argsort(hop.cost[tuple(pairs.T)], kind="stable")]
+        usable = int((hop.cost[tuple(pairs.T)] < UNUSABLE_TICKS).sum())
+
+        def is_low(number: int, hop: _Hop = hop, pairs: IntArray = pairs) -> bool:
+            placed = hop.raised(*pairs[number].tolist())
+            return placed_objective_ticks(data, merged.candidate, placed) <= limit
+
+        low, high = 0, usable  # pairs below low are fast enough, those from high on are not
+        if usable and is_low(usable - 1):
+            low = usable
+        while low < high:
+            middle = (low + high) // 2
+            if is_low(middle):
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(pairs):
+            good = np.zeros((len(of_host), len(of_host)), dtype=np.bool_)
+            good[tuple(pairs[:low].T)] = True
+            yield low / len(pairs), hop, good
+
+
+def _split(classes: HostClasses, votes: Sequence[tuple[tuple[int, int], BoolArray]]) -> HostClasses | None:
+    """Hosts with and without a partner apart, as long as there are not too many classes; the first votes first."""
+    of_host, number = classes.of_host.copy(), classes.number
+    most = math.ceil(number * GROWTH) + 1
+    done: set[int] = set()
+    for by_count in (False, True):
+        for (a, b), good in votes:
+            for own, other, partners in ((a, b, good), (b, a, good.T)):
+                members = np.flatnonzero(classes.of_host == own)
+                if number >= most or own in done or len(members) == 1:
+                    continue
+                count = partners[np.ix_(members, np.flatnonzero(classes.of_host == other))].sum(axis=1)
+                part = np.arange(len(members)) if len(members) <= SINGLE else _parts(count, by_count)
+                if part.max():
+                    done.add(own)
+                    of_host[members[part > 0]] = number + part[part > 0] - 1
+                    number += int(part.max())
+        if done:
+            break
+    if not done:
+        return None
+    return HostClasses(of_host=np.unique(of_host, return_inverse=True)[1].ravel(), tolerance=classes.tolerance)
+
+
+def _parts(count: IntArray, by_count: bool) -> IntArray:
+    """0 and 1 for hosts without and with partners, or with few and many; halves if all have as many."""
+    if not by_count:
+        return (count > 0).astype(np.int64) if 0 < (count > 0).sum() < len(count) else np.zeros_like(count)
+    many: IntArray = (count > np.median(count)).astype(np.int64)
+    if not many.any():
+        many = (count >= np.median(count)).astype(np.int64)
+    return many if 0 < many.sum() < len(many) else (np.arange(len(many)) >= len(many) // 2).astype(np.int64)
