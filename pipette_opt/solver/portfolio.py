@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.class_assignment.engine import ClassAssignment
 from pipette_opt.solver.class_assignment.search import alike_classes
 from pipette_opt.solver.classes.twins import host_classes

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.classes.costs import NEVER
 from pipette_opt.solver.classes.racks import Racks
 from pipette_opt.solver.column_types.enumeration import Courses
 from pipette_opt.solver.column_types.flows import Kinds, add_flows
 from pipette_opt.solver.column_types.rings import Counts, Ring, Term, add_ring
-from pipette_opt.types import IntArray
 
 MOST_WEIGHED_BITS = 40
 """Bits of the numbers by which equal racks are told apart, so that CP-SAT can add them. Chosen."""

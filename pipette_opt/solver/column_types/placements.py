@@ -3,10 +3,10 @@
 import numpy as np
 from ortools.sat.python.cp_model import CpSolver
 
+from pipette_opt.base.types import IntArray
 from pipette_opt.solver.classes.racks import Racks, any_hosts
 from pipette_opt.solver.column_types.enumeration import Courses
 from pipette_opt.solver.column_types.model import CourseModel
-from pipette_opt.types import IntArray
 
 
 def placement(

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.classes.racks import Racks
 from pipette_opt.solver.column_types.enumeration import Courses, find_courses
 from pipette_opt.solver.column_types.model import build_courses
 from pipette_opt.solver.column_types.placements import placement
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import IntArray
 
 MOST_COURSES = 250_000
 """Courses above which a range of periods is split instead: listing them takes too long. Chosen."""

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.classes.costs import NEVER, has_class_costs, longest_period
 from pipette_opt.solver.classes.racks import Racks
 from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice

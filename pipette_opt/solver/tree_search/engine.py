@@ -1,6 +1,6 @@
 """Tree search as an engine."""
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.classes.costs import has_class_costs
 from pipette_opt.solver.engine import Search, SearchEngine
 from pipette_opt.solver.tree_search.search import CellSearch

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.placed import largest_ticks, objective_ticks
-from pipette_opt.placement_bench.clusters import link_gb_per_s
-from pipette_opt.placement_bench.problems import balanced_problem
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.lab.placement_bench.clusters import link_gb_per_s
+from pipette_opt.lab.placement_bench.problems import balanced_problem
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.class_assignment.problem import merge
 from pipette_opt.solver.class_assignment.search import (
@@ -23,7 +24,6 @@ from pipette_opt.solver.class_assignment.search import (
 )
 from pipette_opt.solver.class_assignment.symmetry import interchangeable
 from pipette_opt.solver.classes.twins import HostClasses
-from pipette_opt.types import IntArray, P2PMode
 
 VARIANTS = [
     Variant(

@@ -7,11 +7,11 @@ import pytest
 from instances import Variant, one_candidate_cluster, random_problem
 from rack_cases import in_rails
 
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.base.types import P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.solver.classes.costs import merge_levels, row_costs
 from pipette_opt.solver.classes.racks import find_racks
 from pipette_opt.solver.classes.twins import host_classes
-from pipette_opt.types import P2PMode
 
 
 def test_what_is_found_of_a_tree() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from conformance import EngineConformance, given, known_of
 from rack_cases import in_racks
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.problem import ProblemData
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.column_types.engine import ColumnTypes
 
 

@@ -18,13 +18,13 @@ from rack_cases import (
     search_by,
 )
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.classes import racks as racks_module
 from pipette_opt.solver.column_types import refuting
 from pipette_opt.solver.column_types.refuting import CourseRefuter
-from pipette_opt.types import IntArray, P2PMode
 
 searched = partial(search_by, CourseRefuter)
 """The search of the only candidate."""

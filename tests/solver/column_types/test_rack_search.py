@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from instances import one_candidate_cluster
 
-from pipette_opt.problem import ProblemData
+from pipette_opt.base.types import P2PMode
+from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.classes.costs import NEVER, longest_period
 from pipette_opt.solver.classes.racks import find_racks
 from pipette_opt.solver.column_types import search as search_module
 from pipette_opt.solver.column_types.search import FIRST_REACH, STEP, RackSearch
 from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice
-from pipette_opt.types import P2PMode
 
 
 @pytest.fixture(autouse=True)
