@@ -7,7 +7,7 @@ MODEL = ("cp-sat-by-host", "cp-sat-by-pair")
 """The CP-SAT model that names the hosts, in its two formulations."""
 
 RELAXATIONS = ("column-types", "class-assignment")
-"""Engines that merge hosts into classes, or racks and kinds."""
+"""Engines that merge hosts into classes, or into racks and kinds."""
 
 SEARCHES = ("subset-dp", "tree-search")
 """Engines that name the hosts without CP-SAT."""

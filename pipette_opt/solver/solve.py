@@ -16,13 +16,13 @@ from pipette_opt.solver.portfolio import Portfolio
 from pipette_opt.solver.refining import Refine, Refining
 
 BOUNDING_SHARE = 0.3
-"""Part of the time limit that bounds without a model may take."""
+"""Share of the time limit that bounds without a search may take. Chosen."""
 
 LIFTING_SHARE = 0.1
-"""Part of the time limit in which costs of rings may begin to be raised."""
+"""Share of the time limit in which costs of rings may begin to be raised. Chosen."""
 
 POLL_S = 0.05
-"""Between looks at whether the time is over."""
+"""Seconds between looks at whether the time is over."""
 
 Improve = Callable[[Callable[[Solution], None], threading.Event], None]
 """Looks for solutions in a thread of its own, hands each to the first argument, and ends when the event is set."""
@@ -48,13 +48,10 @@ def solve(
     """
     Choose one candidate and place it, with a bound over all candidates.
 
-    Candidates whose bound reaches the incumbent are pruned: first by bounds that need no search, then by counts of
-    classes of hosts, or by a search if they are single columns. The others come in batches, those with the least bounds
-    first. Each grid of a batch is searched between periods, then the batch is modelled (unless it is too large),
-    looking only for solutions better than the incumbent; a batch of few cells is searched in half of the threads and
-    modelled in the others. A batch that is not finished in its slice of time comes back with more of it, and first
-    shows that nothing is near its bound. With two threads or more for the models, both formulations of a batch run at
-    once, and the first to finish stops the other; with one they take turns.
+    Candidates whose bound reaches the incumbent are pruned, first by bounds that need no search. The others come in
+    batches, those with the least bounds first, and :data:`~pipette_opt.solver.portfolio.TABLE` says which engines work
+    on each. All look only for solutions better than the incumbent. A batch that is not finished in its slice of time
+    comes back with more of it.
 
     Parameters
     ----------
@@ -70,7 +67,7 @@ def solve(
     go_on
         Beside ``improve`` takes the place of the other workers then.
     refine
-        Given what the counts of classes promise to be good, gives back what it makes of it; called from one thread.
+        Given what relaxations promise to be good, gives back what it makes of it; called from one thread.
     polish
         Given the incumbent at the end, if a gap stays, gives back what may be better.
 

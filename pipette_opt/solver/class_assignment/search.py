@@ -21,31 +21,46 @@ from pipette_opt.solver.stoppable import TimeSlice
 logger = logging.getLogger(__name__)
 
 FIRST_CLASSES = 8
-"""At most, at first."""
+"""Classes of hosts at first, at most. Chosen."""
 
-MOST_ALIKE, ALIKE, HOSTS_OF_A_CLASS = 24, 0.02, 4
-"""Classes at most at first if their hosts are alike within this tolerance, and there are so many to a class."""
+MOST_ALIKE = 24
+"""Classes of hosts at first, at most, on large grids whose hosts are alike. Chosen."""
+
+ALIKE = 0.02
+"""Relative difference of costs up to which the hosts of a class are alike. Chosen."""
+
+HOSTS_OF_A_CLASS = 4
+"""Hosts to a class, on average, at least, where there are more than :data:`FIRST_CLASSES`. Chosen."""
 
 FIRST_TOLERANCE = 0.01
-"""Relative difference of costs that is not told apart at first."""
+"""Relative difference of costs up to which they are equal at first: symmetric models are soon solved. Chosen."""
 
 NEAR = 0.125
-"""Of what is between bound and ceiling, what may lie between bound and best pattern when classes are split."""
+"""Share of the gap between bound and ceiling that may lie between bound and best pattern when classes are split."""
 
-FIRST_S, MOST_FIRST_S, SLICE_GROWTH = 2.0, 20.0, 2.0
-"""Seconds of a model of 32 cells at first, of more cells at most, how much more it has after finding nothing."""
+FIRST_S = 2.0
+"""Time limit of the first CP-SAT call for 32 cells or fewer, in seconds; it grows with their cube. Chosen."""
+
+MOST_FIRST_S = 20.0
+"""Time limit of the first CP-SAT call for any number of cells, in seconds. Chosen."""
+
+SLICE_GROWTH = 2.0
+"""Factor of the time limit after a call that neither found nor proved anything. Chosen."""
 
 MOST_MINIMISED = 40
-"""Cells above which only ceilings are refuted."""
+"""Cells up to which the model is minimised; above, ceilings are refuted only. Chosen by the placement benchmark."""
 
 FIRST_REACH = 0.6
-"""Between bound and ceiling, what is refuted first of large grids; little of it takes as long as much."""
+"""Share of the gap that is refuted first on grids that are not minimised: little of it takes as long as much."""
 
-MOST_FAR, NEAR_REACH = 80, 0.1
-"""Cells above which one model takes most of the time, so that only so much is refuted first: more is not."""
+MOST_FAR = 80
+"""Cells above which one call takes most of the time. Chosen by the placement benchmark."""
+
+NEAR_REACH = 0.1
+"""Share of the gap that is refuted first above :data:`MOST_FAR` cells: more is not refuted in time. Chosen."""
 
 MIDDLE = 0.5
-"""What is tried after that, and first once a model took too long: a pattern that costs less may be found sooner."""
+"""Share of the gap that is tried after that, and first once a call took too long. Chosen."""
 
 OnBound = Callable[[int], None]
 """Called with each better bound."""

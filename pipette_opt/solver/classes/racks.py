@@ -14,8 +14,11 @@ from pipette_opt.solver.classes.twins import HostClasses, host_classes
 MOST_CLASSES = 8
 """Classes of hosts that are near twins, among which racks and kinds are looked for."""
 
-OF_A_KIND, IN_A_RACK = 0.04, 0.01
-"""Relative difference of best links between classes of a kind; of a link to the best one of its kinds, in a rack."""
+OF_A_KIND = 0.04
+"""Relative difference between the best links of two classes up to which these are of a kind. Chosen."""
+
+IN_A_RACK = 0.01
+"""Relative difference between a link and the best one of its two kinds up to which it is inside a rack. Chosen."""
 
 MOST_LOST = 0.05
 """Relative difference between a link (of two classes any, of two hosts the median) and the least of its sort, above
