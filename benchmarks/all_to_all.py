@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt import __version__
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.units import GB, MIB
 from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
 from pipette_opt.costs.exchange import exchange_s
-from pipette_opt.files import write_atomically
 from pipette_opt.read.gpus import read_gpu, read_gpu_entry
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, LinkMatrix, NodeSpec
-from pipette_opt.units import GB, MIB
 
 ROOT = Path(__file__).parents[1]
 GPU, NUM_NICS = "h100-80gb", 8

@@ -25,21 +25,21 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt import __version__
+from pipette_opt.base.errors import MissingLinkError
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import FloatArray, P2PMode
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.errors import MissingLinkError
-from pipette_opt.estimator.closed_form import closed_s, finish_lower_s, finish_upper_s, lower_s, period_s, upper_s
-from pipette_opt.estimator.critical_path import critical_path
-from pipette_opt.estimator.cycles import interleaved_bounds
-from pipette_opt.estimator.estimate import microbatches_of
-from pipette_opt.estimator.folded import GROUPS_OUTSIDE
-from pipette_opt.estimator.many import judge_many
-from pipette_opt.files import write_atomically
+from pipette_opt.judge.closed_form import closed_s, finish_lower_s, finish_upper_s, lower_s, period_s, upper_s
+from pipette_opt.judge.critical_path import critical_path
+from pipette_opt.judge.cycles import interleaved_bounds
+from pipette_opt.judge.estimate import microbatches_of
+from pipette_opt.judge.folded import GROUPS_OUTSIDE
+from pipette_opt.judge.many import judge_many
 from pipette_opt.parallel import identity_placement
 from pipette_opt.read.example import list_examples, read_example
 from pipette_opt.specs import Instance
-from pipette_opt.types import FloatArray, P2PMode
 
 STAGES = {"nearly equal": (0.97, 1.03), "30 % apart": (0.85, 1.15), "fivefold": (0.33, 1.67)}
 LINKS = {"fast links": 0.1, "slow links": 0.5}

@@ -23,14 +23,14 @@ import numpy as np
 from closed_form import example_instance, random_times
 
 from pipette_opt import __version__
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import P2PMode
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.estimator import critical_path, estimate
-from pipette_opt.estimator.many import estimate_many
-from pipette_opt.estimator.program import megatron_program
-from pipette_opt.files import write_atomically
+from pipette_opt.judge import critical_path, estimate
+from pipette_opt.judge.many import estimate_many
+from pipette_opt.judge.program import megatron_program
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.specs import Instance, LinkMatrix
-from pipette_opt.types import P2PMode
 
 MODES: tuple[P2PMode, ...] = ("blocking", "async")
 

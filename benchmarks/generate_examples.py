@@ -17,12 +17,12 @@ from statistics import NormalDist
 
 import numpy as np
 
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import GB, US
 from pipette_opt.read.cluster import write_cluster
 from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
-from pipette_opt.types import FloatArray
-from pipette_opt.units import GB, US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

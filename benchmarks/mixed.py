@@ -28,21 +28,21 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt import __version__
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
 from pipette_opt.costs.placed import placed_batch
-from pipette_opt.estimator.many import estimate_many
-from pipette_opt.files import write_atomically
+from pipette_opt.judge.many import estimate_many
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks, without_overlap
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, TrainingSpec
-from pipette_opt.types import BoolArray, FloatArray, IntArray
-from pipette_opt.units import GB, US
 
 RISK = 0.01
 """Accepted risk of running out of memory, the default of ``solve``."""

@@ -22,6 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt import __version__
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.collectives import (
     RingTraffic,
     across_s,
@@ -33,9 +35,7 @@ from pipette_opt.costs.collectives import (
     tree_s,
 )
 from pipette_opt.costs.curves import Curve, fit_curve
-from pipette_opt.files import write_atomically
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
-from pipette_opt.types import FloatArray
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -25,9 +25,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipette_opt import __version__
-from pipette_opt.files import write_atomically
-from pipette_opt.placement_bench.clusters import link_gb_per_s, num_flows
-from pipette_opt.placement_bench.problems import cluster_of
+from pipette_opt.base.files import write_atomically
+from pipette_opt.lab.placement_bench.clusters import link_gb_per_s, num_flows
+from pipette_opt.lab.placement_bench.problems import cluster_of
 from pipette_opt.read.cluster import write_cluster
 
 RESULTS = Path(__file__).parent / "results"
@@ -44,7 +44,7 @@ class Job:
     Parameters
     ----------
     kind
-        Of cluster, as in :mod:`pipette_opt.placement_bench.clusters`.
+        Of cluster, as in :mod:`pipette_opt.lab.placement_bench.clusters`.
     limit_s
         Time limit of the command.
     """

@@ -14,14 +14,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pipette_opt.backends import Backend
+from pipette_opt.annealing.anneal import AnnealingParams
+from pipette_opt.base.backends import Backend
+from pipette_opt.base.errors import InfeasibleError
+from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import Certified, CertifyParams, certify
-from pipette_opt.compiling import compile_kernels
-from pipette_opt.errors import InfeasibleError
-from pipette_opt.heuristics.annealing import AnnealingParams
-from pipette_opt.joint import MARGIN, JointLimits
-from pipette_opt.judge import (
+from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.certify.scope import not_searched, proof, scope, searched
+from pipette_opt.certify.ties import settle_ties
+from pipette_opt.judge.solutions import (
     JudgedSolution,
     best_first,
     judge_lower_bound_s,
@@ -31,19 +33,17 @@ from pipette_opt.judge import (
     make_plan,
     stage_memory,
 )
-from pipette_opt.notes import plan_notes
 from pipette_opt.parallel import without_overlap
-from pipette_opt.plan import Alternative, JointModel, Plan, StageMemory
+from pipette_opt.plans.notes import plan_notes
+from pipette_opt.plans.plan import Alternative, JointModel, Plan, StageMemory
 from pipette_opt.prepare import Prepared, prepare
-from pipette_opt.problem import ProblemData
-from pipette_opt.scope import not_searched, proof, scope, searched
-from pipette_opt.search.params import SearchParams
-from pipette_opt.search.run import search
-from pipette_opt.search.threads import anneal_on_threads
-from pipette_opt.solution import Result, Solution
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.solver.joint import MARGIN, JointLimits
+from pipette_opt.solver.search.params import SearchParams
+from pipette_opt.solver.search.run import search
+from pipette_opt.solver.search.threads import anneal_on_threads
 from pipette_opt.specs import Instance
-from pipette_opt.ties import settle_ties
-from pipette_opt.units import counted
 
 logger = logging.getLogger(__name__)
 

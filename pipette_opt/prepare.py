@@ -7,19 +7,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pipette_opt.build import BothForms, FittingCandidate, build_both_forms
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.types import IntArray
+from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
-from pipette_opt.errors import InfeasibleError, InputError
-from pipette_opt.fullness import stack_predictor, with_edge_loss
-from pipette_opt.joint import Joined, JointLimits, join
+from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
-from pipette_opt.problem import ProblemData
-from pipette_opt.pruning import BoundedPackings, Pruned, prune
+from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.solver.joint import Joined, JointLimits, join
+from pipette_opt.solver.pruning import BoundedPackings, Pruned, prune
 from pipette_opt.specs import Instance
-from pipette_opt.types import IntArray
-from pipette_opt.units import counted, gib
 
 BOUNDING_SHARE = 0.1
 """
@@ -251,7 +251,7 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
 
 
 def fitting_candidates(memory: MemoryCheck) -> list[FittingCandidate]:
-    """What fits, as :func:`~pipette_opt.build.build_problem_data` takes it."""
+    """What fits, as :func:`~pipette_opt.problem.build.build_problem_data` takes it."""
     return [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in memory.fitting]
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 from instances import Variant, best_by_enumeration, one_candidate_cluster, placements, random_problem
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
-from pipette_opt.solution import Solution
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.incumbent import Incumbent

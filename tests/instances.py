@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.parallel import NodeBlock, ParallelConfig
-from pipette_opt.placed import finish_ticks, objective_ticks, place
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
-from pipette_opt.types import FloatArray, IntArray, P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
+from pipette_opt.problem.objective import finish_ticks, objective_ticks, place
 
 SMALL_SHAPES = (
     (1, 1, 1),

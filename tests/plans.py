@@ -5,12 +5,14 @@ from dataclasses import asdict, replace
 import numpy as np
 from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
+from pipette_opt.base.types import Launcher
+from pipette_opt.base.units import GIB
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.estimator.closed_form import closed_s
-from pipette_opt.estimator.estimate import estimate
-from pipette_opt.judge import _links_free, stage_memory
+from pipette_opt.judge.closed_form import closed_s
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.solutions import _links_free, stage_memory
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
-from pipette_opt.plan import (
+from pipette_opt.plans.plan import (
     Alternative,
     Baseline,
     Certificate,
@@ -23,8 +25,6 @@ from pipette_opt.plan import (
 )
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import Instance
-from pipette_opt.types import Launcher
-from pipette_opt.units import GIB
 
 HOST_ORDER = (3, 0, 4, 1)
 """Hosts of the small plan in grid order; n2 is left out."""

@@ -8,16 +8,16 @@ from typing import Protocol
 import numpy as np
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.placed import largest_ticks, objective_ticks, period_ticks, place
-from pipette_opt.placement_bench.problems import balanced_problem
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.base.types import P2PMode
+from pipette_opt.lab.placement_bench.problems import balanced_problem
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import largest_ticks, objective_ticks, period_ticks, place
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.racks.refuting import OnPlacement, Refuter
 from pipette_opt.solver.racks.search import RackSearch, has_racks
 from pipette_opt.solver.racks.structure import Racks, find_racks
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import P2PMode
 
 SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1)]
 

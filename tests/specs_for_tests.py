@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from pipette_opt.base.units import GB, GIB, TFLOP
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
-from pipette_opt.units import GB, GIB, TFLOP
 
 A100_80 = GpuSpec(
     name="a100-80gb",

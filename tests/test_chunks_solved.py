@@ -8,7 +8,7 @@ import pytest
 from specs_for_tests import TINY, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.estimator.estimate import estimate
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.verify import verify

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from specs_for_tests import TINY, config, instance, random_cluster
 
-from pipette_opt.build import FittingCandidate, build_problem_data, experts_stay_inside, has_closed_form
+from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.errors import InfeasibleError
-from pipette_opt.estimator.closed_form import closed_s
-from pipette_opt.estimator.estimate import estimate
-from pipette_opt.judge import judge_solution
+from pipette_opt.judge.closed_form import closed_s
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.reseat import best_of_all, climb
+from pipette_opt.judge.solutions import judge_solution
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import ProblemData
-from pipette_opt.reseat import best_of_all, climb
-from pipette_opt.solution import Solution
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, experts_stay_inside, has_closed_form
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Solution
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 

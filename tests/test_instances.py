@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, objectives, placements, random_problem
 
-from pipette_opt.placed import objective_ticks
+from pipette_opt.problem.objective import objective_ticks
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ import pytest
 from specs_for_tests import LLAMA_8B, cluster
 
 from pipette_opt import prepare as module
-from pipette_opt.build import build_both_forms, build_problem_data
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.errors import InputError
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.prepare import MOST_LINK_BYTES, fitting_candidates, load_predictor, prepare
-from pipette_opt.problem import ProblemData
-from pipette_opt.pruning import BoundedPackings
+from pipette_opt.problem.build import build_both_forms, build_problem_data
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.solver.pruning import BoundedPackings
 from pipette_opt.specs import Instance, TrainingSpec
-from pipette_opt.types import IntArray
 
 MATRICES = ("p2p_ticks", "ring_ticks", "embedding_ticks", "tensor_forward_ticks", "tensor_backward_ticks")
 

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from pipette_opt.backtest.cases import Case, make_cases, untimed
-from pipette_opt.backtest.predict import predicted_times_s
-from pipette_opt.files import write_atomically
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.cases import Case, make_cases, untimed
+from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.bands import FEWEST_RUNS, FEWEST_SOURCES, LEAST_LEFT_OUT, SHARE, job_kind
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
-from pipette_opt.types import FloatArray
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -108,7 +108,7 @@ EXPERIMENTS = (
         "a group may lose or not, and a job on more GPUs is more likely to, as any of its ranks may. That there is "
         "such a loss, and that equally full runs with large micro-batches have none, was seen on the judged rows "
         "before it was modelled, and forms were scored on them; the form was chosen by 13B jobs left out, and its "
-        "size and the chances are fitted to 13B alone (pipette_opt/backtest/edge.py has the errors of other forms)",
+        "size and the chances are fitted to 13B alone (pipette_opt/calibrate/edge.py has the errors of other forms)",
         target="<= 8 %, regret <= 2 %, rank >= 0.95",
     ),
     Experiment(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from pipette_opt.backtest.calibrate import calibrate_runs
-from pipette_opt.backtest.memory import calibrate_memory, framework_of_stack, memory_columns
-from pipette_opt.backtest.predict import Prediction, predict_runs
+from pipette_opt.calibrate.fit import calibrate_runs
+from pipette_opt.calibrate.memory import calibrate_memory, framework_of_stack, memory_columns
+from pipette_opt.calibrate.predict import Prediction, predict_runs
 from pipette_opt.memory.framework import numbers_of
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.estimator.many import judge_many
+from pipette_opt.judge.many import judge_many
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec, StackSpec
-from pipette_opt.types import FloatArray, IntArray
 
 WIDE, NARROW = range(3, 15), range(41, 53)
 WIDE_ELEMENTS, NARROW_ELEMENTS = 81 * 1024, 82_944 * 16

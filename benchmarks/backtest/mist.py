@@ -14,14 +14,14 @@ import page
 from mist_plans import Plan, make_plans
 from mist_times import Links, plan_times, predict_s, read_links
 
-from pipette_opt.backtest.descent import LeastSquares, descend
-from pipette_opt.backtest.free import FREE
-from pipette_opt.backtest.predict import Prediction
-from pipette_opt.backtest.rivals import RIVALS
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.descent import LeastSquares, descend
+from pipette_opt.calibrate.free import FREE
+from pipette_opt.calibrate.predict import Prediction
+from pipette_opt.calibrate.rivals import RIVALS
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
-from pipette_opt.types import FloatArray
 
 FILES = (
     "mist_runs.csv",

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipette_opt.base.types import IntArray
 from pipette_opt.read.runs import MeasuredRun
-from pipette_opt.types import IntArray
 
 OPERATORS = (
     *("first norm", "query key value", "scores", "softmax", "attention dropout", "context", "projection", "dropout"),

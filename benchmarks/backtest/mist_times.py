@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from mist_plans import ATTENTION_DROPOUT, CONTEXT, NUM_KINDS, OPERATORS, SCORES, SOFTMAX, Plan, StagePlan
 
-from pipette_opt.backtest.cases import assumed_cluster, run_model, run_training
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.cases import assumed_cluster, run_model, run_training
 from pipette_opt.costs.compute import attention_times_s, head_times_s, layer_times_s
 from pipette_opt.costs.products import matmul_time_s, plain_format
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.estimator.many import judge_many
+from pipette_opt.judge.many import judge_many
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, StackSpec
-from pipette_opt.types import FloatArray
 
 CORE = [SCORES, SOFTMAX, ATTENTION_DROPOUT, CONTEXT]
 QKV, PROJECTION, UP, DOWN = (OPERATORS.index(name) for name in ("query key value", "projection", "MLP up", "MLP down"))

@@ -10,9 +10,9 @@ import numpy as np
 from fitting import RISK
 
 from pipette_opt import __version__
-from pipette_opt.backtest.metrics import measure, measure_predictions
-from pipette_opt.backtest.predict import Prediction
-from pipette_opt.backtest.tables import form_rows, group_rows
+from pipette_opt.calibrate.metrics import measure, measure_predictions
+from pipette_opt.calibrate.predict import Prediction
+from pipette_opt.calibrate.tables import form_rows, group_rows
 from pipette_opt.specs import StackSpec
 
 GOOD_PICK = 0.02

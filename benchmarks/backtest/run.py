@@ -19,8 +19,8 @@ from fitting import fitted_stack, predicted
 from joblib import Parallel, delayed
 from special import SPECIAL, Special
 
-from pipette_opt.backtest.cases import FP8_WORDS
-from pipette_opt.files import write_atomically
+from pipette_opt.base.files import write_atomically
+from pipette_opt.calibrate.cases import FP8_WORDS
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec

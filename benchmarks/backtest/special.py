@@ -11,8 +11,8 @@ import numpy as np
 from experiments import halves
 from page import own_predictor
 
-from pipette_opt.backtest.metrics import measure
-from pipette_opt.backtest.predict import Prediction
+from pipette_opt.calibrate.metrics import measure
+from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.read.runs import read_runs
 
 UNEQUAL = "AMP, het_model (TransGAN on 16 V100): half and half"

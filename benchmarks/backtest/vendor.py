@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipette_opt.backtest.memory import VERSION_COLUMN
+from pipette_opt.calibrate.memory import VERSION_COLUMN
 from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
 from pipette_opt.specs import ModelSpec

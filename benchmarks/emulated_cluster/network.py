@@ -17,8 +17,8 @@ from types import TracebackType
 
 import numpy as np
 
-from pipette_opt.errors import InputError
-from pipette_opt.types import FloatArray
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
 
 NEEDED = ("ip", "tc")
 SUBNET = "10.77"

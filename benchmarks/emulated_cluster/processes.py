@@ -13,7 +13,7 @@ from pathlib import Path
 from network import INTERFACE, Network
 from training_step import Job
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 STEP = Path(__file__).with_name("training_step.py")
 _ports = itertools.count(20_000)

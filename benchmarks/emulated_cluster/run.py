@@ -31,16 +31,16 @@ from scenarios import GPU, LAYER_S, MODEL, NUM_USED, PROFILE, SCENARIOS, TRAININ
 from training_step import Job
 
 from pipette_opt import __version__
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.estimator.estimate import estimate
 from pipette_opt.export.targets import export
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import prepare
 from pipette_opt.read.cluster import read_cluster
 from pipette_opt.specs import Instance

@@ -5,9 +5,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pipette_opt.placement_bench.clusters import link_gb_per_s
+from pipette_opt.base.types import FloatArray
+from pipette_opt.lab.placement_bench.clusters import link_gb_per_s
 from pipette_opt.specs import ComputeProfile, ModelSpec, ProfileKey, TrainingSpec
-from pipette_opt.types import FloatArray
 
 NUM_USED = 8
 

@@ -17,8 +17,12 @@ from statistics import NormalDist
 
 import numpy as np
 
-from pipette_opt.backtest.memory import framework_of_stack
-from pipette_opt.backtest.memory_ceiling import (
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.units import GIB
+from pipette_opt.calibrate.memory import framework_of_stack
+from pipette_opt.calibrate.memory_runs import predict_memory
+from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
+from pipette_opt.lab.backtest.memory_ceiling import (
     FREE_FIT,
     OUR_FIT,
     Pair,
@@ -32,16 +36,12 @@ from pipette_opt.backtest.memory_ceiling import (
     reversals,
     twins,
 )
-from pipette_opt.backtest.memory_endings import Ending, endings, replayed_peaks
-from pipette_opt.backtest.memory_evaluation import SPLITS, Split, measured_folder, split_cases
-from pipette_opt.files import write_atomically
+from pipette_opt.lab.backtest.memory_endings import Ending, endings, replayed_peaks
+from pipette_opt.lab.backtest.memory_evaluation import SPLITS, Split, measured_folder, split_cases
 from pipette_opt.memory.framework import Framework
-from pipette_opt.memory.runs import predict_memory
-from pipette_opt.memory.spread import fit_framework, oom_probability
 from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
-from pipette_opt.units import GIB
 
 SWEEP, LABELS = SPLITS[1], SPLITS[2]
 SPREADS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)

@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 from joblib import Parallel, delayed
 
-from pipette_opt.backtest.memory_evaluation import Evaluation, evaluate_memory, measured_folder
-from pipette_opt.backtest.memory_learning import DRAWS, learning_rows, reliability_rows
-from pipette_opt.backtest.memory_stress import stress_rows
-from pipette_opt.backtest.memory_tables import coverage_rows, method_rows, slice_rows
-from pipette_opt.backtest.memory_tuning import tune_memory, tuning_rows
-from pipette_opt.files import write_atomically
-from pipette_opt.memory.fit import load_dataset
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.calibrate.memory_tuning import tune_memory, tuning_rows
+from pipette_opt.lab.backtest.memory_evaluation import Evaluation, evaluate_memory, measured_folder
+from pipette_opt.lab.backtest.memory_learning import DRAWS, learning_rows, reliability_rows
+from pipette_opt.lab.backtest.memory_stress import stress_rows
+from pipette_opt.lab.backtest.memory_tables import coverage_rows, method_rows, slice_rows
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.memory.tune import Lessons
+from pipette_opt.memory_training.fit import load_dataset
+from pipette_opt.memory_training.tune import Lessons
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
-from pipette_opt.shipped import shipped_path
 
 HINDSIGHT = (
     "Which terms there are was chosen with all visible rows of the H100 sweep in sight, those of 32 GPUs too, and so "

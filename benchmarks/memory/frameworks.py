@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from pipette_opt.backtest.memory import memory_runs
-from pipette_opt.backtest.memory_evaluation import SPLITS, measured_folder, split_cases
-from pipette_opt.files import write_atomically
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.units import GIB
+from pipette_opt.calibrate.memory import memory_runs
+from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
+from pipette_opt.calibrate.memory_spread import fit_framework
+from pipette_opt.lab.backtest.memory_evaluation import SPLITS, measured_folder, split_cases
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD
-from pipette_opt.memory.runs import MemoryRun, peak_errors
-from pipette_opt.memory.spread import fit_framework
 from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
-from pipette_opt.units import GIB
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "frameworks"
 HEAD = "What the constants mean: class Framework in pipette_opt/memory/framework.py."

@@ -18,18 +18,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipette_opt.files import write_atomically
-from pipette_opt.placement_bench.instances import BALANCED, BenchInstance
-from pipette_opt.placement_bench.problems import Shape
-from pipette_opt.placement_bench.run import dependent_ticks, warm_up
-from pipette_opt.placement_bench.tables import environment
-from pipette_opt.problem import ProblemData
-from pipette_opt.search.params import SearchParams
-from pipette_opt.search.run import search
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import P2PMode
+from pipette_opt.lab.placement_bench.instances import BALANCED, BenchInstance
+from pipette_opt.lab.placement_bench.problems import Shape
+from pipette_opt.lab.placement_bench.run import dependent_ticks, warm_up
+from pipette_opt.lab.placement_bench.tables import environment
+from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import ENGINES, SolverParams
 from pipette_opt.solver.portfolio import TABLE, Portfolio
-from pipette_opt.types import P2PMode
+from pipette_opt.solver.search.params import SearchParams
+from pipette_opt.solver.search.run import search
 
 INSTANCES: tuple[tuple[str, Shape, P2PMode, str], ...] = (
     ("tree", (4, 4), "async", BALANCED),

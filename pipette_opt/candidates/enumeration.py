@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
+from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.candidates.splits import LayerSplit, layer_splits
-from pipette_opt.errors import InfeasibleError, InputError
 from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks
 from pipette_opt.specs import Instance
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.specs.recorded import recorded_spec
-from pipette_opt.types import RecomputeGranularity
 
 OPTION_OF_FIELD = {
     "num_gpus": "--num-gpus",

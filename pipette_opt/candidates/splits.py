@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipette_opt.units import ceil_div
+from pipette_opt.base.units import ceil_div
 
 LayerSplit = tuple[int, ...]
 """Layers of each pipeline stage."""

@@ -4,14 +4,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pipette_opt.base.types import ProofStep
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Report
 from pipette_opt.certify.opening import open_candidates
 from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge, settle_few_orders
 from pipette_opt.certify.proving import prove
-from pipette_opt.judge import JudgedSolution
+from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.prepare import Prepared
-from pipette_opt.types import ProofStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,19 +8,19 @@ from typing import get_args
 
 import numpy as np
 
-from pipette_opt.build import with_paths
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.base.errors import MissingLinkError
+from pipette_opt.base.types import BoolArray, IntArray, ProofStep
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.errors import MissingLinkError
-from pipette_opt.estimator.longest_paths import critical_counts
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.judge import JudgedSolution, judge_solution
-from pipette_opt.optimistic import optimistic_ticks
+from pipette_opt.judge.longest_paths import critical_counts
+from pipette_opt.judge.solutions import JudgedSolution, judge_solution
 from pipette_opt.parallel import ParallelConfig, block_placement
-from pipette_opt.placed import objective_ticks
 from pipette_opt.prepare import Prepared
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.solution import Solution
-from pipette_opt.types import BoolArray, IntArray, ProofStep
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.build import with_paths
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Solution
 
 FLOAT_MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles, and allowed where form and judge are compared."""

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipette_opt.build import with_paths
+from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
-from pipette_opt.estimator.estimate import judge_times
-from pipette_opt.estimator.longest_paths import critical_counts
-from pipette_opt.judge import best_links_times
-from pipette_opt.optimistic import optimistic_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
+from pipette_opt.judge.estimate import judge_times
+from pipette_opt.judge.longest_paths import critical_counts
+from pipette_opt.judge.solutions import best_links_times
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.build import with_paths
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.types import BoolArray, IntArray
 
 SLOWER_LINK = 1.5
 """What one link after the other is slowed down by, to find the paths that a slow link there would be on."""

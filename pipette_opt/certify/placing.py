@@ -4,15 +4,15 @@ import time
 
 import numpy as np
 
-from pipette_opt.build import experts_stay_inside
+from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
 from pipette_opt.certify.opening import bound_by_slowest_host, slow_links_down
-from pipette_opt.judge import JudgedSolution
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
-from pipette_opt.reseat import MOST_ORDERS, best_of_all, climb, num_orders
+from pipette_opt.judge.reseat import MOST_ORDERS, best_of_all, climb, num_orders
+from pipette_opt.judge.solutions import JudgedSolution
+from pipette_opt.problem.build import experts_stay_inside
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.solver.chains.search import searches_chain
 from pipette_opt.specs import Instance
-from pipette_opt.units import counted
 
 MOST_MOVES, MOST_MOVES_OF_CHAINS = 640_000, 80_000
 """

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
-from pipette_opt.solution import Result, checked_solution
+from pipette_opt.problem.solution import Result, checked_solution
 from pipette_opt.solver.bounds import candidate_bound
-from pipette_opt.units import counted
 
 
 def prove(ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from typer import Typer
 
-    from pipette_opt.errors import PipetteError
+    from pipette_opt.base.errors import PipetteError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it, or SIGTERM, as schedulers send it when a job's time is over."""
@@ -20,7 +20,7 @@ def main() -> None:
     Exit codes: 0 done, 2 wrong input, 3 infeasible, 4 stopped early with the best plan so far written, 130 interrupted.
     With ``--json`` an error is a document on standard output, ``{"error": {"place", "problem", "exit_code"}}``.
     """
-    from pipette_opt.errors import InputError, PipetteError
+    from pipette_opt.base.errors import InputError, PipetteError
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -81,7 +81,7 @@ def _show_error(place: str | None, problem: str, exit_code: int) -> None:
 
 def _fail(error: "PipetteError") -> NoReturn:
     if "--json" in sys.argv[1:]:
-        from pipette_opt.errors import InputError
+        from pipette_opt.base.errors import InputError
 
         place, problem = (error.where, error.problem) if isinstance(error, InputError) else (None, str(error))
         _show_error(place, problem, error.exit_code)

@@ -36,12 +36,14 @@ def backtest(
     """
     from functools import partial
 
-    from pipette_opt.backtest.files import predictions_csv, scatter_svg
-    from pipette_opt.backtest.left_out import LeftOut, left_out_entries, left_out_lines, unread
-    from pipette_opt.backtest.memory import framework_of_stack, memory_columns
-    from pipette_opt.backtest.metrics import slow_note
-    from pipette_opt.backtest.predict import predict_runs
-    from pipette_opt.backtest.tables import form_rows, form_table, group_rows, group_table
+    from pipette_opt.base.errors import InputError
+    from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.calibrate.files import predictions_csv, scatter_svg
+    from pipette_opt.calibrate.left_out import LeftOut, left_out_entries, left_out_lines, unread
+    from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
+    from pipette_opt.calibrate.metrics import slow_note
+    from pipette_opt.calibrate.predict import predict_runs
+    from pipette_opt.calibrate.tables import form_rows, form_table, group_rows, group_table
     from pipette_opt.cli.output import (
         check_not_overwritten,
         check_place,
@@ -51,8 +53,6 @@ def backtest(
         show,
         show_json,
     )
-    from pipette_opt.errors import InputError
-    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_rows
     from pipette_opt.read.stack import read_stack

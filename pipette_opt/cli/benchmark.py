@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
-from pipette_opt.errors import InputError
 
 INSTANCES = "The instances"
 
@@ -56,7 +56,7 @@ def solve(
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
-    from pipette_opt.compare import METHODS, compare_methods
+    from pipette_opt.lab.compare import METHODS, compare_methods
     from pipette_opt.optimize import OptimizeParams, Watcher
     from pipette_opt.prepare import prepare
     from pipette_opt.report.lists import benchmark_table
@@ -106,8 +106,8 @@ def annealing(
     from rich.table import Table
 
     from pipette_opt.cli.output import show, show_json
-    from pipette_opt.placement_bench.speed import speeds
-    from pipette_opt.placement_bench.tables import environment
+    from pipette_opt.lab.placement_bench.speed import speeds
+    from pipette_opt.lab.placement_bench.tables import environment
 
     if not seconds > 0:
         raise InputError("--seconds", f"must be > 0, got {seconds}.")
@@ -178,16 +178,16 @@ def placement(
     from dataclasses import asdict
     from typing import cast
 
+    from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.types import P2PMode
+    from pipette_opt.base.units import counted
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, check_stdout, say, show_json
-    from pipette_opt.files import is_stdout, write_atomically
-    from pipette_opt.placement_bench.clusters import CLUSTERS
-    from pipette_opt.placement_bench.instances import SHAPES, WEIGHTS, SetName
-    from pipette_opt.placement_bench.instances import instances as instances_of
-    from pipette_opt.placement_bench.run import key_of, run_all, warm_up
-    from pipette_opt.placement_bench.tables import csv_text, markdown, read_rows
-    from pipette_opt.types import P2PMode
-    from pipette_opt.units import counted
+    from pipette_opt.lab.placement_bench.clusters import CLUSTERS
+    from pipette_opt.lab.placement_bench.instances import SHAPES, WEIGHTS, SetName
+    from pipette_opt.lab.placement_bench.instances import instances as instances_of
+    from pipette_opt.lab.placement_bench.run import key_of, run_all, warm_up
+    from pipette_opt.lab.placement_bench.tables import csv_text, markdown, read_rows
 
     check_place(csv, out)
     check_stdout(json, csv, out)
@@ -262,7 +262,7 @@ def _write_csv(path: Path, rows: list[dict[str, object]]) -> None:
     import csv
     import io
 
-    from pipette_opt.files import write_atomically
+    from pipette_opt.base.files import write_atomically
 
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")

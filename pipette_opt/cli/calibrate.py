@@ -33,10 +33,13 @@ def calibrate(
     """
     from dataclasses import replace
 
-    from pipette_opt.backtest.calibrate import calibrate_runs
-    from pipette_opt.backtest.left_out import left_out_entries, left_out_lines, unread
-    from pipette_opt.backtest.memory import fit_memory, memory_notes
-    from pipette_opt.backtest.tables import errors_entry, fit_table
+    from pipette_opt.base.errors import InputError
+    from pipette_opt.base.files import is_stdout
+    from pipette_opt.base.units import counted
+    from pipette_opt.calibrate.fit import calibrate_runs
+    from pipette_opt.calibrate.left_out import left_out_entries, left_out_lines, unread
+    from pipette_opt.calibrate.memory import fit_memory, memory_notes
+    from pipette_opt.calibrate.tables import errors_entry, fit_table
     from pipette_opt.cli.interrupt import STOPPED_EARLY
     from pipette_opt.cli.output import (
         check_not_overwritten,
@@ -47,13 +50,10 @@ def calibrate(
         show,
         show_json,
     )
-    from pipette_opt.errors import InputError
-    from pipette_opt.files import is_stdout
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_rows
     from pipette_opt.read.stack import read_stack, write_stack
-    from pipette_opt.units import counted
 
     if seed < 0:
         raise InputError("--seed", f"must be >= 0, got {seed}.")

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
-from pipette_opt.errors import InputError
 
 
 @opt.spread
@@ -35,16 +35,16 @@ def candidates(
     """
     from dataclasses import asdict
 
+    from pipette_opt.base.units import counted
     from pipette_opt.cli.output import say, show, show_json
     from pipette_opt.prepare import candidate_overview
     from pipette_opt.report.lists import candidates_table
-    from pipette_opt.units import counted
 
     job = opt.read_job(job_options)
     space = opt.search_space(job, space_options)
     if why is not None:
+        from pipette_opt.certify.why import why as why_not
         from pipette_opt.cli.plans import plan_of_job
-        from pipette_opt.why import why as why_not
 
         best = None if plan is None else plan_of_job(plan, job.instance)
         answer = why_not(job.instance, space, why, max_oom_risk, best)

@@ -18,11 +18,11 @@ def gpus(
     """
     from dataclasses import asdict
 
+    from pipette_opt.base.units import GB, GIB, TFLOP, US
     from pipette_opt.cli.output import show, show_json
     from pipette_opt.read.bands import runs_by_gpu
     from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, read_gpu_entry
     from pipette_opt.report.catalogue import GpuRow, gpus_table
-    from pipette_opt.units import GB, GIB, TFLOP, US
 
     compared = runs_by_gpu()
 
@@ -62,13 +62,13 @@ def models(
     """
     from dataclasses import asdict
 
+    from pipette_opt.base.errors import InputError
+    from pipette_opt.base.shipped import shipped_path
     from pipette_opt.cli.output import show, show_json
-    from pipette_opt.errors import InputError
     from pipette_opt.read.fields import did_you_mean
     from pipette_opt.read.files import read_yaml
     from pipette_opt.read.model import list_models, read_model
     from pipette_opt.report.catalogue import ModelRow, models_table
-    from pipette_opt.shipped import shipped_path
 
     def row(preset: str) -> ModelRow:
         model = read_model(preset)

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli.options import Job
-from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from pipette_opt.base.types import IntArray
     from pipette_opt.parallel import ParallelConfig, Placement
     from pipette_opt.parallel.schedule import Schedule
-    from pipette_opt.plan import IterationTime, Plan, StageMemory
+    from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.report.comparison import Uncounted
     from pipette_opt.specs import Instance, ModelSpec, NotModelled
-    from pipette_opt.types import IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,8 +152,8 @@ def current_of(
     hosts
         Names or ranges; the cluster's order by default. Ranks fill them one after the other.
     """
-    from pipette_opt.estimator.estimate import estimate
-    from pipette_opt.judge import stage_memory
+    from pipette_opt.judge.estimate import estimate
+    from pipette_opt.judge.solutions import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
@@ -187,7 +187,7 @@ def _as_trained(job: Job, given: "MegatronArgs") -> "Instance":
     """The job with the formats, kernels and dispatcher of the arguments; batch, precision and model must be equal."""
     from dataclasses import replace
 
-    from pipette_opt.fullness import with_edge_loss
+    from pipette_opt.judge.fullness import with_edge_loss
 
     where, instance = given.where, job.instance
     if given.precision not in (None, instance.training.precision):

@@ -49,9 +49,9 @@ def estimate(
     """
     from dataclasses import fields, replace
 
+    from pipette_opt.base.errors import InputError
     from pipette_opt.cli.current import current_of
     from pipette_opt.cli.output import show, show_json
-    from pipette_opt.errors import InputError
 
     if (plan is None) == (args is None):
         raise InputError("estimate", "give either a plan file or --args with your current Megatron arguments.")
@@ -78,7 +78,7 @@ def estimate(
 
         current = with_schedule(current, schedule, max_oom_risk)
     if trace is not None:
-        from pipette_opt.estimator.trace import write_trace
+        from pipette_opt.judge.trace import write_trace
 
         write_trace(trace, current.instance, current.config, current.placement, current.schedule)
     if json:

@@ -50,10 +50,10 @@ def links(
 
     Example: [bold]pipette-opt import links nccl_logs/ -o cluster.yaml --fill exclude[/]
     """
+    from pipette_opt.base.units import counted
     from pipette_opt.cli.output import check_file, say, show_json
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
-    from pipette_opt.units import counted
 
     check_file(out, "link matrices are written beside it")
     opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
@@ -99,9 +99,9 @@ def model(
 
     import yaml
 
+    from pipette_opt.base.errors import InputError
+    from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_stdout, console, say, say_written, show, show_json
-    from pipette_opt.errors import InputError
-    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
     from pipette_opt.report.left_out import left_out_table
@@ -141,11 +141,11 @@ def runs(
 
     Example: [bold]pipette-opt import runs logs/ -o runs.csv --gpu h100-80gb[/]
     """
+    from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.units import counted
     from pipette_opt.cli.output import check_stdout, say, say_written, show_json
-    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.megatron_logs import import_runs
     from pipette_opt.read.runs import read_runs
-    from pipette_opt.units import counted
 
     check_stdout(json, out)
     text, notes = import_runs(sources, gpu=gpu, gpus_per_node=gpus_per_node)

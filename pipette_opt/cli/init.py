@@ -29,9 +29,9 @@ def init(
 
     Example: [bold]pipette-opt init --hosts "gpu[01-16]" --gpu h100 --nics 8x400 -o cluster.yaml[/]
     """
+    from pipette_opt.base.errors import InputError
+    from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, say, say_written
-    from pipette_opt.errors import InputError
-    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.read.gpus import note_on_gpu, read_gpu_entry
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.nominal import cluster_template

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
-    from pipette_opt.plan import Plan
+    from pipette_opt.plans.plan import Plan
     from pipette_opt.specs import ClusterSpec
 
 
@@ -139,7 +139,7 @@ def find_input(recorded: Path, plan: Path, example: object) -> Path | None:
     """A file where it was, beside the plan, or among the shipped examples."""
     candidates = [recorded, plan.parent / recorded.name]
     if example:
-        from pipette_opt.shipped import shipped_path
+        from pipette_opt.base.shipped import shipped_path
 
         candidates.append(shipped_path("data", "clusters", recorded.name))
     return next((candidate for candidate in candidates if candidate.is_file()), None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
@@ -41,17 +41,17 @@ def collect(
     """
     import os
 
+    from pipette_opt.base.units import counted
     from pipette_opt.cli.options import one_of
     from pipette_opt.cli.output import check_file, check_place
-    from pipette_opt.memory.collect import collect as collect_points
-    from pipette_opt.memory.collect import collect_measured
-    from pipette_opt.units import counted
+    from pipette_opt.memory_training.collect import collect as collect_points
+    from pipette_opt.memory_training.collect import collect_measured
 
     one_of("--device", device, ("none", "cuda"))
     check_file(out, "an unfinished one is continued")
     check_place(out)
     if device == "cuda":
-        from pipette_opt.memory.measure import CudaDevice
+        from pipette_opt.memory_training.measure import CudaDevice
 
         gpu = CudaDevice()
         with _progress("running") as report:
@@ -90,13 +90,13 @@ def train(
 
     Example: pipette-opt memory train --data traces.csv -o memory.npz
     """
+    from pipette_opt.base.files import write_atomically
+    from pipette_opt.base.shipped import shipped_path
     from pipette_opt.cli.output import check_file, check_place
-    from pipette_opt.files import write_atomically
-    from pipette_opt.memory.card import markdown_table, model_card
-    from pipette_opt.memory.collect import read_rows
-    from pipette_opt.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset, slack_table
     from pipette_opt.memory.weights import write_weights
-    from pipette_opt.shipped import shipped_path
+    from pipette_opt.memory_training.card import markdown_table, model_card
+    from pipette_opt.memory_training.collect import read_rows
+    from pipette_opt.memory_training.fit import FitParams, fit, fit_small_predict_large, load_dataset, slack_table
 
     check_file(out, "the card is written beside it")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -123,14 +123,14 @@ def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) ->
     """Constants and a fine-tuned network from measured runs."""
     from dataclasses import replace
 
-    from pipette_opt.backtest.memory_tuning import tune_memory, tuning_rows
-    from pipette_opt.files import write_atomically
-    from pipette_opt.memory.card import tuning_card
-    from pipette_opt.memory.fit import load_dataset
+    from pipette_opt.base.files import write_atomically
+    from pipette_opt.calibrate.memory_tuning import tune_memory, tuning_rows
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.memory.predictor import MemoryPredictor
-    from pipette_opt.memory.tune import Lessons
     from pipette_opt.memory.weights import write_weights
+    from pipette_opt.memory_training.card import tuning_card
+    from pipette_opt.memory_training.fit import load_dataset
+    from pipette_opt.memory_training.tune import Lessons
     from pipette_opt.read.runs import read_runs
     from pipette_opt.read.stack import read_stack, write_stack
 
@@ -200,14 +200,14 @@ def predict(
     Example: pipette-opt memory predict --model llama-3-8b --global-batch-size 512 --seq-length 4096
     --tensor-parallel 4 --pipeline-parallel 2 --data-parallel 4
     """
+    from pipette_opt.base.units import GB, GIB
     from pipette_opt.cli.options import one_of
     from pipette_opt.memory.predictor import MemoryPredictor
-    from pipette_opt.memory.shapes import LocalShapes
+    from pipette_opt.memory_training.shapes import LocalShapes
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.framework import read_framework
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import TrainingSpec
-    from pipette_opt.units import GB, GIB
 
     one_of("--recompute", recompute, ("none", "selective", "full"))
     one_of("--recompute-method", recompute_method, ("uniform", "block"))
@@ -279,7 +279,7 @@ def predict(
         )
     ]
     if trace:
-        from pipette_opt.memory.trace import trace_stage
+        from pipette_opt.memory_training.trace import trace_stage
 
         for row in rows:
             traced = trace_stage(spec, training, config, row["stage"], need=True)
@@ -307,9 +307,9 @@ def evaluate(
 
     Example: pipette-opt memory evaluate
     """
-    from pipette_opt.backtest.memory_evaluation import evaluate_memory, measured_folder
-    from pipette_opt.backtest.memory_learning import learning_rows, reliability_rows
-    from pipette_opt.backtest.memory_tables import coverage_rows, method_rows, slice_rows
+    from pipette_opt.lab.backtest.memory_evaluation import evaluate_memory, measured_folder
+    from pipette_opt.lab.backtest.memory_learning import learning_rows, reliability_rows
+    from pipette_opt.lab.backtest.memory_tables import coverage_rows, method_rows, slice_rows
 
     chosen = folder or measured_folder()
     if not chosen.is_dir():

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
 import typer
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
+    from pipette_opt.base.types import RecomputeGranularity
     from pipette_opt.candidates import SearchSpace
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
-    from pipette_opt.types import RecomputeGranularity
 
 T = TypeVar("T")
 
@@ -310,7 +310,7 @@ def read_job(options: JobOptions) -> Job:
     """Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given."""
     from dataclasses import asdict
 
-    from pipette_opt.fullness import with_edge_loss
+    from pipette_opt.judge.fullness import with_edge_loss
     from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import expand_hosts
@@ -467,7 +467,7 @@ def trained_as(job: Job, given: "MegatronArgs") -> Job:
     """The job with the formats of gradients and optimizer states, and the kernels, that Megatron arguments say."""
     from dataclasses import asdict
 
-    from pipette_opt.fullness import with_edge_loss
+    from pipette_opt.judge.fullness import with_edge_loss
 
     training = given.training(job.instance.training)
     instance = with_edge_loss(replace(job.instance, training=training))

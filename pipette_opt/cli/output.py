@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipette_opt.errors import InputError
-from pipette_opt.files import is_stdout
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import is_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

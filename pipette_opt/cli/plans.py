@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli.inputs import is_file_record
-from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
+    from pipette_opt.base.types import Collective
     from pipette_opt.cli.current import Current
-    from pipette_opt.plan import Plan
+    from pipette_opt.plans.plan import Plan
     from pipette_opt.specs import ClusterSpec, ComputeProfile, Instance
-    from pipette_opt.types import Collective
 
 
 def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance]":
@@ -69,7 +69,7 @@ def plan_on_changed_hosts(
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
     from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
-    from pipette_opt.replan import check_hosts
+    from pipette_opt.replan.changed_hosts import check_hosts
     from pipette_opt.report.plan_file import read_plan
 
     old = read_plan(path)
@@ -112,8 +112,8 @@ def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
 def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":
     """A plan, judged afresh."""
     from pipette_opt.cli.current import Current
-    from pipette_opt.estimator.estimate import estimate
-    from pipette_opt.judge import stage_memory
+    from pipette_opt.judge.estimate import estimate
+    from pipette_opt.judge.solutions import stage_memory
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
 
@@ -135,7 +135,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Curre
 
 def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
-    from pipette_opt.fullness import with_edge_loss
+    from pipette_opt.judge.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
     from pipette_opt.specs.recorded import recorded_spec
 

@@ -57,12 +57,12 @@ def links(
     Example: [bold]srun --ntasks-per-node=8 pipette-opt profile links -o cluster.yaml[/], or
     [bold]torchrun --nnodes=16 --nproc-per-node=8 ... -m pipette_opt profile links -o cluster.yaml[/]
     """
+    from pipette_opt.base.units import MIB, counted
     from pipette_opt.cli.output import check_file, say
-    from pipette_opt.profile.links import LinkParams, profile_links
-    from pipette_opt.profile.world import find_world, process_environment
+    from pipette_opt.measure.links import LinkParams, profile_links
+    from pipette_opt.measure.world import find_world, process_environment
     from pipette_opt.read.cluster import write_cluster
     from pipette_opt.read.links import import_links
-    from pipette_opt.units import MIB, counted
 
     check_file(out, "link matrices are written beside it")
     opt.one_of("--backend", backend, ("auto", "nccl", "gloo"))
@@ -112,11 +112,11 @@ def compute(
 
     Example: [bold]pipette-opt profile compute --model llama-3-70b --seq-length 4096 -o layers.csv[/]
     """
+    from pipette_opt.base.units import counted
     from pipette_opt.cli.output import check_file, check_place, say
-    from pipette_opt.profile.compute import ComputeParams, profile_compute
+    from pipette_opt.measure.compute import ComputeParams, profile_compute
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import TrainingSpec
-    from pipette_opt.units import counted
 
     opt.one_of("--precision", precision, ("bf16", "fp16", "fp32"))
     check_file(out, "an unfinished one is continued")

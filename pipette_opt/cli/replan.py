@@ -45,11 +45,11 @@ def replan(
     Example: [bold]pipette-opt replan plan.json --lost gpu07 --joined gpu21 -o new.json[/]
     """
     begun = time.perf_counter()
+    from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.cli.plans import plan_on_changed_hosts, plan_with_band
-    from pipette_opt.files import is_stdout, write_atomically
     from pipette_opt.optimize import OptimizeParams, Watcher
-    from pipette_opt.replan import replan as replan_
+    from pipette_opt.replan.changed_hosts import replan as replan_
     from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
     from pipette_opt.report.plan_file import plan_verdict, write_plan
     from pipette_opt.report.tables import verdict_line

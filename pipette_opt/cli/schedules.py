@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
+    from pipette_opt.base.types import P2PMode
     from pipette_opt.cli.current import Current
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.parallel.schedule import Schedule
-    from pipette_opt.plan import StageMemory
+    from pipette_opt.plans.plan import StageMemory
     from pipette_opt.specs import Instance
-    from pipette_opt.types import P2PMode
 
 OPTION = "--schedule"
 
@@ -24,7 +24,7 @@ MEASURED = ("1f1b", "interleaved")
 
 def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Current":
     """The same launch with another schedule, and with what its memory loses where that is nearly full."""
-    from pipette_opt.estimator.estimate import estimate, microbatches_of
+    from pipette_opt.judge.estimate import estimate, microbatches_of
     from pipette_opt.read.bands import with_band
 
     instance, config = current.instance, current.config
@@ -51,8 +51,8 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
     ``InputError`` if it is not one of the configuration's stages, chunks and micro-batches, if its stages wait for each
     other, or if it is none of Megatron-Core's and stages wait for their sends.
     """
-    from pipette_opt.estimator.orders import SCHEDULES, ScheduleName, named_schedule, parse_order
-    from pipette_opt.estimator.program import schedule_program
+    from pipette_opt.judge.orders import SCHEDULES, ScheduleName, named_schedule, parse_order
+    from pipette_opt.judge.program import schedule_program
     from pipette_opt.read.files import read_text
 
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
@@ -108,7 +108,7 @@ def schedule_memory(
 
     The share of the activations is the closed formula's; the rest of the prediction stays.
     """
-    from pipette_opt.fullness import expected_loss_s
+    from pipette_opt.judge.fullness import expected_loss_s
     from pipette_opt.memory.formula import formula_bytes
     from pipette_opt.memory.table import stage_table
     from pipette_opt.parallel.schedule import max_in_flight

@@ -6,9 +6,9 @@ from typing import Annotated, cast
 
 import typer
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
-from pipette_opt.errors import InputError
 
 
 @opt.spread
@@ -53,10 +53,10 @@ def solve(
     it), 2: wrong input, 3: no feasible plan, 4: interrupted or ended before that, with the best plan so far written.
     """
     begun = time.perf_counter()
-    from pipette_opt.backends import BackendName, backend_of
+    from pipette_opt.base.backends import BackendName, backend_of
+    from pipette_opt.base.files import is_stdout
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.cli.plans import plan_with_band
-    from pipette_opt.files import is_stdout
     from pipette_opt.optimize import OptimizeParams, Watcher, optimize
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
@@ -96,7 +96,7 @@ def solve(
     if not (json and is_stdout(out)):
         write_plan(plan, out)
     if trace is not None:
-        from pipette_opt.estimator.trace import write_trace
+        from pipette_opt.judge.trace import write_trace
 
         write_trace(trace, job.instance, plan.config, plan.placement)
     if json:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import stop_on_interrupt
-from pipette_opt.errors import InputError
 
 if TYPE_CHECKING:
-    from pipette_opt.plan import Plan
-    from pipette_opt.prove import Proven
+    from pipette_opt.plans.plan import Plan
+    from pipette_opt.replan.prove import Proven
     from pipette_opt.specs import Instance
     from pipette_opt.verify import Checked
 
@@ -39,7 +39,7 @@ def verify(
     Example: [bold]pipette-opt verify plan.json --prove[/]
     """
     from pipette_opt.cli.output import live_progress, say, show_json
-    from pipette_opt.file_rules import FILE_RULES
+    from pipette_opt.report.file_rules import FILE_RULES
 
     if time_limit is not None and not prove:
         raise InputError("--time-limit", "has no effect without --prove.")
@@ -48,7 +48,7 @@ def verify(
     proven = None
     if prove and (checked.open_configs or found.certificate.joint_model is not None):
         from pipette_opt.optimize import Watcher
-        from pipette_opt.prove import prove as solve_again
+        from pipette_opt.replan.prove import prove as solve_again
 
         watcher = Watcher()
         with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
@@ -82,7 +82,7 @@ def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance
 
     from pipette_opt.cli.inputs import check_inputs
     from pipette_opt.cli.plans import plan_and_instance
-    from pipette_opt.file_rules import broken_file_rules
+    from pipette_opt.report.file_rules import broken_file_rules
     from pipette_opt.verify import verify as check
 
     plan, instance = plan_and_instance(path, cluster)

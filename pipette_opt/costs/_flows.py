@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pipette_opt.jit import njit
+from pipette_opt.base.jit import njit
 
 
 @njit(cache=True)

@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipette_opt.base.types import Collective, FloatArray, IntArray
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.types import Collective, FloatArray, IntArray
 
 
 class RingTraffic(NamedTuple):

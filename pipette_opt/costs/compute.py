@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray, read_only
+from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, peak_flops, plain_format
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps, ring_steps_s
-from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     DEFAULT_STACK,
@@ -27,8 +29,6 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.types import FloatArray, read_only
-from pipette_opt.units import ceil_div
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """

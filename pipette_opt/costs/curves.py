@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.collectives import RingTraffic, stacked
-from pipette_opt.errors import InputError
-from pipette_opt.types import FloatArray
 
 HUBER = 0.1
 """Relative errors beyond this count linearly."""

@@ -9,11 +9,11 @@ link (``_flows.exchange_loads``). Both go on together, so the longer counts.
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.experts import ExpertTraffic, expert_block, expert_replicas, expert_traffic
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.types import FloatArray, IntArray
 
 
 def passes(config: ParallelConfig) -> tuple[int, int]:

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.types import FloatArray, IntArray
 
 
 class ExpertTraffic(NamedTuple):

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
-from pipette_opt.types import FloatArray
 
 
 def p2p_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:

@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import RingTraffic, gradient_traffic, parameter_traffic
 from pipette_opt.costs.compute import StageCompute, stage_parameters
 from pipette_opt.costs.context import inside_stages_s
 from pipette_opt.costs.experts import expert_block, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec
-from pipette_opt.types import FloatArray, IntArray
 
 SMALLEST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 """

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipette_opt.base.errors import MissingLinkError
+from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import (
     RingArrays,
     RingTraffic,
@@ -24,11 +26,9 @@ from pipette_opt.costs.placed_experts import PlacedExperts, check_expert_ranks, 
 from pipette_opt.costs.placed_links import PlacedLinks, flow_rates, spread
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.costs.unplaced import Costs, costs_of, in_a_vee
-from pipette_opt.errors import MissingLinkError
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.parallel.schedule import Layout
 from pipette_opt.specs import Instance
-from pipette_opt.types import Collective, FloatArray, IntArray, RankOrder
 
 __all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "placed_times"]
 

@@ -8,16 +8,16 @@ slowest, so each has the times of the slowest, of work and of transfers.
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
 from pipette_opt.costs.exchange import exchange_s
 from pipette_opt.costs.experts import coupled_replicas, expert_block, expert_replicas
 from pipette_opt.costs.placed_links import PlacedLinks, spread
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.costs.unplaced import ExpertCosts
-from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec
-from pipette_opt.types import Collective, FloatArray, IntArray, RankOrder
 
 
 class PlacedExperts:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipette_opt.base.types import Collective, FloatArray, IntArray
 from pipette_opt.costs.collectives import (
     RingArrays,
     across_s,
@@ -14,7 +15,6 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.specs import ClusterSpec, Instance
-from pipette_opt.types import Collective, FloatArray, IntArray
 
 
 class PlacedLinks:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import ceil_div
 from pipette_opt.specs import GpuSpec, StackSpec, TrainingSpec
-from pipette_opt.units import ceil_div
 
 FP8 = "fp8"
 """Name of the peak in the catalogue."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipette_opt.types import FloatArray, IntArray, read_only
+from pipette_opt.base.types import FloatArray, IntArray, read_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

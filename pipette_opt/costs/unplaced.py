@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import (
     RingTraffic,
     embedding_traffic,
@@ -19,10 +21,8 @@ from pipette_opt.costs.experts import expert_traffic, moe_layers
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.overlap import hiding_s, num_buckets
 from pipette_opt.costs.sharded import ShardedCosts, once_traffic, sharded_costs
-from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance
-from pipette_opt.types import FloatArray, IntArray
 
 
 class ExpertCosts(NamedTuple):

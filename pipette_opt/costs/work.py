@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.collectives import RingTraffic, across_s, gather_traffic, intra_node_ring_s, stacked
 from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
 from pipette_opt.costs.context import inside_layer_s
@@ -30,8 +32,6 @@ from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
 from pipette_opt.specs import GpuSpec, Instance
-from pipette_opt.types import FloatArray
-from pipette_opt.units import ceil_div
 
 MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles."""

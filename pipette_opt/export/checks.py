@@ -1,8 +1,8 @@
 """What must hold of a plan before anything is written from it."""
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.recorded import refuse_async_sends
-from pipette_opt.plan import Plan, rank_rows
+from pipette_opt.plans.plan import Plan, rank_rows
 
 
 def check_map(plan: Plan) -> None:

@@ -10,12 +10,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import CUDA_ORDER, Setting, nccl_settings
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.recorded import recorded_training, refuse_async_sends, refuse_second_order, refuse_unsaid
 from pipette_opt.export.shell import array_lines, comment, master_lines, quoted
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import TrainingSpec
 
 SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")

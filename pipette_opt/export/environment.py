@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pipette_opt.export.shell import comment
-from pipette_opt.plan import Plan, rank_rows
+from pipette_opt.plans.plan import Plan, rank_rows
 
 BLACKWELL = 100
 """Compute capability, times ten, from which on Megatron-LM no longer asks for one connection (0.13 to 0.19)."""

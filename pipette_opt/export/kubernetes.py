@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.shell import MASTER_PORT, comment, quoted
 from pipette_opt.export.torchrun import megatron_launch
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 
 HOST_LABEL = "kubernetes.io/hostname"
 MAX_LABEL = 63

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 DEFAULT_JOB_NAME = "pretrain"
 

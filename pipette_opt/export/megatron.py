@@ -6,12 +6,12 @@ Names and defaults are those of ``megatron/training/arguments.py`` beside megatr
 
 from dataclasses import fields
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
-from pipette_opt.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
 

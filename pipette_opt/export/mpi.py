@@ -9,7 +9,7 @@ from pipette_opt.export.environment import megatron_settings, setting_lines
 from pipette_opt.export.megatron import arguments_file
 from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, launchable, master_lines
 from pipette_opt.export.task import ProcessVariables, task_script
-from pipette_opt.plan import Plan, RankRow, rank_rows
+from pipette_opt.plans.plan import Plan, RankRow, rank_rows
 
 OPEN_MPI = ProcessVariables("mpirun", rank="OMPI_COMM_WORLD_RANK", size="OMPI_COMM_WORLD_SIZE", host="PMIX_HOSTNAME")
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import yaml
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 SAID_OF_TRAINING = (

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.shell import launchable
-from pipette_opt.plan import Plan, rank_rows
+from pipette_opt.plans.plan import Plan, rank_rows
 
 
 class NodeShare(NamedTuple):

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 
-from pipette_opt.plan import Plan, RankRow, rank_rows
+from pipette_opt.plans.plan import Plan, RankRow, rank_rows
 
 
 def export_rankmap_json(plan: Plan) -> dict[str, str]:

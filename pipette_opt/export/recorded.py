@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.recorded import recorded_spec
 

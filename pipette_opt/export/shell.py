@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 MASTER_PORT = 29500
 """Port of the rendezvous, torchrun's own default."""

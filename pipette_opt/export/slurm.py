@@ -7,13 +7,13 @@ the rank on any map.
 
 from collections.abc import Sequence
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import Setting, megatron_settings, setting_lines
 from pipette_opt.export.launch_options import LaunchOptions, option_of
 from pipette_opt.export.megatron import arguments_file
 from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, launchable, master_lines, quoted
 from pipette_opt.export.task import ProcessVariables, task_script
-from pipette_opt.plan import Plan, RankRow, rank_rows
+from pipette_opt.plans.plan import Plan, RankRow, rank_rows
 
 SLURM = ProcessVariables("srun", rank="SLURM_PROCID", size="SLURM_NTASKS", host="SLURMD_NODENAME")
 

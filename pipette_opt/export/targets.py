@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.checks import check_map
 from pipette_opt.export.deepspeed import export_deepspeed
 from pipette_opt.export.kubernetes import export_jobset, export_pytorchjob
@@ -16,7 +16,7 @@ from pipette_opt.export.rankmap import export_rankmap_csv, export_rankmap_json
 from pipette_opt.export.slurm import export_slurm
 from pipette_opt.export.torchrun import export_torchrun
 from pipette_opt.export.torchtitan import export_torchtitan
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 
 
 class Target(NamedTuple):

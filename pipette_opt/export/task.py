@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipette_opt.export.shell import array_lines, comment, master_lines
-from pipette_opt.plan import RankRow
+from pipette_opt.plans.plan import RankRow
 
 ENTRIES_PER_LINE = 16
 

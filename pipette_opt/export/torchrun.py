@@ -11,7 +11,7 @@ from pipette_opt.export.environment import Setting, megatron_settings, setting_l
 from pipette_opt.export.megatron import argument_arrays
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, master_lines, quoted
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 
 
 def export_torchrun(plan: Plan) -> dict[str, str]:

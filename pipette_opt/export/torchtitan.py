@@ -12,7 +12,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import CUDA_ORDER, nccl_settings
 from pipette_opt.export.nodes import node_shares
 from pipette_opt.export.recorded import (
@@ -24,7 +24,7 @@ from pipette_opt.export.recorded import (
 )
 from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 CONFIG_FILE = "torchtitan.toml"

@@ -1,1 +1,1 @@
-"""Does it fit: peak memory per pipeline stage, traced, predicted by a small network, and with a bound on the risk."""
+"""Does it fit: peak memory per pipeline stage, predicted by a small network, with a bound on the risk."""

@@ -7,11 +7,11 @@ flags. The network predicts ``log(peak / formula)``, which depends on proportion
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.table import StageTable, stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.types import FloatArray
 
 FEATURES: tuple[tuple[str, str], ...] = (
     ("static_share", "of formula"),

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipette_opt.base.types import IntArray, read_only
+from pipette_opt.base.units import ceil_div, counted, gib
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPrediction, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.specs import ClusterSpec, Instance
-from pipette_opt.types import IntArray, read_only
-from pipette_opt.units import ceil_div, counted, gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

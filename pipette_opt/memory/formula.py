@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.table import StageTable
-from pipette_opt.types import BoolArray, FloatArray
 
 FP8_COPIES_BYTES = 2
 """Per matrix element in fp8 training: Transformer Engine's copies by rows and by columns."""

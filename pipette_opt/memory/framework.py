@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from pipette_opt.errors import InputError
-from pipette_opt.types import BoolArray, FloatArray
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import BoolArray, FloatArray
 
 MOST_ERRORS = 400
 _ERROR, _VERSION, _TWIN = "error_", "version_", "twin_"
@@ -107,7 +107,7 @@ class Framework:
         By how much the variance grows with each doubling of the job beyond the largest of the fit, as a share.
     shift
         By how much rare errors are larger on jobs beyond the largest of the fit, as a factor; of bounds of peaks. What
-        is assumed is the mean over the splits in :mod:`pipette_opt.backtest.memory_stress`.
+        is assumed is the mean over the splits in :mod:`pipette_opt.lab.backtest.memory_stress`.
     largest_job
         GPUs of the largest job that the constants were fitted to; 0 if they were not.
     errors

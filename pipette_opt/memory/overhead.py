@@ -6,8 +6,8 @@ They are allowances, not fits. The capacities of a plan are what they leave.
 
 from dataclasses import dataclass
 
+from pipette_opt.base.units import GIB, MIB
 from pipette_opt.specs import GpuSpec
-from pipette_opt.units import GIB, MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,10 @@ from typing import Self
 
 import numpy as np
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.base.units import GIB
 from pipette_opt.memory.columns import StageFacts, link_share, stage_columns
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
@@ -19,10 +22,7 @@ from pipette_opt.memory.table import StageTable, stage_table
 from pipette_opt.memory.twins import as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import GpuSpec, ModelSpec, TrainingSpec
-from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
-from pipette_opt.units import GIB
 
 _ROWS_AT_ONCE = 1 << 16
 _SPREAD_POINTS = 64

@@ -6,11 +6,11 @@ from typing import cast
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.chunks import deal_layers
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.types import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

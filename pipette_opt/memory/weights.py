@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.features import FEATURE_NAMES
-from pipette_opt.types import FloatArray
 
 FORMAT = "pipette-opt memory network 1"
 
@@ -17,7 +17,7 @@ FORMAT = "pipette-opt memory network 1"
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NetworkWeights:
     """
-    What :class:`~pipette_opt.memory.network.MemoryNetwork` holds, for numpy.
+    What :class:`~pipette_opt.memory_training.network.MemoryNetwork` holds, for numpy.
 
     Parameters
     ----------

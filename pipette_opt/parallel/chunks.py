@@ -10,7 +10,7 @@ empty). Stages of other sizes do not go together with that (``TransformerConfig.
 
 from collections.abc import Sequence
 
-from pipette_opt.units import ceil_div
+from pipette_opt.base.units import ceil_div
 
 
 def missing_layers(layers_per_stage: Sequence[int], num_chunks: int) -> tuple[int, ...]:

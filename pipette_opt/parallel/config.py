@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from pipette_opt.base.types import RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
-from pipette_opt.types import RecomputeGranularity, RecomputeMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

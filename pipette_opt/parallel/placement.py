@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipette_opt.base.types import IntArray, Launcher, RankOrder, read_only
 from pipette_opt.parallel.config import ParallelConfig
 from pipette_opt.parallel.ranks import RankGrid
-from pipette_opt.types import IntArray, Launcher, RankOrder, read_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipette_opt.base.types import IntArray, RankOrder
 from pipette_opt.parallel.config import ParallelConfig
-from pipette_opt.types import IntArray, RankOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ The orders of 1F1B are those of Megatron-Core 0.16.1, ``core/pipeline_parallel/s
 forwards, then one forward and one backward in turn, then the remaining backwards. Without interleaving stage ``s``
 warms up with ``min(pp - s - 1, m)`` forwards; with ``v`` chunks with ``min(2 (pp - s - 1) + (v - 1) pp, m v)``,
 the micro-batches in groups of ``pp`` that pass chunk 0, chunk 1, ... (backwards in the reverse order of chunks).
-Other orders are in ``estimator/orders.py``. The judge and the memory of a stage are both read from this object.
+Other orders are in ``judge/orders.py``. The judge and the memory of a stage are both read from this object.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from pipette_opt.types import BoolArray, IntArray, read_only
+from pipette_opt.base.types import BoolArray, IntArray, read_only
 
 FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
 """Kinds of operations: a forward, a whole backward, or its halves: gradients of the inputs, of the weights."""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pipette_opt.errors import shown
+from pipette_opt.base.errors import shown
 
 FLASH = re.compile(
     r"flash_?(attn|attention)?_?v?(?P<version>\d)?[\d.]*|fa_?v?(?P<short>\d)[\d.]*|fused_(attn|attention)"

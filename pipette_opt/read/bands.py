@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plan import Band, IterationTime
+from pipette_opt.plans.plan import Band, IterationTime
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
-from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import Instance
 
 SHARE = 0.9

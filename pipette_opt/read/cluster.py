@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from pipette_opt.errors import InputError, shown
-from pipette_opt.files import write_atomically
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.units import GB, MIB, TFLOP, US
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_catalogue, read_gpu_entry
@@ -20,7 +21,6 @@ from pipette_opt.read.inter_node import INTER, read_inter_node
 from pipette_opt.read.matrices import gb_text, matrix_csv
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
-from pipette_opt.units import GB, MIB, TFLOP, US
 
 MAX_GPUS_PER_NODE = 1024
 """More than an NVLink domain may ever have (576 in the fifth generation)."""
@@ -35,7 +35,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     Read a cluster file; the format is described in ``data/README.md``.
 
     Matrix files are looked for beside the cluster file. Anything wrong raises one
-    :class:`~pipette_opt.errors.InputError` that names file, field and value.
+    :class:`~pipette_opt.base.errors.InputError` that names file, field and value.
     """
     path = Path(path)
     return parse_cluster(read_yaml(path), str(path), path.parent, path.stem)

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from pipette_opt.base.units import KIB, MIB, counted
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
 from pipette_opt.read.link_log import LinkLog
@@ -16,7 +17,6 @@ from pipette_opt.read.matrices import HostMatrix
 from pipette_opt.read.nccl_tests import NcclRow, NcclTest, pair_bytes_per_s, pair_flows
 from pipette_opt.read.pair_tests import PairTest
 from pipette_opt.read.switches import SwitchTree
-from pipette_opt.units import KIB, MIB, counted
 
 Pair = tuple[str, str]
 

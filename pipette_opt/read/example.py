@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.types import Precision
 from pipette_opt.read.cluster import read_cluster
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.model import read_model
-from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
-from pipette_opt.types import Precision
 
 _FIELDS = ("description", "cluster", "model", "global_batch_size", "seq_length", "precision", "num_gpus")
 

@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
-from pipette_opt.errors import InputError, shown
-from pipette_opt.types import is_number
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import is_number
 
 LARGEST_WHOLE = 2**31 - 1
 """No count of layers, hosts, bytes of a MiB or tokens that anyone means is larger."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
 

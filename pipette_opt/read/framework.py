@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.memory.framework import Framework, framework_of
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_yaml
-from pipette_opt.shipped import shipped_path
 
 
 def read_framework(source: str | Path) -> Framework:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.units import GB, MIB, TFLOP, US
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.nics import Nics, parse_nics
-from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import ClusterSpec, GpuSpec
-from pipette_opt.units import GB, MIB, TFLOP, US
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 

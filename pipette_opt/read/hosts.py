@@ -2,7 +2,7 @@
 
 import re
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.specs.host_names import compress_hosts as compress_hosts  # the other way round
 
 MAX_HOSTS = 100_000

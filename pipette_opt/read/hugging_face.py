@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import layer_frequency_of, rotary_fields, window_fields, windowed_layers
 from pipette_opt.specs import ModelSpec

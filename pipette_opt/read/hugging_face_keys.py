@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.fields import Fields
 
 HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(

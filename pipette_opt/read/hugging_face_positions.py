@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import is_number
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.specs import YarnScaling
-from pipette_opt.types import is_number
 
 ROUNDING = 1e-6
 """Share of the rotary base by which the next whole number may differ (StarCoder2 has 999,999.442)."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pipette_opt.errors import InputError
-from pipette_opt.units import GB
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GB
 
 NVLINK_BYTES_PER_S: Mapping[int, float] = MappingProxyType(
     {60: 18.0 * GB, 70: 20.0 * GB, 80: 20.0 * GB, 86: 12.0 * GB, 90: 20.6 * GB, 100: 40.1 * GB}

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import GB, US, counted
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import UsualHost, read_gpu_catalogue
 from pipette_opt.read.matrices import gb_text, read_matrix
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, NIC_EFFICIENCY, Nics, parse_nics
 from pipette_opt.specs import LinkMatrix, NodeSpec
-from pipette_opt.types import FloatArray
-from pipette_opt.units import GB, US, counted
 
 INTER = ("latency_us", "nics", "nics_per_node", "matrices", "bandwidth_gb_per_s", "node_bandwidth_gb_per_s")
 """Fields of ``inter_node``."""

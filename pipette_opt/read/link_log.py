@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 VERSION = 1
 

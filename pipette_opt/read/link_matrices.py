@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
 from pipette_opt.read.evidence import LinkEvidence, Pair, Repeated
 from pipette_opt.read.switches import SwitchTree
 from pipette_opt.specs import LinkMatrix
-from pipette_opt.types import FloatArray
 
 Fill = Literal["exclude", "worst", "median", "switch"]
 

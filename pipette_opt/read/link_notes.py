@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import GB, MIB, counted
 from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.link_matrices import Fill, MeasuredMatrix, rates_at_distance
 from pipette_opt.read.matrices import gb_text
 from pipette_opt.read.switches import SwitchTree
-from pipette_opt.types import FloatArray
-from pipette_opt.units import GB, MIB, counted
 
 SLOW = 0.5
 """Pairs below this share of the median are named."""

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import KIB, US, counted
 from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
 from pipette_opt.read.hosts import natural_key
@@ -39,7 +40,6 @@ from pipette_opt.read.nccl_tests import is_nccl_json, is_nccl_text, parse_nccl_j
 from pipette_opt.read.pair_tests import is_pair_test, parse_pair_test
 from pipette_opt.read.switches import is_switch_list, parse_switches
 from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
-from pipette_opt.units import KIB, US, counted
 
 ASSUMED_LATENCY_S = 12 * US
 

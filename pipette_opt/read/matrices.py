@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import FloatArray, is_number, read_only
+from pipette_opt.base.units import GB
 from pipette_opt.read.files import read_json, read_text
-from pipette_opt.types import FloatArray, is_number, read_only
-from pipette_opt.units import GB
 
 MPIGRAPH_MB = 2**20
 """mpiGraph prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``): its MB is 2^20 bytes."""

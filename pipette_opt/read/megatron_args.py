@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.files import read_text
 from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
 from pipette_opt.read.pipeline_layout import layers_of_layout
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
-from pipette_opt.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 
 Dispatcher = Literal["alltoall", "allgather"]
 

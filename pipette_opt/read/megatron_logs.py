@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from statistics import median
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.runs import COLUMNS
 

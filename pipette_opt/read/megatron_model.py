@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.specs import ModelSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_frequency
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
 from pipette_opt.read.shell_branches import Guess
 from pipette_opt.read.shell_words import ENDS, shell_words

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, cast
 
-from pipette_opt.shipped import shipped_path
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import Direction, Effect
 

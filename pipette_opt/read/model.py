@@ -3,12 +3,12 @@
 from dataclasses import fields
 from pathlib import Path
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import parse_json, read_text, read_yaml
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.megatron_args import parse_megatron_args
-from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import ModelSpec
 from pipette_opt.specs.recorded import recorded_spec
 

@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
 from pipette_opt.read.matrices import MPIGRAPH_MB, HostMatrix, reduce_to_hosts
-from pipette_opt.types import FloatArray
 
 _RANK = re.compile(r"^(?P<host>.+):(?P<rank>\d+)$")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GB, US
 from pipette_opt.read.files import parse_json
-from pipette_opt.units import GB, US
 
 _LAUNCHER_PREFIX = re.compile(r"^(\[\d+,\d+\]<std(out|err)>:\s?|\d+:\s)")  # mpirun --tag-output, srun --label
 _START = re.compile(r"#\s*Collective test starting:\s*(\S+)")

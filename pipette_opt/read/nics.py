@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from pipette_opt.errors import InputError
-from pipette_opt.units import GB
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GB
 
 NIC_EFFICIENCY = 0.9
 """

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_cluster
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import UsualHost, note_on_gpu, read_gpu_entry

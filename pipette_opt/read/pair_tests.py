@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import MIB, US
 from pipette_opt.read.hosts import expand_hosts
-from pipette_opt.units import MIB, US
 
 LARGE_PAIR_BYTES = MIB
 """Both keep many messages in flight, so that sizes from here on tell the bandwidth."""

@@ -2,7 +2,7 @@
 
 import re
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 
 OPTION = "--pipeline-model-parallel-layout"
 

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.files import read_text
 from pipette_opt.specs import ComputeProfile, ProfileKey
 

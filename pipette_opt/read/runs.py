@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import GIB
 from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_text
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
-from pipette_opt.units import GIB
 
 COLUMNS = (
     "source",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.hosts import compress_hosts, expand_hosts
 from pipette_opt.specs import ClusterSpec

@@ -6,11 +6,11 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from pipette_opt.errors import InputError, shown
-from pipette_opt.files import write_atomically
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
-from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.stack import CONSTANTS, OTHERS

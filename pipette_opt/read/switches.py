@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.hosts import expand_hosts
 
 _LINE = re.compile(r"^\s*SwitchName=", re.IGNORECASE)

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plan import IterationTime, Plan
+from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.report.cells import BAD, GOOD, columns_table, percent, seconds_text, spaced, words
 
 EQUAL = 5e-5

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pipette_opt.errors import InputError, shown
-from pipette_opt.types import LARGEST_EXACT, is_number
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import LARGEST_EXACT, is_number
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.moves import Move
-from pipette_opt.plan import Plan
-from pipette_opt.units import GB, counted
+from pipette_opt.base.units import GB, counted
+from pipette_opt.plans.moves import Move
+from pipette_opt.plans.plan import Plan
 
 MOST_HOSTS = 24
 """Hosts shown; the CSV has all."""

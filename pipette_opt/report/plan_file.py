@@ -13,10 +13,12 @@ from typing import Any, get_args
 
 import numpy as np
 
-from pipette_opt.errors import InputError
-from pipette_opt.files import write_atomically
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import Launcher, P2PMode, RankOrder, RecomputeGranularity, RecomputeMethod
+from pipette_opt.base.units import GIB
 from pipette_opt.parallel import ParallelConfig, Placement
-from pipette_opt.plan import (
+from pipette_opt.plans.plan import (
     SCHEMA_VERSION,
     Alternative,
     Band,
@@ -35,8 +37,6 @@ from pipette_opt.report.entries import Entries, damaged
 from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import Direction, Effect
-from pipette_opt.types import Launcher, P2PMode, RankOrder, RecomputeGranularity, RecomputeMethod
-from pipette_opt.units import GIB
 
 LINE_LENGTH = 120
 

@@ -11,8 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pipette_opt.base.units import counted, gib
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plan import Certificate, IterationTime, JointModel, Plan, StageMemory
+from pipette_opt.plans.plan import Certificate, IterationTime, JointModel, Plan, StageMemory
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.cells import (
     BAD,
@@ -33,7 +34,6 @@ from pipette_opt.report.plan_file import plan_verdict
 from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
-from pipette_opt.units import counted, gib
 
 NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is called tight."""

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from pipette_opt.plan import Band, Certificate, IterationTime, StageMemory
+from pipette_opt.base.units import gib
+from pipette_opt.plans.plan import Band, Certificate, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
-from pipette_opt.units import gib
 
 MEMORY_IGNORED = 1.0
 """Accepted risk at which memory does not count."""

@@ -4,15 +4,15 @@ The joint problem, exactly stated, and how it is solved.
 Import :func:`pipette_opt.solver.solve.solve` and :class:`pipette_opt.solver.params.SolverParams` from their modules;
 ``solve`` loads OR-tools.
 
-**Given** (:class:`~pipette_opt.problem.ProblemData`, integers only): candidates, each one configuration with one
+**Given** (:class:`~pipette_opt.problem.data.ProblemData`, integers only): candidates, each one configuration with one
 packing of the hosts and its grid of ``P`` pipeline rows, ``D`` data columns and ``K`` tensor parts; what work,
 transfers, reductions and tensor groups take on each kind of host and over each directed pair of hosts; how much memory
 each row needs and each host has.
 
 **Decided**: one candidate, and a host for each cell of its grid.
 
-**Minimised**: :func:`~pipette_opt.placed.objective_ticks`, tick for tick. For a closed form (1F1B) the largest over
-stages ``s`` and columns of
+**Minimised**: :func:`~pipette_opt.problem.objective.objective_ticks`, tick for tick. For a closed form (1F1B) the
+largest over stages ``s`` and columns of
 
     ``round_trip + (m - 1) * period - before(s) + ring(s) [+ embedding, first and last stage] + optimizer``
 
@@ -50,7 +50,7 @@ merge hosts, tell more.
 
 **Relaxed**, each a lower bound in integers, without a tolerance:
 
-- the best links and hosts for everything (:mod:`pipette_opt.optimistic`);
+- the best links and hosts for everything (:mod:`pipette_opt.problem.best_links`);
 - as many different senders and receivers as there are hops, by matching (:mod:`~pipette_opt.solver.bounds`);
 - rows of classes (:mod:`~pipette_opt.solver.rows`): hosts that are near twins are merged, a link costs the least of its
   two classes; how many hosts of each class are in each row, how many columns run through each three of them, which hops

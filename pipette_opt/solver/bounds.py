@@ -16,12 +16,12 @@ from typing import Literal
 
 import numpy as np
 
-from pipette_opt.optimistic import best_kind, best_path_work, has_room, optimistic_ticks
-from pipette_opt.placed import PlacedTicks, finish_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.best_links import best_kind, best_path_work, has_room, optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import PlacedTicks, finish_ticks
 from pipette_opt.solver.many_hosts import counting_bound, counts_hosts
 from pipette_opt.solver.matching import bottleneck_level
-from pipette_opt.types import BoolArray, IntArray
 
 MOST_NODES_TO_MATCH = 300
 """Hosts up to which the least cost of distinct links is looked for, which takes a second with so many."""

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import ProblemData
+from pipette_opt.base.types import BoolArray
+from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.variables import Cell, GridVariables, Variables, usable_hops
-from pipette_opt.types import BoolArray
 
 
 def add_one_candidate(model: CpModel, data: ProblemData, variables: Variables) -> None:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
+from pipette_opt.base.types import IntArray
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import IntArray
 
 Take = Callable[[int, IntArray], None]
 """Called with a candidate and the hosts of its cells, in the order of its grid, where they are likely to be good."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.jit import njit
-from pipette_opt.types import BoolArray, IntArray
+from pipette_opt.base.jit import njit
+from pipette_opt.base.types import BoolArray, IntArray
 
 
 class Grid(NamedTuple):

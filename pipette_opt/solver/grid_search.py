@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.grid_kernel import Grid, Limits, State, explore
 from pipette_opt.solver.host_costs import after_reductions, as_ints, ring_hops, transfers
 from pipette_opt.solver.interval_search import Interval, IntervalSearch
 from pipette_opt.solver.matching import bottleneck_level, matching_size
 from pipette_opt.solver.rows.costs import NEVER, end_parts, mean_parts, watched_stages
-from pipette_opt.types import BoolArray, IntArray
 
 FIRST_PARTS = 8
 """Intervals of periods at first."""

@@ -2,9 +2,9 @@
 
 from ortools.sat.python.cp_model import CpModel
 
-from pipette_opt.solution import Solution
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.variables import Variables
-from pipette_opt.types import IntArray
 
 
 def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:

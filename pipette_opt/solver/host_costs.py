@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.bounds import least_embedding
 from pipette_opt.solver.rows.costs import NEVER
-from pipette_opt.types import IntArray
 
 
 def as_ints(values: object) -> IntArray:

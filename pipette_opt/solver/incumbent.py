@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipette_opt.placed import largest_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
-from pipette_opt.solution import Result, Solution, checked_solution, result_of
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.objective import largest_ticks
+from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.types import IntArray
 
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from pipette_opt.problem import CandidateData
-from pipette_opt.types import IntArray
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 
 logger = logging.getLogger(__name__)
 

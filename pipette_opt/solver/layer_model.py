@@ -30,10 +30,10 @@ from ortools.sat.python.cp_model import (
     LinearExpr,
 )
 
-from pipette_opt.build import PathCounts, plain_counts
-from pipette_opt.families import LayerFamily
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.problem.build import PathCounts, plain_counts
+from pipette_opt.problem.families import LayerFamily
 from pipette_opt.solver.stoppable import solve_until
-from pipette_opt.types import FloatArray, IntArray
 
 RESOLUTION = 10_000_000
 """Ticks of the time to beat."""

@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.types import BoolArray, IntArray
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
 MOST_PATHS = 256
 """Hosts above which the exact path of three hops takes too long."""

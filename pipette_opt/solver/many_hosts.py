@@ -8,9 +8,9 @@ half of a ring that is faster than that. Each argument orders the hosts once; al
 
 import numpy as np
 
-from pipette_opt.placed import PlacedTicks, finish_ticks, period_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.types import IntArray
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import PlacedTicks, finish_ticks, period_ticks
 
 NUM_LEVELS = 48
 """Levels of slow hosts that are tried."""

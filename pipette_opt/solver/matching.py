@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from pipette_opt.jit import njit
-from pipette_opt.problem import UNUSABLE_TICKS
-from pipette_opt.types import IntArray
+from pipette_opt.base.jit import njit
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS
 
 
 def bottleneck_level(ticks: IntArray, number: int) -> int:

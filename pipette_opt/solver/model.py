@@ -7,9 +7,9 @@ import threading
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.placed import largest_ticks, objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.solution import Solution
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import largest_ticks, objective_ticks
+from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.constraints import CONSTRAINTS
 from pipette_opt.solver.engine import Engine, Take
 from pipette_opt.solver.hints import add_hint

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.solver.variables import Cell, Formulation, GridVariables, Variables, pairs_apart
-from pipette_opt.types import IntArray
 
 MOST_NODES_WITH_ARCS = 40
 """Hosts up to which pairs of hosts are variables of their own; there are that many squared for each hop."""

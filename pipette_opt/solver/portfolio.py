@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.cells.engine import RowTreeSearch, TreeSearch
 from pipette_opt.solver.chains.engine import SubsetDp
 from pipette_opt.solver.engine import Engine, Take

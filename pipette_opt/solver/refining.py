@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from pipette_opt.solution import Solution
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.types import IntArray
 
 Refine = Callable[[Solution], Solution | None]
 """Anneals a placement; ``None`` if nothing comes of it."""

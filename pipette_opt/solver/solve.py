@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
-from pipette_opt.problem import ProblemData
-from pipette_opt.solution import Result, Solution
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent, OnProgress
 from pipette_opt.solver.lifting import lift_rings

@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.types import BoolArray, IntArray
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
 Cell = tuple[int, int, int]
 """Pipeline row, data column, tensor part."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.specs.host_names import compress_hosts
-from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
 
 MOST_SPEED = 1.2
 """Largest share of its kind's peak that a host may be said to run at: more is another kind of GPU. Chosen."""
@@ -22,7 +22,7 @@ class GpuSpec:
     memory_bytes
         Device memory as the driver reports it.
     peak_flops
-        Dense peak per precision, FLOP/s, keys as in :data:`~pipette_opt.types.Precision`.
+        Dense peak per precision, FLOP/s, keys as in :data:`~pipette_opt.base.types.Precision`.
     memory_bytes_per_s
         Bandwidth of device memory.
     source

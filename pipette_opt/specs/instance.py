@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import Collective, Launcher, P2PMode
 from pipette_opt.specs.cluster import ClusterSpec
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.not_modelled import NotModelled
 from pipette_opt.specs.profile import ComputeProfile
 from pipette_opt.specs.stack import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.training import TrainingSpec
-from pipette_opt.types import Collective, Launcher, P2PMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,7 +33,7 @@ class Instance:
         How gradients are reduced over several hosts.
     edge_loss_s
         Seconds that a configuration loses in one iteration where its memory is nearly full; see
-        :mod:`pipette_opt.fullness`.
+        :mod:`pipette_opt.judge.fullness`.
     not_modelled
         Options of the job's own arguments, and parts of its model, that no number counts.
     """

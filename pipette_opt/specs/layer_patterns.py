@@ -2,7 +2,7 @@
 
 import ast
 
-from pipette_opt.errors import InputError, shown
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.specs.model import MOST_LAYERS
 
 

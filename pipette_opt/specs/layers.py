@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipette_opt.types import FloatArray
+from pipette_opt.base.types import FloatArray
 
 WIDTH_SCALE, BATCH_SCALE = 1.0, 0.5
 """

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from pipette_opt.base.types import RecomputeGranularity
+from pipette_opt.base.units import ceil_div
 from pipette_opt.specs.yarn import YarnScaling
-from pipette_opt.types import RecomputeGranularity
-from pipette_opt.units import ceil_div
 
 LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
 """Sizes beyond them are no model's; what counts layers or bytes need not expect them."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pipette_opt.errors import InputError, shown
-from pipette_opt.types import LARGEST_EXACT, is_number
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import LARGEST_EXACT, is_number
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pipette_opt.types import Precision
+from pipette_opt.base.types import Precision
 
 StateDtype = Literal["fp32", "fp16", "bf16", "fp8"]
 """Formats of Adam's moments."""

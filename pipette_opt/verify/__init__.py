@@ -8,10 +8,10 @@ it. Each rule is one function whose docstring is the rule; it yields what is wro
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipette_opt.errors import InfeasibleError, InputError, PlanError
-from pipette_opt.fullness import with_edge_loss
+from pipette_opt.base.errors import InfeasibleError, InputError, PlanError
+from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselines_are_possible
 from pipette_opt.verify.certificate import (

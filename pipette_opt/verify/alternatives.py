@@ -5,16 +5,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.errors import InputError
-from pipette_opt.estimator.closed_form import closed_s
-from pipette_opt.estimator.estimate import estimate
+from pipette_opt.judge.closed_form import closed_s
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import Placement, block_placement, node_blocks
-from pipette_opt.plan import Alternative, IterationTime, Plan, why_slower
+from pipette_opt.plans.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.specs import Instance
-from pipette_opt.units import gib
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
 

@@ -13,13 +13,13 @@ from itertools import permutations
 
 import numpy as np
 
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.estimator.many import estimate_many
+from pipette_opt.judge.many import estimate_many
 from pipette_opt.memory.filter import CheckedConfig
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
-from pipette_opt.types import FloatArray, IntArray
 
 AT_ONCE = 1000
 """Packings that are judged together: some hundred MiB for a thousand GPUs."""

@@ -5,10 +5,10 @@ from typing import get_args
 
 import numpy as np
 
+from pipette_opt.base.types import ProofStep
 from pipette_opt.candidates import covered, layers_are_free, left_out, searched_values
-from pipette_opt.notes import plan_notes
-from pipette_opt.plan import Plan
-from pipette_opt.types import ProofStep
+from pipette_opt.plans.notes import plan_notes
+from pipette_opt.plans.plan import Plan
 from pipette_opt.verify.bounds import num_without_room
 from pipette_opt.verify.common import CHEAP, CLOSED_GAP, ROUNDING
 from pipette_opt.verify.space import Searched

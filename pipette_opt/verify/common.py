@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipette_opt.base.types import ProofStep, is_number
 from pipette_opt.parallel import Placement
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
-from pipette_opt.types import ProofStep, is_number
 
 Rule = Callable[[Instance, Plan], Iterator[str]]
 """The docstring is the rule; it yields what is wrong, with the numbers."""

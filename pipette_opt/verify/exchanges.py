@@ -6,9 +6,9 @@ from itertools import islice
 
 import numpy as np
 
-from pipette_opt.estimator.many import estimate_many
+from pipette_opt.judge.many import estimate_many
 from pipette_opt.parallel import Placement
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import on_cluster
 from pipette_opt.verify.space import Searched

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from pipette_opt.errors import InputError
-from pipette_opt.fullness import stack_predictor
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import is_number
+from pipette_opt.judge.fullness import stack_predictor
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
-from pipette_opt.plan import Plan, StageMemory
+from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.specs import Instance
-from pipette_opt.types import is_number
 from pipette_opt.verify.common import REPRODUCED, on_cluster, same
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
-from pipette_opt.errors import InputError
-from pipette_opt.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
 from pipette_opt.parallel import RankGrid
-from pipette_opt.plan import IterationTime, Plan
+from pipette_opt.plans.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
+from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.specs.model_gaps import not_modelled_of
-from pipette_opt.units import gib
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
 
 
@@ -232,7 +232,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """The critical path, walked again, gives every figure of the estimate: times, by cause, rates and utilisation."""
-    from pipette_opt.estimator.estimate import estimate
+    from pipette_opt.judge.estimate import estimate
 
     try:
         again = estimate(instance, plan.config, on_cluster(instance, plan))
@@ -269,8 +269,8 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     Its closed form is the plan's own, up to ticks.
     """
     from pipette_opt.costs.placed import placed_times
-    from pipette_opt.estimator.closed_form import closed_s
-    from pipette_opt.estimator.estimate import estimate
+    from pipette_opt.judge.closed_form import closed_s
+    from pipette_opt.judge.estimate import estimate
 
     found, expected = plan.certificate.objective_s, plan.estimate.iteration_time_s
     if not close(found, expected, ROUNDING):

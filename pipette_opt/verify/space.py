@@ -7,14 +7,14 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, space_of
-from pipette_opt.errors import InputError
-from pipette_opt.fullness import stack_predictor
+from pipette_opt.judge.fullness import stack_predictor
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
-from pipette_opt.types import FloatArray
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 from pipette_opt.verify.common import CHEAP, CLOSED_GAP
 from pipette_opt.verify.memory import accepted_risk

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipette_opt.errors import InputError
-from pipette_opt.estimator.estimate import estimate
-from pipette_opt.plan import Plan, why_unused
+from pipette_opt.base.errors import InputError
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.plans.plan import Plan, why_unused
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import on_cluster
 

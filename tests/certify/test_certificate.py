@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
 
-from pipette_opt.build import FittingCandidate, build_problem_data, with_paths
+from pipette_opt.base.errors import MissingLinkError
+from pipette_opt.base.types import P2PMode
+from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
 from pipette_opt.certify import CertifyParams, certify
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.errors import MissingLinkError
-from pipette_opt.estimator.estimate import estimate
-from pipette_opt.estimator.longest_paths import critical_counts
-from pipette_opt.judge import judge_solution
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.longest_paths import critical_counts
+from pipette_opt.judge.solutions import judge_solution
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement
-from pipette_opt.placed import objective_ticks
 from pipette_opt.prepare import Prepared
-from pipette_opt.solution import Solution
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Solution
 from pipette_opt.specs import Instance
-from pipette_opt.types import P2PMode
-from pipette_opt.units import GIB
 
 QUICK = CertifyParams(time_limit_s=90.0)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli import main
 from pipette_opt.cli.app import app
-from pipette_opt.errors import InputError
 from pipette_opt.read.stack import read_stack
 
 HEADER = "gpu,num_gpus,model,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s,oom"
@@ -116,12 +116,12 @@ def test_an_interrupt_while_validating_writes_the_stack(
         raise KeyboardInterrupt
 
     stack = tmp_path / "stack.yaml"
-    monkeypatch.setattr("pipette_opt.backtest.calibrate._cross_validate", interrupt)
+    monkeypatch.setattr("pipette_opt.calibrate.fit._cross_validate", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 4, done.output
     before = stack.read_text()
     assert read_stack(stack).source == "fitted to 5 runs of runs.csv"
-    monkeypatch.setattr("pipette_opt.backtest.calibrate.descend", interrupt)
+    monkeypatch.setattr("pipette_opt.calibrate.fit.descend", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 130, done.output
     assert stack.read_text() == before

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from pipette_opt.cli import main
-from pipette_opt.compare import METHODS
-from pipette_opt.heuristics.varuna import varuna
-from pipette_opt.problem import ProblemData
-from pipette_opt.solution import Result
+from pipette_opt.lab.baselines.varuna import varuna
+from pipette_opt.lab.compare import METHODS
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Result
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -238,7 +238,7 @@ def test_an_interrupt_of_benchmark_solve_keeps_what_is_done(run: Run, monkeypatc
         signal.raise_signal(signal.SIGINT)
         return varuna(data)
 
-    monkeypatch.setattr("pipette_opt.compare.varuna", interrupted)
+    monkeypatch.setattr("pipette_opt.lab.compare.varuna", interrupted)
     code, out, err = run("benchmark", "solve", *SMALL, "--csv", "rows.csv", "--json")
     assert code == 4
     assert [row["method"] for row in json.loads(out)] == list(METHODS[:4])

@@ -9,12 +9,12 @@ import pytest
 from specs_for_tests import TINY, cluster, instance
 from typer.testing import CliRunner
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.cli.app import app
 from pipette_opt.cli.current import Current, current_of
 from pipette_opt.cli.options import Job
-from pipette_opt.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
-from pipette_opt.shipped import shipped_path
 from pipette_opt.specs import ClusterSpec, LinkMatrix
 
 DEGREES = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 2 --bf16"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.errors import InputError
 
 JOB = ["--model", "llama-3-8b", "--global-batch-size", "32", "--seq-length", "4096"]
 NARROW = ["--tensor-parallel", "4", "--pipeline-parallel", "2", "--micro-batch-size", "1", "--recompute", "none"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.errors import InputError
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.report.plan_file import read_plan

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.export.targets import export
-from pipette_opt.plan import Plan, rank_rows
+from pipette_opt.plans.plan import Plan, rank_rows
 
 SCRIPT = """
 import json, os, socket, sys

@@ -14,7 +14,7 @@ from asking import ask
 from plans import small_plan
 
 from pipette_opt.export.targets import export
-from pipette_opt.plan import Plan, rank_rows
+from pipette_opt.plans.plan import Plan, rank_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.client("deepspeed")]
 

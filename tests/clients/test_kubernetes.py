@@ -16,7 +16,7 @@ from plans import small_plan
 
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import export
-from pipette_opt.plan import rank_rows
+from pipette_opt.plans.plan import rank_rows
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ import pytest
 from clients_here import require_megatron_release
 from specs_for_tests import TINY, cluster, config, instance
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import RankOrder
 from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, experts
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.costs.placed_experts import check_expert_ranks
-from pipette_opt.errors import InputError
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.specs import TrainingSpec
-from pipette_opt.types import RankOrder
 
 require_megatron_release()
 

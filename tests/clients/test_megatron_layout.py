@@ -10,7 +10,7 @@ from clients_here import require_at_collection
 from plans import small_plan
 
 from pipette_opt.export.megatron import layout_options
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 
 require_at_collection("megatron.core")
 

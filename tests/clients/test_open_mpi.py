@@ -11,7 +11,7 @@ from plans import scrambled_plan, small_plan
 from reports import assert_as_planned, read_reports, write_job
 
 from pipette_opt.export.megatron import megatron_arguments
-from pipette_opt.plan import Plan, rank_rows
+from pipette_opt.plans.plan import Plan, rank_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.client(programs=(*hosts.TOOLS, "mpirun"))]
 

@@ -14,10 +14,10 @@ from clients_here import require_at_collection
 from plans import small_plan
 from specs_for_tests import config
 
+from pipette_opt.base.types import RankOrder
 from pipette_opt.export.targets import export
 from pipette_opt.parallel import Placement
-from pipette_opt.plan import Plan
-from pipette_opt.types import RankOrder
+from pipette_opt.plans.plan import Plan
 
 require_at_collection("megatron.core")
 

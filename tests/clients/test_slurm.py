@@ -10,7 +10,7 @@ from plans import scrambled_plan
 from reports import assert_as_planned, read_reports, write_job
 
 from pipette_opt.export.megatron import megatron_arguments
-from pipette_opt.plan import rank_rows
+from pipette_opt.plans.plan import rank_rows
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
 

@@ -21,7 +21,7 @@ from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.export.targets import export
 from pipette_opt.parallel import Placement, RankGrid
-from pipette_opt.plan import Plan, rank_rows
+from pipette_opt.plans.plan import Plan, rank_rows
 
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 pytestmark = [

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance, random_cluster
 
-from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.base.errors import InputError, MissingLinkError
+from pipette_opt.base.types import Collective
+from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s, tree_edges
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.errors import InputError, MissingLinkError
-from pipette_opt.estimator.closed_form import closed_s
+from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
-from pipette_opt.placed import objective_ticks
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.specs import Instance
-from pipette_opt.types import Collective
-from pipette_opt.units import GB, GIB
 
 
 def reduction_s(job: Instance, one: ParallelConfig, algorithm: Collective) -> float:

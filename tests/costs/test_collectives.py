@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from specs_for_tests import TINY, cluster, config, instance, matrix
 
+from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import (
     all_reduce_traffic,
     gather_traffic,
@@ -16,7 +17,6 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
-from pipette_opt.units import GB
 
 
 def test_ring_traffic() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
+from pipette_opt.base.units import TFLOP
 from pipette_opt.costs.compute import (
     DEFAULT_EFFICIENCY,
     head_times_s,
@@ -15,7 +16,6 @@ from pipette_opt.costs.compute import (
 )
 from pipette_opt.costs.products import matmul_time_s, plain_format
 from pipette_opt.specs import ComputeProfile, ProfileKey
-from pipette_opt.units import TFLOP
 
 PEAK = 312 * TFLOP
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance, random_cluster
 
-from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.collectives import gradient_traffic
 from pipette_opt.costs.compute import attention_times_s, stage_parameters
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s, key_value_bytes
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.estimator.closed_form import closed_s
+from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.parallel import block_placement, identity_placement
-from pipette_opt.placed import objective_ticks
-from pipette_opt.units import GB, GIB
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.problem.objective import objective_ticks
 
 
 def test_ring_by_hand() -> None:

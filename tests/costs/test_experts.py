@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
+from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
 from pipette_opt.costs.compute import layer_times_s, stage_compute, stage_parameters
 from pipette_opt.costs.exchange import _least_load_s_per_byte, exchange_s, expert_layer_s, expert_rings
@@ -21,7 +22,6 @@ from pipette_opt.costs.experts import (
 )
 from pipette_opt.costs.products import ProductFormat, matmul_time_s
 from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
-from pipette_opt.units import GB
 
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_router_topk=2)
 TRAINING = TrainingSpec(global_batch_size=64, seq_length=4096)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
+from pipette_opt.base.units import GB
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
-from pipette_opt.units import GB
 
 
 def test_p2p_bytes() -> None:

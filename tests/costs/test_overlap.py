@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, LLAMA_8B, TINY, cluster, config, instance, random_cluster
 
-from pipette_opt.build import FittingCandidate, build_problem_data
+from pipette_opt.base.units import GIB
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.overlap import num_buckets, shown_gather_s, shown_reduction_s
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.estimator import estimate
-from pipette_opt.estimator.closed_form import closed_s, lower_s
+from pipette_opt.judge import estimate
+from pipette_opt.judge.closed_form import closed_s, lower_s
 from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import ProblemData
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.specs import Instance
-from pipette_opt.units import GIB
 
 
 def overlapped(one: ParallelConfig, *, gather: bool) -> ParallelConfig:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from specs_for_tests import TINY, cluster, config, instance, matrix, random_cluster
 
+from pipette_opt.base.errors import InputError, MissingLinkError
 from pipette_opt.costs.experts import expert_traffic, moe_layers
 from pipette_opt.costs.placed import placed_batches, placed_times
-from pipette_opt.errors import InputError, MissingLinkError
-from pipette_opt.estimator.closed_form import closed_s
-from pipette_opt.estimator.estimate import estimate
+from pipette_opt.judge.closed_form import closed_s
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement, node_blocks
 from pipette_opt.specs import Instance
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import TFLOP
 from pipette_opt.costs.compute import layer_times_s, optimizer_time_s
 from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, plain_format
-from pipette_opt.errors import InputError
 from pipette_opt.specs import DEFAULT_STACK, GpuSpec, Instance, TrainingSpec
-from pipette_opt.units import TFLOP
 
 FP8_GPU = replace(A100_80, name="fp8-gpu", peak_flops={**A100_80.peak_flops, "fp8": 624 * TFLOP})
 PLAIN = TrainingSpec(global_batch_size=64, seq_length=4096)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.costs.collectives import parameter_traffic
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.overlap import shown_gather_s
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.sharded import once_traffic, sharded_costs
-from pipette_opt.errors import InputError
-from pipette_opt.estimator.breakdown import causes_of
-from pipette_opt.estimator.estimate import estimate, judge_times
+from pipette_opt.judge.breakdown import causes_of
+from pipette_opt.judge.estimate import estimate, judge_times
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.specs import ClusterSpec, Instance
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, LLAMA_8B, TINY, cluster, config, instance, random_cluster
 
-from pipette_opt.build import FittingCandidate, build_problem_data
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.compute import stage_compute, stage_parameters
 from pipette_opt.costs.context import inside_stages_s
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.estimator.estimate import estimate
-from pipette_opt.optimistic import optimistic_ticks
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.specs import Instance, ModelSpec
 
 MIXTURE = replace(

@@ -10,7 +10,7 @@ from plans import llama_plan, small_plan
 
 from pipette_opt.export.environment import connections, nccl_settings, reduces_between_hosts, setting_lines
 from pipette_opt.export.targets import export
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 
 
 def on_gpus(plan: Plan, gpus: dict[str, int | None] | None) -> Plan:

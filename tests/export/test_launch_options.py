@@ -6,7 +6,7 @@ import pytest
 import yaml
 from plans import small_plan
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions, parse_resource
 from pipette_opt.export.targets import TARGETS, export
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from plans import plan_of, plan_on, scrambled_plan, small_config, small_instance, small_plan
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.megatron import megatron_arguments, trial_options
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.parallel import Placement
-from pipette_opt.plan import Plan, rank_rows
+from pipette_opt.plans.plan import Plan, rank_rows
 
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="there is no bash")

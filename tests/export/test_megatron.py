@@ -6,10 +6,10 @@ import pytest
 from plans import plan_of, small_config, small_instance, small_plan
 from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import megatron_arguments, megatron_options, trial_options
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.specs import Instance, TrainingSpec
 

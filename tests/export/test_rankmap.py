@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from plans import llama_plan, scrambled_plan, small_plan
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli.export import export as command
-from pipette_opt.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import TARGETS, export
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 
 
 @pytest.mark.parametrize("make", [small_plan, scrambled_plan])

@@ -12,8 +12,8 @@ import yaml
 from plans import llama_plan, small_plan
 from typer.testing import CliRunner
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.errors import InputError
 from pipette_opt.export.checks import expert_tensor_size
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.megatron import megatron_options
@@ -21,7 +21,7 @@ from pipette_opt.export.nemo import hydra_words, overrides
 from pipette_opt.export.recorded import SOLVE_OPTIONS, refuse_unsaid
 from pipette_opt.export.targets import export
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plan import Plan
+from pipette_opt.plans.plan import Plan
 
 Change = Callable[[Plan], Plan]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plans import plan_of
 from specs_for_tests import LLAMA_8B, cluster, config, instance
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import (
     NOT_SAID_OF_MODEL,
     argument_arrays,

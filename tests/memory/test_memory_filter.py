@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GIB
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import GpuSpec
-from pipette_opt.units import GIB
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, config
 
+from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.memory.features import FEATURE_NAMES, FEATURES, features, table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
-from pipette_opt.memory.sample import Point, sample_point
 from pipette_opt.memory.table import StageTable, join_tables, stage_table
-from pipette_opt.memory.trace import StageTrace, trace_stage
+from pipette_opt.memory_training.sample import Point, sample_point
+from pipette_opt.memory_training.trace import StageTrace, trace_stage
 from pipette_opt.specs import TrainingSpec
-from pipette_opt.types import RecomputeGranularity
 
 POINTS = [sample_point(99, index) for index in range(16)]
 

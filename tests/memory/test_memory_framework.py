@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GIB
 from pipette_opt.memory.framework import COLUMNS, NEEDED, SHOWN, Framework, framework_of, needed, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.units import GIB
 
 MODEL = ModelSpec(
     name="small-llama",

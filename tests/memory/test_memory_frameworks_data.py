@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.memory.framework import Framework, framework_of
 from pipette_opt.read.framework import read_framework
-from pipette_opt.shipped import shipped_path
 
 
 @pytest.mark.parametrize("path", sorted(shipped_path("data", "frameworks").glob("*.yaml")), ids=lambda path: path.stem)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_80, LLAMA_8B, TINY, config
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GIB, MIB
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.memory.sample import sample_point
-from pipette_opt.memory.trace import trace_stage
 from pipette_opt.memory.weights import NetworkWeights, write_weights
+from pipette_opt.memory_training.sample import sample_point
+from pipette_opt.memory_training.trace import trace_stage
 from pipette_opt.specs import TrainingSpec
-from pipette_opt.units import GIB, MIB
 
 JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
 BARE = MemoryOverhead(

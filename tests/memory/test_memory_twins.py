@@ -5,10 +5,10 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
+from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
+from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
 from pipette_opt.memory.framework import COLUMNS, MOST_OF_TWIN, SHOWN, Framework, framework_of, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
-from pipette_opt.memory.runs import MemoryRun, predict_memory
-from pipette_opt.memory.spread import fit_framework, oom_probability
 from pipette_opt.memory.twins import as_twins_take, believed, likeliest_alike, twin_offsets, twin_share, without_twins
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.bands import (
     FEWEST_RUNS,
     GENERATIONS,

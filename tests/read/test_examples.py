@@ -8,9 +8,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.example import list_examples, read_example
-from pipette_opt.shipped import shipped_path
 
 GENERATOR = Path(__file__).resolve().parents[2] / "benchmarks" / "generate_examples.py"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hugging_face_configs import CONFIGS, LLAMA_3_8B, LLAMA_3_SCALING, MISTRAL_7B, QWEN2_7B, QWEN3_8B, SMOLLM3_3B
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.hugging_face_keys import HARMLESS, REQUIRED
 from pipette_opt.read.model import list_models, read_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import read_cluster, write_cluster
 from pipette_opt.read.links import ImportedLinks, import_links
 from pipette_opt.read.nccl_tests import pair_flows, parse_nccl_json, parse_nccl_text

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.inside_node import (
     is_nccl_topology,
     is_nvidia_smi_topology,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.link_log import LinkLog, is_link_log, link_line, parse_link_log
 from pipette_opt.read.links import import_links
 

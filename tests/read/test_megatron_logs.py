@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GIB
 from pipette_opt.read.megatron_logs import EXPERTS, import_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs
-from pipette_opt.units import GIB
 
 ARGUMENTS = {
     "world_size": "16",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
 from pipette_opt.read.megatron_options import given_options
 from pipette_opt.read.megatron_table import field_of, megatron_options, parts_saved, table_rows

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_architecture
 from pipette_opt.specs import ModelSpec, YarnScaling

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GB
 from pipette_opt.read.nics import NIC_EFFICIENCY, parse_nics
-from pipette_opt.units import GB
 
 
 @pytest.mark.parametrize("text", ["8x400", "8 x 400", "8X400G", "8*400Gbps", "8\u00d7400", "8x400 Gbit/s", "8x400Gb/s"])

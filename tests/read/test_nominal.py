@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import cluster_document, read_cluster, write_cluster
 from pipette_opt.read.nominal import nominal_cluster, nominal_record, possible_records, recorded_cluster
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.links import import_links
 from pipette_opt.read.pair_tests import is_pair_test, parse_pair_test
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.pipeline_layout import layers_of_layout
 

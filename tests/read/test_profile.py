@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.profile import COLUMNS, read_profile
 from pipette_opt.specs import ProfileKey
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import exclude_hosts, read_cluster, subset_cluster, write_cluster
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.read.hosts import compress_hosts, expand_hosts

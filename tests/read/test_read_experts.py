@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.costs.compute import stage_compute
-from pipette_opt.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_architecture, read_model
 from pipette_opt.specs import ComputeProfile, Instance, ModelSpec, TrainingSpec

@@ -4,7 +4,8 @@ import pickle
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GIB
 from pipette_opt.read.gpus import (
     catalogue_name,
     note_on_gpu,
@@ -13,7 +14,6 @@ from pipette_opt.read.gpus import (
     read_gpu_entry,
     recognise_gpu,
 )
-from pipette_opt.units import GIB
 
 REQUIRED = (
     "v100-16gb v100-32gb a100-40gb a100-80gb a10g l4 t4 h100-80gb h200-141gb gh200-96gb b200 gb200 b300 gb300".split()  # noqa: SIM905

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import list_models, read_architecture, read_model
 
@@ -62,7 +62,7 @@ def test_presets_agree_with_the_papers(name: str) -> None:
 def test_every_preset_reads_and_names_its_source(name: str) -> None:
     """Any case; the file's name is the model's."""
     assert read_model(name.upper()).name == name
-    from pipette_opt.shipped import shipped_path
+    from pipette_opt.base.shipped import shipped_path
 
     assert "source:" in shipped_path("data", "architectures", f"{name}.yaml").read_text()
 

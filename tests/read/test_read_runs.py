@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.units import GIB
 from pipette_opt.read.runs import COLUMNS, REQUIRED, find_run_gpu, read_runs
-from pipette_opt.shipped import shipped_path
-from pipette_opt.units import GIB
 
 GOOD = {
     "source": "own",

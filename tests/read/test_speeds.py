@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.costs.compute import stage_compute
-from pipette_opt.errors import InputError
 from pipette_opt.read.cluster import read_cluster, write_cluster
 from pipette_opt.read.gpus import gpu_record, read_gpu
 from pipette_opt.read.speeds import parse_speeds, recorded_speeds, speed_record, with_speeds

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.read.links import import_links
 from pipette_opt.read.switches import is_switch_list, parse_switches
 

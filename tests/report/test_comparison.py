@@ -6,7 +6,7 @@ import pytest
 from consoles import shown
 from plans import small_plan
 
-from pipette_opt.plan import IterationTime
+from pipette_opt.plans.plan import IterationTime
 from pipette_opt.report.comparison import Uncounted, comparison
 
 PLAN = small_plan()

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
 
-from pipette_opt.errors import InputError
-from pipette_opt.plan import Plan
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.plans.plan import Plan
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict, read_plan, write_plan
-from pipette_opt.shipped import shipped_path
 
 
 def assert_equal(one: Any, two: Any) -> None:

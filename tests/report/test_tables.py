@@ -9,7 +9,8 @@ from consoles import row, shown
 from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
 from specs_for_tests import TINY, cluster, config, instance
 
-from pipette_opt.plan import Plan
+from pipette_opt.base.units import GIB
+from pipette_opt.plans.plan import Plan
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.tables import (
@@ -22,7 +23,6 @@ from pipette_opt.report.tables import (
 )
 from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
-from pipette_opt.units import GIB
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "small": small_plan,

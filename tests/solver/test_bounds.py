@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.optimistic import has_room, optimistic_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, Paths, ProblemData
+from pipette_opt.problem.best_links import has_room, optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS, Paths, ProblemData
 from pipette_opt.solver.bounds import candidate_bound, least_cost, lower_bounds
 
 VARIANTS = [

@@ -8,7 +8,7 @@ import pytest
 from instances import Variant, one_candidate_cluster, random_problem
 from ortools.sat.python import cp_model
 
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solver import constraints
 from pipette_opt.solver.variables import Variables
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from instances import best_by_enumeration, one_candidate_cluster
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.solution import Solution
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 from instances import one_candidate_cluster
 
-from pipette_opt.placed import largest_ticks, objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
-from pipette_opt.solution import Solution
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.problem.objective import largest_ticks, objective_ticks
+from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import SolverParams
 

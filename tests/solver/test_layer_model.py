@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from specs_for_tests import config
 
-from pipette_opt.build import PathCounts, plain_counts
-from pipette_opt.families import LayerFamily
 from pipette_opt.parallel import NodeBlock
+from pipette_opt.problem.build import PathCounts, plain_counts
+from pipette_opt.problem.families import LayerFamily
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit
 
 STOP = threading.Event()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.lifting import lift_rings, lifted
-from pipette_opt.types import IntArray, P2PMode
 
 
 def best_rings(ticks: IntArray, length: int) -> IntArray:

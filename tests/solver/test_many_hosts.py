@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.optimistic import optimistic_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.base.types import P2PMode
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.many_hosts import counting_bound
-from pipette_opt.types import P2PMode
 
 SHAPES = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 3, 1), (3, 1, 1), (4, 1, 1), (2, 2, 1), (1, 4, 1), (1, 5, 1), (5, 1, 1)]
 

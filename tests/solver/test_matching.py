@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.solver.matching import bottleneck_level
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.problem import ProblemData
-from pipette_opt.solution import Solution
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import ENGINES, MODEL, SolverParams

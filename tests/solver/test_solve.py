@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.solution import Result, Solution
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver import model
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import ENGINES, MODEL, SolverParams

@@ -5,11 +5,11 @@ import pytest
 from instances import SMALL_SHAPES, Variant, random_problem
 from ortools.sat.python import cp_model
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.base.types import P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.model import build
 from pipette_opt.solver.variables import Formulation
-from pipette_opt.types import P2PMode
 
 
 @pytest.mark.parametrize("formulation", ["by_pair", "by_host"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, cluster, matrix
 
+from pipette_opt.base.units import GB
 from pipette_opt.specs import LinkMatrix, NodeSpec
-from pipette_opt.units import GB
 
 
 def test_one_measured_flow_grows_up_to_the_nics() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipette_opt.errors import InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.recorded import recorded_spec

@@ -10,8 +10,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.cli.verify import check_file
-from pipette_opt.errors import InputError, PlanError
 
 Content = dict[str, Any]
 
@@ -110,9 +110,9 @@ def worse_hosts(content: Content) -> None:
     import numpy as np
 
     from pipette_opt.cli.plans import plan_with_band
-    from pipette_opt.estimator.estimate import estimate
-    from pipette_opt.judge import _links_free
-    from pipette_opt.plan import Proof, why_unused
+    from pipette_opt.judge.estimate import estimate
+    from pipette_opt.judge.solutions import _links_free
+    from pipette_opt.plans.plan import Proof, why_unused
     from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 
     plan, instance = plan_from_dict(content), instance_of(content)

@@ -8,8 +8,8 @@ import pytest
 from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.estimator.estimate import estimate
-from pipette_opt.fullness import stack_predictor
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.fullness import stack_predictor
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.specs import Instance

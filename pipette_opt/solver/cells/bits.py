@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipette_opt.jit import njit
+from pipette_opt.base.jit import njit
 
 BitArray = NDArray[np.uint64]
 """Words of bits."""

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.host_costs import after_reductions, as_ints, ring_hops, transfers
 from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.solver.rows.costs import NEVER, end_parts, mean_parts, watched_stages
-from pipette_opt.types import IntArray
 
 
 class Grid(NamedTuple):

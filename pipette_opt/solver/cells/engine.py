@@ -1,6 +1,6 @@
 """Tree search as an engine: cells with the fewest choices first, or row by row."""
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.cells.search import CellSearch
 from pipette_opt.solver.engine import Search, SearchEngine
 from pipette_opt.solver.grid_search import GridSearch

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.jit import njit
+from pipette_opt.base.jit import njit
+from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.solver.cells.bits import WORD, BitArray, bit, lowest, number_of, without_lowest
-from pipette_opt.types import BoolArray, IntArray
 
 MUCH = np.int64(1 << 56)
 """More than anything costs."""

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.jit import njit
+from pipette_opt.base.jit import njit
+from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.solver.cells.bits import WORD, BitArray, bit, lowest, number_of, without_lowest
 from pipette_opt.solver.cells.filter import hosts_left, keep_column, keep_hops, keep_needed, keep_ring
-from pipette_opt.types import BoolArray, IntArray
 
 TIMES = 3
 """How often at most all that has changed is filtered after a host is put in a cell."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.solver.cells.bits import WORD, BitArray
 from pipette_opt.solver.cells.data import Grid
 from pipette_opt.solver.cells.filter import MUCH, Limits, Work, keep_column
@@ -12,7 +13,6 @@ from pipette_opt.solver.cells.kernel import State
 from pipette_opt.solver.host_costs import as_ints
 from pipette_opt.solver.matching import matching_size
 from pipette_opt.solver.rows.costs import NEVER
-from pipette_opt.types import BoolArray, IntArray
 
 LONGEST = int(NEVER) // 4
 """A period that no column has; with missing links it would be longer."""

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.cells.data import grid_of
 from pipette_opt.solver.cells.kernel import explore, share_done
 from pipette_opt.solver.cells.limits import Part, give_away, least_path, part_of
 from pipette_opt.solver.interval_search import Interval, IntervalSearch
-from pipette_opt.types import IntArray
 
 FIRST_PARTS = 8
 """Intervals of ends at first."""

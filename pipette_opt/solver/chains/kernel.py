@@ -7,7 +7,7 @@ not on their order. Here costs depend on the position, too, which is the size of
 
 import numpy as np
 
-from pipette_opt.jit import njit
+from pipette_opt.base.jit import njit
 
 NOTHING = np.int64(1 << 60)
 """Of what cannot be."""

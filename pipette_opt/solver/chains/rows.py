@@ -11,9 +11,9 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.rows.costs import watched_stages
-from pipette_opt.types import BoolArray, IntArray
 
 MOST_ROWS = 1000
 """Rows that are made at most; more would not fit in memory."""

@@ -16,11 +16,11 @@ from functools import partial
 
 import numpy as np
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.chains.kernel import NOTHING, best_through
 from pipette_opt.solver.chains.rows import MOST_ROWS, ChainRows, chain_rows, num_rows
-from pipette_opt.types import BoolArray, IntArray
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import BoolArray, IntArray, P2PMode
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.rows.costs import NEVER
-from pipette_opt.types import BoolArray, IntArray, P2PMode
 
 
 @dataclass(frozen=True, slots=True)

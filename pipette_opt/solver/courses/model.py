@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.courses.enumeration import Courses
 from pipette_opt.solver.racks.flows import Kinds, add_flows
 from pipette_opt.solver.racks.model import order_racks
 from pipette_opt.solver.racks.rings import Counts, Ring, Term, add_ring
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.rows.costs import NEVER
-from pipette_opt.types import IntArray
 
 Place = tuple[int, int, int]
 """Row, rack and course."""

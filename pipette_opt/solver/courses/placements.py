@@ -3,11 +3,11 @@
 import numpy as np
 from ortools.sat.python.cp_model import CpSolver
 
+from pipette_opt.base.types import IntArray
 from pipette_opt.solver.courses.enumeration import Courses
 from pipette_opt.solver.courses.model import CourseModel
 from pipette_opt.solver.racks.placements import any_hosts
 from pipette_opt.solver.racks.structure import Racks
-from pipette_opt.types import IntArray
 
 
 def placement(

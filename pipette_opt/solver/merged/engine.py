@@ -1,10 +1,10 @@
 """Class assignment as an engine: which class of hosts each cell has, finer classes in turn."""
 
+from pipette_opt.base.types import IntArray
 from pipette_opt.solver.engine import Engine, Take
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.merged.search import MergedSearch, first_classes
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import IntArray
 
 
 class ClassAssignment(Engine):

@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, CpSolver, LinearExpr
 
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.solver.constraints import RULES
 from pipette_opt.solver.merged.problem import Merged
 from pipette_opt.solver.merged.symmetry import interchangeable
 from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.variables import Cell, GridVariables, Variables
-from pipette_opt.types import IntArray
 
 MOST_DOUBLED = 30
 """Rows up to which a host in one outweighs any in those behind."""

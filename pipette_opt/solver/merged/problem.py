@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.placed import PlacedTicks, place
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import PlacedTicks, place
 from pipette_opt.solver.rows.classes import HostClasses
 from pipette_opt.solver.rows.costs import block_minima, merge_levels
-from pipette_opt.types import IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

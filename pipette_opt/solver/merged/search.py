@@ -8,15 +8,15 @@ from collections.abc import Callable
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.optimistic import has_room
-from pipette_opt.placed import placed_objective_ticks
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.best_links import has_room
+from pipette_opt.problem.data import CandidateData, ProblemData
+from pipette_opt.problem.objective import placed_objective_ticks
 from pipette_opt.solver.merged.model import build_merged, pattern_of
 from pipette_opt.solver.merged.problem import merge, place_classes
 from pipette_opt.solver.merged.splits import finer
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
 

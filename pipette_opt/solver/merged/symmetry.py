@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pipette_opt.base.types import IntArray
 from pipette_opt.solver.merged.problem import Merged
-from pipette_opt.types import IntArray
 
 MOST_CLASSES = 14
 """Above, nothing is looked for: finer classes are hardly ever equal."""

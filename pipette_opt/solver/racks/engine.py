@@ -7,7 +7,7 @@ The order of columns is left open by the first two, and told where they end.
 from abc import abstractmethod
 from functools import partial
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.courses.ordering import OrderRefuter
 from pipette_opt.solver.courses.refuting import CourseRefuter
 from pipette_opt.solver.engine import Engine, Take

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.racks.flows import add_flows
 from pipette_opt.solver.racks.rings import Counts, Ring, Sort, Term, add_ring
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.rows.costs import NEVER
-from pipette_opt.types import IntArray, P2PMode
 
 MOST_IN_ORDER = 4
 """Columns in rings whose order is always told: with more it takes time, and often tells nothing."""

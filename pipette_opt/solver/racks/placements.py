@@ -3,9 +3,9 @@
 import numpy as np
 from ortools.sat.python.cp_model import CpSolver
 
+from pipette_opt.base.types import IntArray
 from pipette_opt.solver.racks.model import RackModel
 from pipette_opt.solver.racks.structure import Racks
-from pipette_opt.types import IntArray
 
 
 def placement(built: RackModel, solver: CpSolver, racks: Racks, random: np.random.Generator) -> IntArray:

@@ -7,12 +7,12 @@ from typing import Protocol
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.racks.model import RackModel, build_racks
 from pipette_opt.solver.racks.placements import placement
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import IntArray
 
 OnPlacement = Callable[[IntArray], None]
 """Called with the hosts of each cell, shape ``(P, D)``, of placements that racks and kinds promise to be good."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
+from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.solver.racks.structure import Racks
-from pipette_opt.types import BoolArray, IntArray
 
 Term = LinearExpr | IntVar | int
 Sort = tuple[int, int, int]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.racks.refuting import Refuter
 from pipette_opt.solver.racks.structure import Racks
 from pipette_opt.solver.rows.bound import applies

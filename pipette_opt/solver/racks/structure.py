@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.neighbours import find_neighbours
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.problem.data import CandidateData, ProblemData
+from pipette_opt.problem.neighbours import find_neighbours
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
 from pipette_opt.solver.rows.costs import NEVER, RowCosts, block_minima, row_costs
-from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
 
 MOST_CLASSES = 8
 """Classes of hosts that are near twins, among which racks and kinds are looked for."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipette_opt.problem import CandidateData, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.rows.classes import HostClasses, host_classes
 from pipette_opt.solver.rows.costs import RowCosts, row_costs
 from pipette_opt.solver.rows.levels import Levels, window_levels
@@ -17,7 +18,6 @@ from pipette_opt.solver.rows.model import Window, build_rows
 from pipette_opt.solver.rows.placements import placement
 from pipette_opt.solver.rows.ranges import bound_by_ranges
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import IntArray
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData, ProblemData
-from pipette_opt.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.problem.data import CandidateData, ProblemData
 
 TOLERANCES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
 """How much links of twins may differ, relative; tried in turn."""

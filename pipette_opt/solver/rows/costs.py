@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.placed import PlacedTicks, period_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import PlacedTicks, period_ticks
 from pipette_opt.solver.bounds import least_embedding
 from pipette_opt.solver.rows.classes import HostClasses
-from pipette_opt.types import BoolArray, IntArray
 
 NEVER = np.int64(UNUSABLE_TICKS)
 

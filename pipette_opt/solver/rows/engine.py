@@ -1,9 +1,9 @@
 """Row counts as engines: bounds, and the placements that counts promise."""
 
+from pipette_opt.base.types import IntArray
 from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.rows.bound import MOST_CLASSES, applies, probe_rows, row_bound
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import IntArray
 
 REACH_OF_PROBES = (0.5, 0.3, 0.15)
 """Shares of the way from the bound to the incumbent at which counts are looked for, in turn. Chosen."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.rows.costs import NEVER, RowCosts
-from pipette_opt.types import IntArray
 
 MOST_LEVELS = 128
 """Periods that are told apart; costs are rounded down to them."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.rows.costs import RowCosts
-from pipette_opt.types import IntArray
 
 Term = LinearExpr | IntVar | int
 Crossing = Mapping[tuple[int, int], IntVar]

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar, LinearExpr
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.rows.classes import HostClasses
 from pipette_opt.solver.rows.costs import RowCosts
 from pipette_opt.solver.rows.levels import Levels
 from pipette_opt.solver.rows.means import Term, add_means, summed_periods
 from pipette_opt.solver.rows.runs import add_slow_runs
-from pipette_opt.types import IntArray
 
 Window = tuple[int, int, int, int]
 

@@ -8,11 +8,11 @@ hops are as early as can be had by turning parts round; any host of a class take
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.rows.classes import HostClasses
 from pipette_opt.solver.rows.costs import RowCosts
 from pipette_opt.solver.rows.model import Window
-from pipette_opt.types import IntArray
 
 MOST_TURNS = 20_000
 """Parts of the columns' order that are turned round on trial."""

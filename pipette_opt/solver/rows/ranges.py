@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.rows.costs import NEVER, RowCosts
 from pipette_opt.solver.rows.levels import Levels, range_level
 

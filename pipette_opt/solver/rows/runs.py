@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-from pipette_opt.problem import CandidateData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import CandidateData
 from pipette_opt.solver.rows.costs import RowCosts
-from pipette_opt.types import IntArray
 
 
 def add_slow_runs(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.cells.data import Grid, grid_of
-from pipette_opt.types import IntArray, P2PMode
 
 SHAPES = [(3, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 1), (2, 3, 1)]
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.cells.bits import lowest, number_of, without_lowest
 from pipette_opt.solver.cells.data import grid_of
 from pipette_opt.solver.cells.filter import hosts_left, keep_column, keep_needed, longest_mean
 from pipette_opt.solver.cells.limits import as_bits, part_of
-from pipette_opt.types import IntArray, P2PMode
 
 SHAPES = [(2, 2, 1), (3, 2, 1), (2, 3, 1), (4, 1, 1), (1, 4, 1)]
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.placed import largest_ticks
+from pipette_opt.base.types import P2PMode
+from pipette_opt.problem.objective import largest_ticks
 from pipette_opt.solver.cells.data import Grid, grid_of
 from pipette_opt.solver.cells.kernel import explore, share_done
 from pipette_opt.solver.cells.limits import Part, give_away, part_of
-from pipette_opt.types import P2PMode
 
 Placement = tuple[tuple[int, ...], ...]
 

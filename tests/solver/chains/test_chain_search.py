@@ -14,8 +14,8 @@ from instances import (
     random_problem,
 )
 
-from pipette_opt.placed import largest_ticks, objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.solver.chains.rows import chain_rows, num_rows
 from pipette_opt.solver.chains.search import MOST_HOSTS, ChainSearch, _split, searches_chain
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.placed import largest_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData
+from pipette_opt.base.types import P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
+from pipette_opt.problem.objective import largest_ticks
 from pipette_opt.solver.courses.enumeration import Courses, Span, find_courses, spans_of
 from pipette_opt.solver.courses.model import build_courses
 from pipette_opt.solver.racks.search import has_racks
 from pipette_opt.solver.racks.structure import Racks, find_racks
 from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice
-from pipette_opt.types import P2PMode
 
 
 def least_period(racks: Racks, p2p: P2PMode, kinds: tuple[int, ...], crossed: tuple[bool, ...] | None) -> int:

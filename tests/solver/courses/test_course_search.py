@@ -20,8 +20,9 @@ from rack_cases import (
     search_by,
 )
 
-from pipette_opt.placed import largest_ticks, objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import refuting
 from pipette_opt.solver.courses.refuting import CourseRefuter
@@ -29,7 +30,6 @@ from pipette_opt.solver.racks import structure
 from pipette_opt.solver.racks.refuting import CellRefuter
 from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.types import IntArray, P2PMode
 
 searched = partial(search_by, CourseRefuter)
 """The search of the only candidate."""

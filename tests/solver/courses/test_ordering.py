@@ -15,13 +15,13 @@ from rack_cases import (
     search_by,
 )
 
-from pipette_opt.placed import objective_ticks
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.courses import ordering
 from pipette_opt.solver.courses.ordering import OrderRefuter
 from pipette_opt.solver.racks.refuting import CellRefuter
 from pipette_opt.solver.racks.search import RackSearch
-from pipette_opt.types import IntArray, P2PMode
 
 searched = partial(search_by, OrderRefuter)
 """The search of the only candidate."""

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.placed import largest_ticks, objective_ticks
-from pipette_opt.placement_bench.clusters import link_gb_per_s
-from pipette_opt.placement_bench.problems import balanced_problem
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.lab.placement_bench.clusters import link_gb_per_s
+from pipette_opt.lab.placement_bench.problems import balanced_problem
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.solver.merged.problem import merge
 from pipette_opt.solver.merged.search import FIRST_CLASSES, MOST_ALIKE, MergedSearch, alike_classes, first_classes
 from pipette_opt.solver.merged.symmetry import interchangeable
 from pipette_opt.solver.rows.bound import row_bound
 from pipette_opt.solver.rows.classes import HostClasses
-from pipette_opt.types import IntArray, P2PMode
 
 VARIANTS = [
     Variant(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from instances import Variant, one_candidate_cluster, random_problem
 
-from pipette_opt.placed import objective_ticks, placed_objective_ticks
+from pipette_opt.problem.objective import objective_ticks, placed_objective_ticks
 from pipette_opt.solver.merged.problem import merge, place_classes
 from pipette_opt.solver.merged.splits import finer
 from pipette_opt.solver.rows.classes import HostClasses

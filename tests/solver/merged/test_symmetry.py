@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from instances import one_candidate_cluster
 
-from pipette_opt.placed import placed_objective_ticks
+from pipette_opt.problem.objective import placed_objective_ticks
 from pipette_opt.solver.merged.problem import Merged, merge, place_classes
 from pipette_opt.solver.merged.symmetry import interchangeable
 from pipette_opt.solver.rows.classes import HostClasses

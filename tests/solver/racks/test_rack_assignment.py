@@ -7,8 +7,8 @@ import pytest
 from conformance import EngineConformance, given, known_of
 from rack_cases import in_racks
 
-from pipette_opt.heuristics.annealing import AnnealingParams, anneal
-from pipette_opt.problem import ProblemData
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.courses.ordering import OrderRefuter
 from pipette_opt.solver.portfolio import Portfolio
 from pipette_opt.solver.racks.engine import ColumnOrder, ColumnTypes, RackAssignment, RackEngine

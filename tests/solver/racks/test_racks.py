@@ -20,8 +20,9 @@ from rack_cases import (
     search_by,
 )
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, ProblemData
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.racks import structure
 from pipette_opt.solver.racks.refuting import CellRefuter
@@ -30,7 +31,6 @@ from pipette_opt.solver.racks.structure import find_racks
 from pipette_opt.solver.rows.costs import NEVER
 from pipette_opt.solver.rows.levels import range_level
 from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice
-from pipette_opt.types import IntArray, P2PMode
 
 searched = partial(search_by, CellRefuter)
 """The search of the only candidate."""

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from instances import Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.rows import bound as bound_module
 from pipette_opt.solver.rows.bound import row_bound
@@ -17,7 +18,6 @@ from pipette_opt.solver.rows.costs import row_costs
 from pipette_opt.solver.rows.levels import Levels, range_level
 from pipette_opt.solver.rows.ranges import bound_by_ranges
 from pipette_opt.solver.rows.runs import slow_classes
-from pipette_opt.types import IntArray
 
 
 def with_rounds(data: ProblemData, num_microbatches: int) -> ProblemData:

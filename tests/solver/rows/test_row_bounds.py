@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.placed import largest_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.problem.objective import largest_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.rows.bound import applies, row_bound
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from instances import Variant, one_candidate_cluster, random_problem
 
-from pipette_opt.placed import objective_ticks
-from pipette_opt.problem import UNUSABLE_TICKS
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.rows.bound import probe_rows, row_bound
 from pipette_opt.solver.rows.classes import host_classes
 from pipette_opt.solver.rows.costs import merge_levels, row_costs
 from pipette_opt.solver.rows.placements import placement
-from pipette_opt.types import IntArray
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (2, 3), (3, 2), (5, 1), (6, 3)])

@@ -1,0 +1,331 @@
+"""Simulated annealing over the placements of the promising candidates."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipette_opt.annealing import kernels
+from pipette_opt.annealing.candidate_search import CandidateSearch
+from pipette_opt.annealing.coarse import coarse_starts
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
+
+SHARED_MOVES = 100_000
+"""Restarts of so many moves offer all that they have archived to the other candidates of the shape."""
+
+TEMPERED_MOVES, MOST_TEMPERED_MOVES = 200_000, 2_000_000
+"""Instead of restarts of so many moves replicas go on, in turns of at most so many, unless the grid is large."""
+
+REFINED_FACTOR = 0.3
+"""Temperature factor with which a given placement is refined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnealingParams:
+    """
+    How long and how to anneal.
+
+    Parameters
+    ----------
+    variant
+        ``tuned``, or ``pipette``: the five moves and the schedule that Pipette's annealer has (temperature 1,
+        0.999 per move, worsenings scaled to [0.1, 1)), on this objective.
+    time_limit_s
+        Wall time; which restarts are run is the same for the same seed, how many depends on the time.
+    max_moves
+        Moves in all; with this and no time limit the result depends on the seed only.
+    first_moves
+        Moves of each candidate's first restart; later ones double.
+    hot, cold
+        First and last temperature of a restart, as share of what the start could improve.
+    pool_gap, pool_size
+        Candidates that cannot beat the best, but whose optimistic time is at most this share above it, get one
+        restart for the pool (another judge may rank them first), at most this many and a third of the budget.
+    """
+
+    variant: Literal["tuned", "pipette"] = "tuned"
+    time_limit_s: float | None = 5.0
+    max_moves: int | None = None
+    seed: int = 0
+    first_moves: int = 20_000
+    hot: float = 0.005
+    cold: float = 0.0002
+    pool_gap: float = 0.03
+    pool_size: int = 32
+
+    def __post_init__(self) -> None:
+        if self.time_limit_s is None and self.max_moves is None:
+            raise ValueError("time_limit_s or max_moves must be given, got neither.")
+        if self.time_limit_s is not None and self.time_limit_s < 0:
+            raise ValueError(f"time_limit_s must be >= 0, got {self.time_limit_s}.")
+        if self.max_moves is not None and self.max_moves < 1:
+            raise ValueError(f"max_moves must be >= 1, got {self.max_moves}.")
+        if self.first_moves < 1:
+            raise ValueError(f"first_moves must be >= 1, got {self.first_moves}.")
+        if self.pool_gap < 0:
+            raise ValueError(f"pool_gap must be >= 0, got {self.pool_gap}.")
+        if self.pool_size < 0:
+            raise ValueError(f"pool_size must be >= 0, got {self.pool_size}.")
+        if not 0 < self.cold <= self.hot:
+            raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
+
+
+LONG_SHARE, LEAST_LONG_MOVES = 1 / 2, 100_000
+"""Moves of a restart of a large grid that is alone, as share of all before it, and at least: a long one finds what
+several short ones do not, but whoever stops early should have something, too."""
+
+
+class _Shapes:
+    """The placements worth trying for each shape of grid, whichever candidate they were found for."""
+
+    def __init__(self, data: ProblemData, start: Sequence[Solution], offer: Callable[[Solution], None] | None) -> None:
+        self.data, self.offer = data, offer
+        self.found: dict[tuple[int, int, int], list[IntArray]] = {}
+        self.searches: dict[tuple[int, int, int], list[CandidateSearch]] = {}
+        self.told: dict[int, int] = {}
+        everything = np.arange(data.num_nodes)
+        for one in start:
+            if checked_solution(data, one.candidate, one.nodes) is None:
+                continue
+            nodes = np.concatenate([one.nodes.ravel(), np.setdiff1d(everything, one.nodes)])
+            self.found.setdefault(data.candidates[one.candidate].grid, []).append(nodes)
+
+    def join(self, search: CandidateSearch) -> None:
+        """A new candidate starts with what others of its shape have, the first of a large shape with coarse starts."""
+        if search.simple is not None and search.is_large and search.grid not in self.searches:
+            search.starts = coarse_starts(self.data, self.data.candidates[search.index])
+            self.found.setdefault(search.grid, []).extend(search.starts)
+        for nodes in self.found.setdefault(search.grid, []):
+            search.offer(nodes)
+        self.searches.setdefault(search.grid, []).append(search)
+
+    def share(self, search: CandidateSearch, *, archive: bool) -> None:
+        """What a candidate has found, to the others of its shape."""
+        placements = [search.best_nodes.copy(), *(search.archived_nodes() if archive else ())]
+        known = self.found.setdefault(search.grid, [])
+        known.append(placements[0])
+        del known[:-32]
+        for other in self.searches[search.grid]:
+            if other is not search:
+                for nodes in placements:
+                    other.offer(nodes)
+            self._tell(other)
+
+    def _tell(self, search: CandidateSearch) -> None:
+        """Hand an improvement on."""
+        if self.offer is None or search.best >= self.told.get(search.index, UNUSABLE_TICKS):
+            return
+        self.told[search.index] = search.best
+        solution = checked_solution(self.data, search.index, search.cells())
+        if solution is not None:
+            self.offer(solution)
+
+
+class _Budget:
+    """Moves and seconds left."""
+
+    def __init__(self, params: AnnealingParams, stop: threading.Event | None) -> None:
+        self.started = time.perf_counter()
+        self.stop = stop
+        self.moves_left = params.max_moves
+        self.ends = None if params.time_limit_s is None else self.started + params.time_limit_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may be started any more."""
+        if self.stop is not None and self.stop.is_set():
+            return True
+        if self.moves_left is not None and self.moves_left <= 0:
+            return True
+        return self.ends is not None and time.perf_counter() >= self.ends
+
+    def take(self, moves: int, moves_per_s: float = np.inf) -> int:
+        """As many of ``moves`` as are left, at this speed."""
+        taken = moves
+        if self.ends is not None:
+            seconds = max(self.ends - time.perf_counter(), 0.0)
+            taken = int(min(taken, max(seconds * moves_per_s, 1_000)))
+        if self.moves_left is not None:
+            taken = min(taken, self.moves_left)
+            self.moves_left -= taken
+        return taken
+
+
+def anneal(
+    data: ProblemData,
+    params: AnnealingParams,
+    candidates: Sequence[int] | None = None,
+    stop: threading.Event | None = None,
+    *,
+    start: Sequence[Solution] = (),
+    offer: Callable[[Solution], None] | None = None,
+) -> Result:
+    """
+    Place the promising candidates by simulated annealing.
+
+    The tuned variant gives the candidates whose optimistic time is below the best found restarts of doubling length,
+    then replica exchange, the better half of them in every round; Pipette's gives every candidate an equal part of the
+    budget.
+
+    Parameters
+    ----------
+    candidates
+        Indices of the candidates to try; all by default.
+    start
+        Placements known already, for the tuned variant.
+    offer
+        Told each improvement of the tuned variant at once.
+
+    Returns
+    -------
+    Result
+        The pool has the best placement of every candidate tried. The lower bound is the optimistic one.
+    """
+    budget = _Budget(params, stop)
+    bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
+    chosen = range(len(data.candidates)) if candidates is None else candidates
+    order = sorted((index for index in chosen if bounds[index] < UNUSABLE_TICKS), key=lambda index: bounds[index])
+    if params.variant == "tuned":
+        searches = _run_tuned(data, params, order, bounds, budget, _Shapes(data, start, offer))
+    else:
+        searches = _run_pipette(data, params, order, bounds, budget)
+    solutions: list[Solution] = []
+    for search in searches:
+        if search.best < UNUSABLE_TICKS:
+            solution = checked_solution(data, search.index, search.cells())
+            if solution is not None:
+                solutions.append(solution)
+    return result_of(solutions, bounds, budget.started)
+
+
+def load_replicas(data: ProblemData) -> None:
+    """Load what annealing comes to after some seconds, which once per installation has to be compiled."""
+    params = AnnealingParams()
+    for index in range(len(data.candidates)):
+        CandidateSearch(data, index, 0, seed=0, hot=params.hot, cold=params.cold).load_replicas()
+
+
+def refine(
+    data: ProblemData,
+    solution: Solution,
+    *,
+    moves: int,
+    seed: int = 0,
+    factor: float = REFINED_FACTOR,
+    stop: threading.Event | None = None,
+) -> Solution | None:
+    """
+    The best placement near a given one; ``None`` if it breaks a rule, or the fast kernel does not know the form.
+
+    Parameters
+    ----------
+    factor
+        Of the temperatures, to those of a restart: what is good already wants a small one.
+    """
+    index = solution.candidate
+    bound, params = optimistic_ticks(data, data.candidates[index]), AnnealingParams(seed=seed)
+    search = CandidateSearch(data, index, bound, seed=seed, hot=params.hot, cold=params.cold)
+    rest = np.setdiff1d(np.arange(data.num_nodes), solution.nodes)
+    nodes = np.concatenate([solution.nodes.ravel(), rest])
+    if search.simple is None or len(nodes) != data.num_nodes or not kernels.fits(search.tables, nodes):
+        return None
+    search.refine(nodes, moves, factor, lambda: stop is not None and stop.is_set())
+    return checked_solution(data, index, search.cells())
+
+
+def _run_tuned(
+    data: ProblemData,
+    params: AnnealingParams,
+    order: list[int],
+    bounds: list[int],
+    budget: _Budget,
+    shapes: "_Shapes",
+) -> list[CandidateSearch]:
+    """Restarts of doubling length; each round goes on with the better half of the candidates still open."""
+    searches: list[CandidateSearch] = []
+    best = UNUSABLE_TICKS
+    pool_share = _Share(budget, 3)
+    num_promising = 0
+    for index in order:
+        promising = bounds[index] < best
+        num_promising += promising
+        over = budget.is_over if promising else pool_share.is_over or len(searches) - num_promising >= params.pool_size
+        if searches and (over or bounds[index] > best * (1 + params.pool_gap)):
+            break
+        search = CandidateSearch(data, index, bounds[index], seed=params.seed, hot=params.hot, cold=params.cold)
+        searches.append(search)
+        shapes.join(search)
+        search.restart(budget.take(params.first_moves), lambda: budget.is_over)
+        shapes.share(search, archive=False)
+        best = min(best, *(one.best for one in shapes.searches[search.grid]))
+    moves, active = params.first_moves, searches
+    while active and not budget.is_over:
+        moves *= 2
+        active = sorted((s for s in active if s.bound < best), key=lambda s: (s.best, s.index))
+        active = active[: max(3, len(active) // 2)]
+        for search in active:
+            if budget.is_over:
+                break
+            _take_turn(search, moves, budget, alone=len(active) == 1)
+            shapes.share(search, archive=moves >= SHARED_MOVES)
+            best = min(best, *(one.best for one in shapes.searches[search.grid]))
+    return searches
+
+
+def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: bool) -> None:
+    """A restart, or some moves of the replicas; once, when a turn is long enough for it, all coarse starts."""
+    if search.simple is None or search.is_large:
+        if alone:
+            moves = max(min(moves, LEAST_LONG_MOVES), int(LONG_SHARE * search.moves))
+        turn = budget.take(moves, search.moves_per_s)
+        if search.starts and turn >= search.settling_moves:
+            search.settle(turn, lambda: budget.is_over)
+        else:
+            search.restart(turn, lambda: budget.is_over)
+    elif moves < TEMPERED_MOVES:
+        search.restart(budget.take(moves, search.moves_per_s), lambda: budget.is_over)
+    else:
+        turn = budget.take(min(moves, MOST_TEMPERED_MOVES), search.moves_per_s)
+        search.temper(turn, lambda: budget.is_over)
+
+
+def _run_pipette(
+    data: ProblemData, params: AnnealingParams, order: list[int], bounds: list[int], budget: _Budget
+) -> list[CandidateSearch]:
+    """Every candidate in turn, with an equal share of what is left."""
+    searches: list[CandidateSearch] = []
+    chunk = min(params.first_moves, 5_000)
+    for position, index in enumerate(order):
+        if searches and budget.is_over:
+            break
+        search = CandidateSearch(data, index, bounds[index], seed=params.seed, hot=params.hot, cold=params.cold)
+        searches.append(search)
+        share = _Share(budget, len(order) - position)
+        search.proceed(budget.take(chunk))
+        while not share.is_over and search.best > search.bound:
+            search.proceed(budget.take(chunk))
+    return searches
+
+
+class _Share:
+    """An equal part of what is left of a budget."""
+
+    def __init__(self, budget: _Budget, parts: int) -> None:
+        self.budget = budget
+        now = time.perf_counter()
+        self.ends = None if budget.ends is None else now + (budget.ends - now) / parts
+        self.moves_floor = None if budget.moves_left is None else budget.moves_left * (parts - 1) // parts
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is used up."""
+        if self.budget.is_over or (self.ends is not None and time.perf_counter() >= self.ends):
+            return True
+        left = self.budget.moves_left
+        return left is not None and self.moves_floor is not None and left <= self.moves_floor

@@ -1,0 +1,290 @@
+"""
+Annealing of one candidate: restarts from hot to cold, and replicas at several temperatures that exchange placements.
+
+A restart needs to know its length beforehand. Replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986) does not:
+hot replicas cross from valley to valley, what looks good moves down the ladder to the cold ones. With the same seed a
+longer run does what a shorter one did, and goes on.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pipette_opt.annealing import kernels, swaps
+from pipette_opt.annealing.compiled import evaluate, tables
+from pipette_opt.annealing.plain_grid import grid_of, has_grid
+from pipette_opt.annealing.replicas import QUENCH_EVERY, anneal_replicas
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+
+CHUNK_S = 0.2
+"""Seconds of replicas after which time and stop are looked at, about."""
+
+CHUNK_MOVES = 16 * swaps.REBUILD
+"""Moves of a restart after which they are; always as many, as random numbers are drawn when a chunk begins."""
+
+MAX_CHUNK_MOVES = 1_000_000
+"""Moves of a restart of the general kernel at most, which cannot be stopped meanwhile."""
+
+GENERAL_HOT = 4.0
+"""Temperatures of the general kernel over those of the grid's: its moves see the hard maximum."""
+
+SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10.0, True))
+"""Of the restarts in turn: temperature factor, spread of the soft maxima over temperature, start from the best."""
+
+LARGE_CELLS = 256
+"""From here on a random start takes too long: annealing refines coarse placements."""
+
+LARGE_SCHEDULES = ((0.4, 10.0, True), (0.2, 10.0, True), (1.0, 10.0, True), (2.0, 10.0, True))
+LARGE_FACTOR_CELLS = 64
+"""The same for large grids; the temperature factors are those of so many cells, and less in proportion on more, as one
+exchange changes less of the whole there."""
+
+SETTLED_MOVES, SETTLED_FACTOR, SETTLED_SOFTNESS = 200, 0.4, 10.0
+"""Moves per cell and start that are enough to choose between coarse starts, and temperature factor and spread then."""
+
+REFINED_SOFTNESS = 10.0
+"""Spread with which a given placement is refined."""
+
+NUM_REPLICAS, REPLICA_SOFTNESS = 10, 10.0
+HOTTEST, HOTTEST_CELLS, COLDEST = 1.5, 64, 3.0
+"""Of the replicas: temperatures over the hottest and the coldest of a restart; hotter on fewer cells than so many, as
+one exchange changes more of the whole there."""
+
+QUENCH_FACTOR = 0.1
+"""Temperature factor of the restarts from the best replica."""
+
+ROUND_MOVES = NUM_REPLICAS * swaps.REBUILD * (QUENCH_EVERY + 1) // QUENCH_EVERY
+"""Of all replicas between exchanges, on average, with their part of a restart from the best."""
+
+
+class CandidateSearch:
+    """
+    Annealing of one candidate; keeps the best placement found.
+
+    Parameters
+    ----------
+    bound
+        The least its objective can be.
+    hot, cold
+        First and last temperature of a restart, as share of what the start could improve.
+    """
+
+    def __init__(self, data: ProblemData, index: int, bound: int, *, seed: int, hot: float, cold: float) -> None:
+        self.index, self.bound, self.hot, self.cold = index, bound, hot, cold
+        self.grid = data.candidates[index].grid
+        self.tables = tables(data, data.candidates[index])
+        self.simple = grid_of(self.tables) if has_grid(self.tables) else None
+        self.random = np.random.SeedSequence((seed, index)).generate_state(1, np.uint64) | np.uint64(1)
+        self.nodes = np.empty(data.num_nodes, dtype=np.int64)
+        self.best_nodes = self.nodes.copy()
+        self.best: int = UNUSABLE_TICKS
+        self.temperature, self.energy = 1.0, 0
+        self.replicas: _Replicas | None = None
+        self.restarts, self.moves, self.moves_per_s = 0, 0, 1e6 * min(1.0, 128 / data.candidates[index].num_cells)
+        cells = data.candidates[index].num_cells
+        self.is_large = cells >= LARGE_CELLS
+        self.starts: list[IntArray] = []
+        self.archive = np.full((swaps.NUM_ARCHIVED, 2), -1, dtype=np.int64)
+        self.archived = np.zeros((swaps.NUM_ARCHIVED, cells), dtype=np.int64)
+        t = self.tables
+        self.finish = np.zeros((len(t.watched), self.grid[1]), dtype=np.int64)
+        self.ring = np.zeros(len(t.watched), dtype=np.int64)
+        self.times = np.zeros((6, len(t.row)), dtype=np.int64)
+
+    def offer(self, nodes: IntArray) -> None:
+        """Take a placement of all hosts, the grid first, if it is better and fits."""
+        if kernels.fits(self.tables, nodes):
+            value = self.value(nodes)
+            if value < self.best:
+                self.best, self.best_nodes = value, nodes.copy()
+
+    def archived_nodes(self) -> Iterator[IntArray]:
+        """Placements of the archive, spare hosts appended; the archive is emptied."""
+        everything = np.arange(len(self.nodes))
+        for place in np.flatnonzero(self.archive[:, 0] >= 0):
+            cells = self.archived[place]
+            yield np.concatenate([cells, np.setdiff1d(everything, cells)])
+        self.archive[:] = -1
+
+    def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
+        """One tuned annealing, by the next schedule."""
+        factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
+        if self.is_large:
+            factor *= self._cooler
+        self.restarts += 1
+        started = time.perf_counter()
+        energy = self.random_start()
+        if from_best and self.best < UNUSABLE_TICKS:
+            self.nodes[:] = self.best_nodes
+        scale = factor * max(energy - self.bound, 1)
+        hot, cold = self.hot * scale, self.cold * scale
+        if self.simple is None:
+            moves = min(moves, MAX_CHUNK_MOVES)
+            self._anneal_any(moves, GENERAL_HOT * hot, GENERAL_HOT * cold, min(softness, 3.0))
+        else:
+            moves = self._anneal_grid(moves, hot, cold, softness, is_over)
+        self.moves_per_s = moves / max(time.perf_counter() - started, 1e-9)
+
+    @property
+    def settling_moves(self) -> int:
+        """Moves that are enough to choose between the starts."""
+        return SETTLED_MOVES * self.archived.shape[1] * len(self.starts)
+
+    def settle(self, moves: int, is_over: Callable[[], bool]) -> None:
+        """
+        Anneal all starts coolly, drop the worse half, and so on; each round has as many moves.
+
+        How good a start is tells little of the valley that it is in: a poor one can become the best.
+        """
+        scale = SETTLED_FACTOR * self._cooler * max(self.random_start() - self.bound, 1)
+        rounds = len(self.starts).bit_length()
+        while self.starts and not is_over():
+            settled = []
+            for nodes in self.starts:
+                self.nodes[:] = nodes
+                best, best_nodes = self.best, self.best_nodes
+                self.best, self.best_nodes = self.value(nodes), nodes.copy()
+                part = max(1, moves // (rounds * len(self.starts)))
+                self._anneal_grid(part, self.hot * scale, self.cold * scale, SETTLED_SOFTNESS, is_over)
+                settled.append((self.best, self.best_nodes))
+                if best <= self.best:
+                    self.best, self.best_nodes = best, best_nodes
+            settled.sort(key=lambda one: one[0])
+            self.starts = [nodes for _, nodes in settled[: len(settled) // 2]]
+        self.starts = []
+
+    @property
+    def _cooler(self) -> float:
+        """Of a temperature for few cells, what it is for those of a large grid."""
+        return LARGE_FACTOR_CELLS / self.archived.shape[1]
+
+    def refine(self, nodes: IntArray, moves: int, factor: float, is_over: Callable[[], bool]) -> None:
+        """Anneal from given hosts, all of them, the grid first; at temperatures that have such a factor."""
+        if self.is_large:
+            factor *= self._cooler
+        scale = factor * max(self.random_start() - self.bound, 1)
+        self.nodes[:] = nodes
+        self._anneal_grid(moves, self.hot * scale, self.cold * scale, REFINED_SOFTNESS, is_over)
+
+    def temper(self, moves: int, is_over: Callable[[], bool]) -> None:
+        """Go on with the replicas for about so many moves; for candidates with the grid's kernel."""
+        if self.replicas is None:
+            self.replicas = _Replicas(self)
+        self.replicas.run(moves, is_over)
+
+    def load_replicas(self) -> None:
+        """Load the kernel of the replicas, which once per installation has to be compiled."""
+        if self.simple is not None:
+            _Replicas(self).anneal(0)
+
+    def _anneal_any(self, moves: int, hot: float, cold: float, softness: float) -> None:
+        trial_nodes = self.nodes.copy()
+        found = kernels.anneal_tuned(self.tables, self.nodes, trial_nodes, self.random, moves, hot, cold, softness)
+        if found < self.best:
+            self.best, self.best_nodes = int(found), trial_nodes
+
+    def _anneal_grid(self, moves: int, hot: float, cold: float, softness: float, is_over: Callable[[], bool]) -> int:
+        """In parts, so that it can be stopped; returns how many moves were made."""
+        for begin in range(0, moves, CHUNK_MOVES):
+            if begin and is_over():
+                self.moves += begin
+                return begin
+            end = min(begin + CHUNK_MOVES, moves)
+            self.best = int(
+                swaps.anneal_grid(
+                    self.simple,
+                    self.nodes,
+                    self.best,
+                    self.best_nodes,
+                    self.random,
+                    begin,
+                    end,
+                    moves,
+                    hot,
+                    cold,
+                    softness,
+                    self.archive,
+                    self.archived,
+                )
+            )
+        self.moves += moves
+        return moves
+
+    def proceed(self, moves: int) -> None:
+        """Some more moves of Pipette's annealing."""
+        if self.best == UNUSABLE_TICKS:
+            self.energy = self.random_start()
+            self.best = self.energy
+            self.best_nodes = self.nodes.copy()
+        self.temperature, self.energy, self.best = kernels.anneal_pipette(
+            self.tables, self.nodes, self.best_nodes, self.random, moves, self.temperature, self.energy, self.best
+        )
+
+    def cells(self) -> IntArray:
+        """Hosts of the best placement, in the grid's shape."""
+        return self.best_nodes[: int(np.prod(self.grid))].reshape(self.grid)
+
+    def random_start(self) -> int:
+        """Hosts at random into ``nodes``; their objective."""
+        kernels.random_start(self.tables, self.nodes, self.random)
+        return self.value(self.nodes)
+
+    def value(self, nodes: IntArray) -> int:
+        """The objective of hosts."""
+        return int(evaluate(self.tables, nodes, self.finish, self.ring, self.times))
+
+
+class _Replicas:
+    """Placements of one candidate at temperatures from hot to cold."""
+
+    def __init__(self, search: CandidateSearch) -> None:
+        self.search = search
+        self.scale = max(search.random_start() - search.bound, 1)
+        hottest = HOTTEST * max(1.0, HOTTEST_CELLS / search.archived.shape[1])
+        self.temperatures = self.scale * np.geomspace(hottest * search.hot, COLDEST * search.cold, NUM_REPLICAS)
+        self.nodes = np.empty((NUM_REPLICAS, len(search.nodes)), dtype=np.int64)
+        for replica in self.nodes:
+            search.random_start()
+            replica[:] = search.nodes
+        self.best = UNUSABLE_TICKS
+        self.rounds = 0
+
+    def run(self, moves: int, is_over: Callable[[], bool]) -> None:
+        """Rounds of moves and exchanges; what others found since the last run starts at the coldest."""
+        search = self.search
+        if search.best < self.best:
+            self.nodes[-1] = search.best_nodes
+        last = self.rounds + max(1, round(moves / ROUND_MOVES))
+        while True:
+            rounds = min(last - self.rounds, max(1, int(CHUNK_S * search.moves_per_s / ROUND_MOVES)))
+            started = time.perf_counter()
+            self.anneal(rounds)
+            search.moves_per_s = rounds * ROUND_MOVES / max(time.perf_counter() - started, 1e-9)
+            if self.rounds >= last or is_over():
+                break
+        self.best = search.best
+
+    def anneal(self, rounds: int) -> None:
+        """So many rounds more."""
+        search, cool = self.search, QUENCH_FACTOR * self.scale
+        search.best = int(
+            anneal_replicas(
+                search.simple,
+                search.tables,
+                self.nodes,
+                self.temperatures,
+                self.rounds,
+                rounds,
+                search.best,
+                search.best_nodes,
+                search.random,
+                cool * search.hot,
+                cool * search.cold,
+                REPLICA_SOFTNESS,
+                search.archive,
+                search.archived,
+            )
+        )
+        self.rounds += rounds

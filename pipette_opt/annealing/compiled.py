@@ -1,0 +1,347 @@
+"""
+The integer objective, compiled: the same numbers as ``problem.objective.objective_ticks``, a column or a row at a time.
+
+For what evaluates placements by the million; links that may not be used cost a penalty instead of being refused.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pipette_opt.base.jit import njit
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
+from pipette_opt.problem.objective import largest_ticks
+
+BLOCKING, ASYNC, LOWER = 0, 1, 2
+
+
+class Tables(NamedTuple):
+    """
+    One candidate as flat arrays; see :class:`~pipette_opt.problem.data.CandidateData`.
+
+    Parameters
+    ----------
+    shape
+        Pipeline, data and tensor size of the grid, shape ``(3,)``.
+    scalars
+        Form (``BLOCKING``, ``ASYNC`` or ``LOWER``), micro-batches, transfer inside a host, optimizer step, penalty.
+    row
+        Grid row of each stage, shape ``(pp,)``.
+    watched
+        Stages whose end can decide the objective, ascending.
+    first_watched
+        Where the watched stages of each row begin, shape ``(P + 1,)``.
+    path_stage, path_work, path_forward, path_backward, path_up, path_down
+        The candidate's :class:`~pipette_opt.problem.data.Paths`; none in the exact forms.
+    """
+
+    shape: IntArray
+    scalars: IntArray
+    row: IntArray
+    watched: IntArray
+    first_watched: IntArray
+    kind: IntArray
+    forward: IntArray
+    backward: IntArray
+    layers: IntArray
+    p2p: IntArray
+    tensor_forward: IntArray
+    tensor_backward: IntArray
+    ring_class: IntArray
+    ring: IntArray
+    ring_floor: IntArray
+    embedding: IntArray
+    allowed: BoolArray
+    wraps: bool
+    path_stage: IntArray
+    path_work: IntArray
+    path_forward: IntArray
+    path_backward: IntArray
+    path_up: IntArray
+    path_down: IntArray
+
+
+def tables(data: ProblemData, candidate: CandidateData) -> Tables:
+    """Arrays for the kernels; a link that may not be used costs more than any plan without it."""
+    row = np.arange(candidate.num_stages) // candidate.block.stages
+    paths = candidate.paths or _no_paths(candidate)
+    watched = _watched_stages(candidate, row)
+    penalty = largest_ticks(candidate) + 1
+    form = LOWER if not candidate.exact else BLOCKING if data.p2p == "blocking" else ASYNC
+    return Tables(
+        shape=np.array(candidate.grid, dtype=np.int64),
+        scalars=np.array(
+            [
+                form,
+                candidate.num_microbatches,
+                candidate.intra_p2p_ticks,
+                candidate.optimizer_ticks,
+                penalty,
+                candidate.embedding_floor_ticks,
+            ],
+            dtype=np.int64,
+        ),
+        row=row,
+        watched=watched,
+        first_watched=np.searchsorted(row[watched], np.arange(candidate.grid[0] + 1)),
+        kind=data.kind_of_node.copy(),
+        forward=candidate.forward_ticks.copy(),
+        backward=candidate.backward_ticks.copy(),
+        layers=np.array(candidate.config.layers_per_stage, dtype=np.int64),
+        p2p=_penalised(candidate.p2p_ticks, penalty),
+        tensor_forward=_penalised(candidate.tensor_forward_ticks, penalty),
+        tensor_backward=_penalised(candidate.tensor_backward_ticks, penalty),
+        ring_class=candidate.ring_class.copy(),
+        ring=_penalised(candidate.ring_ticks, penalty),
+        ring_floor=candidate.ring_floor_ticks.copy(),
+        embedding=candidate.embedding_ticks.copy(),
+        allowed=data.allowed(candidate),
+        wraps=candidate.config.num_chunks > 1,
+        path_stage=paths.stage.copy(),
+        path_work=paths.work_ticks.copy(),
+        path_forward=paths.forward_layers.copy(),
+        path_backward=paths.backward_layers.copy(),
+        path_up=paths.up.copy(),
+        path_down=paths.down.copy(),
+    )
+
+
+def _no_paths(candidate: CandidateData) -> Paths:
+    """For the exact forms."""
+    none = np.zeros((0, candidate.num_stages), dtype=np.int64)
+    return Paths(
+        stage=np.zeros(0, dtype=np.int64),
+        work_ticks=none[:, None],
+        forward_layers=none,
+        backward_layers=none,
+        up=none,
+        down=none,
+    )
+
+
+def _watched_stages(candidate: CandidateData, row: IntArray) -> IntArray:
+    """
+    Stages whose end can decide the objective.
+
+    In the exact forms a later stage ends earlier: of the stages of a row with equal rings only the first counts, and
+    the last stage if it has tied embeddings to reduce. The first stage is always the first of these, and the last
+    stage, where embeddings are tied, the last.
+    """
+    stages = range(candidate.num_stages)
+    if not candidate.exact:
+        return np.array(stages, dtype=np.int64)
+    ring = list(zip(row.tolist(), candidate.ring_class.tolist(), candidate.ring_floor_ticks.tolist(), strict=True))
+    tied = {stages[-1]} if candidate.has_tied_stages else set()
+    return np.array([stage for stage in stages if ring[stage] not in ring[:stage] or stage in tied], dtype=np.int64)
+
+
+def _penalised(ticks: IntArray, penalty: int) -> IntArray:
+    return np.where(ticks < UNUSABLE_TICKS, ticks, penalty)
+
+
+FORWARD, BACKWARD, SEND, SEND_BACK, TENSOR_FORWARD, TENSOR_BACKWARD = range(6)
+"""Rows of a column's ``times``: of each stage, of its boundary with the next (cyclic), of a layer's tensor hops."""
+
+
+@njit(cache=True, nogil=True)
+def overwrite(target, source):  # type: ignore[no-untyped-def]
+    """Write one array over another of the same length; assigning it to a slice takes numba seconds to compile."""
+    for i in range(source.shape[0]):
+        target[i] = source[i]
+
+
+@njit(cache=True, nogil=True)
+def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untyped-def]
+    """Write when each watched stage of a column has finished into ``finish[:, column]``; ``times``: (6, pp)."""
+    D, K = t.shape[1], t.shape[2]
+    pp = t.row.shape[0]
+    for s in range(pp):
+        base = (t.row[s] * D + column) * K
+        f = np.int64(0)
+        b = np.int64(0)
+        for k in range(K):
+            kind = t.kind[nodes[base + k]]
+            f = max(f, t.forward[kind, s])
+            b = max(b, t.backward[kind, s])
+        if K > 1:
+            hop_f = np.int64(0)
+            hop_b = np.int64(0)
+            for k in range(K):
+                u, v = nodes[base + k], nodes[base + (k + 1) % K]
+                hop_f = max(hop_f, t.tensor_forward[u, v])
+                hop_b = max(hop_b, t.tensor_backward[u, v])
+            f += t.layers[s] * hop_f
+            b += t.layers[s] * hop_b
+            times[TENSOR_FORWARD, s] = hop_f
+            times[TENSOR_BACKWARD, s] = hop_b
+        times[FORWARD, s] = f
+        times[BACKWARD, s] = b
+        if s + 1 < pp or t.wraps:
+            following = t.row[(s + 1) % pp]
+            if following == t.row[s]:
+                times[SEND, s] = t.scalars[2]
+                times[SEND_BACK, s] = t.scalars[2]
+            else:
+                there = (following * D + column) * K
+                p = np.int64(0)
+                q = np.int64(0)
+                for k in range(K):
+                    u, v = nodes[base + k], nodes[there + k]
+                    p = max(p, t.p2p[u, v])
+                    q = max(q, t.p2p[v, u])
+                times[SEND, s] = p
+                times[SEND_BACK, s] = q
+    if t.scalars[0] == LOWER:
+        _longest_paths(t, nodes, times, column, finish)
+    else:
+        finish_of_times(t, times, column, finish)
+
+
+@njit(cache=True, nogil=True)
+def finish_of_times(t, times, column, finish):  # type: ignore[no-untyped-def]
+    """
+    Write when each watched stage has finished into ``finish[:, column]``, from the times of stages and transfers.
+
+    The exact forms.
+    """
+    form, m = t.scalars[0], t.scalars[1]
+    pp = t.row.shape[0]
+    total = np.int64(0)
+    period = np.int64(0)
+    before = np.int64(0)
+    for s in range(pp):
+        cost = times[FORWARD, s] + times[BACKWARD, s]
+        wait = np.int64(0)
+        if s + 1 < pp:
+            wait = max(times[SEND, s], times[SEND_BACK, s])
+            total += times[SEND, s] + times[SEND_BACK, s]
+        total += cost
+        period = max(period, cost + before + wait)
+        before = wait
+    if form == ASYNC:
+        period = _largest_segment_mean(times, pp)
+    total += (m - 1) * period
+    before = np.int64(0)
+    done = 0
+    for index in range(t.watched.shape[0]):
+        stage = t.watched[index]
+        while done < stage:
+            before += times[BACKWARD, done] + times[SEND_BACK, done]
+            done += 1
+        finish[index, column] = total - before
+
+
+@njit(cache=True, nogil=True)
+def _largest_segment_mean(times, pp):  # type: ignore[no-untyped-def]
+    """Largest mean of cost plus transfers inside over runs of stages, rounded up: Newton's method on the mean."""
+    level = np.int64(0)
+    for s in range(pp):
+        level = max(level, times[FORWARD, s] + times[BACKWARD, s])
+    while True:
+        best = np.int64(0)
+        best_sum = np.int64(0)
+        best_length = np.int64(1)
+        excess = np.int64(0)
+        run_sum = np.int64(0)
+        length = np.int64(0)
+        for s in range(pp):
+            cost = times[FORWARD, s] + times[BACKWARD, s]
+            link = times[SEND, s - 1] + times[SEND_BACK, s - 1] if s else np.int64(0)
+            if length > 0 and excess + link > 0:
+                excess += link + cost - level
+                run_sum += link + cost
+                length = length + 1
+            else:
+                excess = cost - level
+                run_sum = cost
+                length = np.int64(1)
+            if excess > best:
+                best = excess
+                best_sum = run_sum
+                best_length = length
+        if best <= 0:
+            return level
+        level = -((-best_sum) // best_length)
+
+
+@njit(cache=True, nogil=True)
+def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-def]
+    """Write the longest path to each stage's last backward into ``finish[:, column]``."""
+    D, K = t.shape[1], t.shape[2]
+    pp = t.row.shape[0]
+    worst = np.int64(0)
+    for s in range(pp):
+        finish[s, column] = 0
+        for part in range(SEND, TENSOR_BACKWARD + 1):
+            worst = max(worst, times[part, s])
+    if worst >= t.scalars[4]:  # no path need use a link that may not be used
+        finish[0, column] = worst
+    for path in range(t.path_stage.shape[0]):
+        length = np.int64(0)
+        for s in range(pp):
+            base = (t.row[s] * D + column) * K
+            work = t.path_work[path, t.kind[nodes[base]], s]
+            for k in range(1, K):
+                work = max(work, t.path_work[path, t.kind[nodes[base + k]], s])
+            length += work + t.path_up[path, s] * times[SEND, s] + t.path_down[path, s] * times[SEND_BACK, s]
+            if K > 1:
+                length += t.path_forward[path, s] * times[TENSOR_FORWARD, s]
+                length += t.path_backward[path, s] * times[TENSOR_BACKWARD, s]
+        stage = t.path_stage[path]
+        finish[stage, column] = max(finish[stage, column], length)
+
+
+@njit(cache=True, nogil=True)
+def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
+    """Write the gradient reduction of the watched stages of a row into ``ring``."""
+    D, K = t.shape[1], t.shape[2]
+    begin, end = t.first_watched[row], t.first_watched[row + 1]
+    known = np.int64(-1)
+    slowest = np.int64(0)
+    for index in range(begin, end):
+        stage = t.watched[index]
+        which = t.ring_class[stage]
+        if D > 1 and which != known:
+            known = which
+            slowest = np.int64(0)
+            base = row * D * K
+            for k in range(K):
+                u = nodes[base + (D - 1) * K + k]
+                for d in range(D):
+                    v = nodes[base + d * K + k]
+                    slowest = max(slowest, t.ring[which, u, v])
+                    u = v
+        ring[index] = max(slowest, t.ring_floor[stage])
+
+
+@njit(cache=True, nogil=True)
+def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
+    """The objective, from all columns and rings, and the embeddings of the first and the last stage."""
+    worst = np.int64(0)
+    ends = np.int64(0)
+    last = ring.shape[0] - 1
+    for index in range(ring.shape[0]):
+        latest = np.int64(0)
+        for column in range(finish.shape[1]):
+            latest = max(latest, finish[index, column])
+        worst = max(worst, latest + ring[index])
+        if index == 0 or index == last:
+            ends = max(ends, latest + ring[index])
+    embedding = t.scalars[5]
+    if t.embedding.shape[0] > 0:
+        width = t.shape[1] * t.shape[2]
+        back = (t.shape[0] - 1) * width
+        for cell in range(width):
+            embedding = max(embedding, t.embedding[nodes[cell], nodes[back + cell]])
+    return max(worst, ends + embedding) + t.scalars[3]
+
+
+@njit(cache=True, nogil=True)
+def evaluate(t, nodes, finish, ring, times):  # type: ignore[no-untyped-def]
+    """The objective of a placement from scratch; fills ``finish`` and ``ring``."""
+    for column in range(t.shape[1]):
+        finish_of_column(t, nodes, column, finish, times)
+    for row in range(t.shape[0]):
+        ring_of_row(t, nodes, row, ring)
+    return slowest_end(t, nodes, finish, ring)

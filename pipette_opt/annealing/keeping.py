@@ -1,0 +1,157 @@
+"""
+Annealing that remembers what hosts hold: the fastest placement found for each number of hosts that must load.
+
+Every move is a fresh evaluation of the integer objective, which is slower than :mod:`.annealing` but counts exactly.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.annealing.compiled import evaluate, overwrite, tables
+from pipette_opt.annealing.kernels import below, fits, uniform
+from pipette_opt.base.jit import njit
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.solution import Solution, checked_solution
+
+PENALTIES = (1.0, 0.2, 0.05, 0.01, 0.003, 0.001, 0.0)
+"""What a host that must load costs, as share of what could be gained: from few loads to as many as it takes."""
+
+PROBE = 500
+"""Exchanges that are timed first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kept:
+    """A placement, and how many of its hosts must load what they do not hold."""
+
+    num_loads: int
+    solution: Solution
+
+
+def anneal_keeping(
+    data: ProblemData,
+    index: int,
+    start: IntArray,
+    held: IntArray,
+    *,
+    seconds: float | None = None,
+    num_moves: int = 40_000,
+    seed: int = 0,
+    stopped: Callable[[], bool] = lambda: False,
+) -> list[Kept]:
+    """
+    The fastest placements found, by number of hosts that must load: each is faster than all with fewer.
+
+    Parameters
+    ----------
+    index
+        The candidate.
+    start
+        Host of each cell, shape of the candidate's grid.
+    held
+        What each host holds: ``row * K + part of the tensor-parallel group`` of the candidate's grid, -1 for nothing
+        of use; shape ``(num_nodes,)``.
+    num_moves
+        Exchanges tried for each penalty; with ``seconds`` about as many as take so long in all.
+    stopped
+        Asked before each penalty; once it says so, what was found so far is the answer.
+    """
+    candidate = data.candidates[index]
+    compiled = tables(data, candidate)
+    num_cells = candidate.num_cells
+    rows, columns, parts = candidate.grid
+    wanted = np.arange(rows)[:, None, None] * parts + np.arange(parts)[None, None, :]
+    wanted = np.broadcast_to(wanted, (rows, columns, parts)).reshape(-1).astype(np.int64)
+    unused = np.setdiff1d(np.arange(data.num_nodes), start.ravel())
+    nodes = np.concatenate([start.ravel(), unused]).astype(np.int64)
+    best: IntArray = np.full(num_cells + 1, UNUSABLE_TICKS, dtype=np.int64)
+    best_nodes = np.zeros((num_cells + 1, num_cells), dtype=np.int64)
+    state = np.random.SeedSequence((seed, index)).generate_state(1, np.uint64) | np.uint64(1)
+    finish = np.zeros((len(compiled.watched), columns), dtype=np.int64)
+    ring = np.zeros(len(compiled.watched), dtype=np.int64)
+    times = np.zeros((6, candidate.num_stages), dtype=np.int64)
+    start_ticks = int(evaluate(compiled, nodes, finish, ring, times))
+    scale = max(start_ticks - optimistic_ticks(data, candidate), 1)
+
+    def run(penalty: float, exchanges: int) -> None:
+        trial = nodes.copy()
+        _anneal(
+            compiled, trial, wanted, held, best, best_nodes, state, exchanges, penalty * scale, 0.02 * scale,
+            finish, ring, times,
+        )  # fmt: skip
+
+    if seconds is not None:
+        num_moves = _affordable(run, seconds)
+    for penalty in PENALTIES:
+        run(penalty, 1 if stopped() else num_moves)
+    found: list[Kept] = []
+    least = UNUSABLE_TICKS
+    for loads in range(num_cells + 1):
+        if best[loads] < least:
+            solution = checked_solution(data, index, best_nodes[loads].reshape(candidate.grid))
+            if solution is not None:
+                least = int(best[loads])
+                found.append(Kept(num_loads=loads, solution=solution))
+    return found
+
+
+def _affordable(run: Callable[[float, int], None], seconds: float) -> int:
+    """Exchanges for each penalty that take so long in all, by the time that a few take once they are compiled."""
+    run(PENALTIES[0], 1)
+    started = time.perf_counter()
+    run(PENALTIES[0], PROBE)
+    each = max((time.perf_counter() - started) / PROBE, 1e-8)
+    return max(PROBE, int(seconds / len(PENALTIES) / each))
+
+
+def num_loads(held: IntArray, nodes: IntArray) -> int:
+    """Hosts of a placement (grid of hosts) that must load; ``held`` as in :func:`anneal_keeping`."""
+    rows, _, parts = nodes.shape
+    wanted = np.arange(rows)[:, None, None] * parts + np.arange(parts)[None, None, :]
+    return int((held[nodes] != wanted).sum())
+
+
+@njit(cache=True, nogil=True)
+def _anneal(  # type: ignore[no-untyped-def]
+    t, nodes, wanted, held, best, best_nodes, state, moves, penalty, hot, finish, ring, times
+):
+    """Exchange hosts; keep the best placement of each number of loads. Temperature falls a hundredfold."""
+    cells, M = wanted.shape[0], nodes.shape[0]
+    loads = (held[nodes[:cells]] != wanted).sum()
+    energy = np.float64(evaluate(t, nodes, finish, ring, times)) + penalty * loads
+    if fits(t, nodes) and np.int64(energy - penalty * loads) < best[loads]:
+        best[loads] = evaluate(t, nodes, finish, ring, times)
+        overwrite(best_nodes[loads], nodes[:cells])
+    if M < 2:
+        return
+    for move in range(moves):
+        temperature = hot * 0.01 ** (move / moves)
+        a = below(state, cells)
+        b = below(state, M - 1)
+        b += b >= a
+        before = np.int64(held[nodes[a]] != wanted[a])
+        if b < cells:
+            before += held[nodes[b]] != wanted[b]
+        nodes[a], nodes[b] = nodes[b], nodes[a]
+        after = np.int64(held[nodes[a]] != wanted[a])
+        if b < cells:
+            after += held[nodes[b]] != wanted[b]
+        new_loads = loads + after - before
+        good = fits(t, nodes)
+        ticks = evaluate(t, nodes, finish, ring, times)
+        new_energy = np.float64(ticks) + penalty * new_loads
+        accept = good and (
+            new_energy <= energy or uniform(state) < np.exp((energy - new_energy) / max(temperature, 1e-9))
+        )
+        if accept:
+            energy, loads = new_energy, new_loads
+            if ticks < best[loads]:
+                best[loads] = ticks
+                overwrite(best_nodes[loads], nodes[:cells])
+        else:
+            nodes[a], nodes[b] = nodes[b], nodes[a]

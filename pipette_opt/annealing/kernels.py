@@ -1,0 +1,309 @@
+"""Annealing moves, compiled."""
+
+import numpy as np
+
+from pipette_opt.annealing.compiled import evaluate, finish_of_column, overwrite, ring_of_row, slowest_end
+from pipette_opt.base.jit import njit
+
+
+@njit(cache=True, nogil=True)
+def fits(t, nodes):  # type: ignore[no-untyped-def]
+    """Whether every host in the grid has the memory its row needs."""
+    width = t.shape[1] * t.shape[2]
+    good = True
+    for cell in range(t.shape[0] * width):
+        good &= t.allowed[cell // width, nodes[cell]]
+    return good
+
+
+@njit(cache=True, nogil=True)
+def draw(state):  # type: ignore[no-untyped-def]
+    """Next 64 random bits (xorshift64*, Vigna 2016); the state is never zero."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return x * np.uint64(2685821657736338717)
+
+
+@njit(cache=True, nogil=True)
+def below(state, bound):  # type: ignore[no-untyped-def]
+    """A random integer in [0, bound)."""
+    return np.int64((draw(state) >> np.uint64(33)) * np.uint64(bound) >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def uniform(state):  # type: ignore[no-untyped-def]
+    """A random number in [0, 1)."""
+    return np.float64(draw(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def random_start(t, nodes, state):  # type: ignore[no-untyped-def]
+    """
+    Fill ``nodes`` with a random order of all hosts whose grid part has the memory it needs; False if none exists.
+
+    Rows that need most choose first: what fits them fits every other row, so this never runs into a dead end.
+    """
+    P, width = t.shape[0], t.shape[1] * t.shape[2]
+    M = nodes.shape[0]
+    order = np.empty(M, np.int64)
+    for i in range(M):
+        order[i] = i
+    for i in range(M - 1, 0, -1):
+        j = below(state, i + 1)
+        order[i], order[j] = order[j], order[i]
+    room = np.zeros(P, np.int64)
+    for row in range(P):
+        room[row] = t.allowed[row].sum()
+    used = np.zeros(M, np.bool_)
+    for row in np.argsort(room, kind="mergesort"):
+        placed = 0
+        for host in order:
+            if placed < width and not used[host] and t.allowed[row, host]:
+                nodes[row * width + placed] = host
+                used[host] = True
+                placed += 1
+        if placed < width:
+            return False
+    spare = P * width
+    for host in order:
+        if not used[host]:
+            nodes[spare] = host
+            spare += 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _swap_blocks(nodes, first, second, length):  # type: ignore[no-untyped-def]
+    for i in range(length):
+        nodes[first + i], nodes[second + i] = nodes[second + i], nodes[first + i]
+
+
+@njit(cache=True, nogil=True)
+def _grid_move(t, nodes, choice, state):  # type: ignore[no-untyped-def]
+    """One of the tuned moves that touch many cells."""
+    P, D, K = t.shape[0], t.shape[1], t.shape[2]
+    width = D * K
+    if choice < 10:  # two columns, or their tails from a row on
+        c, d = below(state, D), below(state, D)
+        start = below(state, P) if choice < 7 else 0
+        for row in range(start, P):
+            _swap_blocks(nodes, row * width + c * K, row * width + d * K, K)
+    elif choice < 17:  # two rows
+        _swap_blocks(nodes, below(state, P) * width, below(state, P) * width, width)
+    elif choice < 21:  # two tensor groups
+        _swap_blocks(nodes, below(state, P * D) * K, below(state, P * D) * K, K)
+    elif choice < 24:  # rows in reverse order
+        low, high = below(state, P), below(state, P)
+        low, high = min(low, high), max(low, high)
+        while low < high:
+            _swap_blocks(nodes, low * width, high * width, width)
+            low += 1
+            high -= 1
+    elif choice < 27:  # columns in reverse order
+        low, high = below(state, D), below(state, D)
+        low, high = min(low, high), max(low, high)
+        while low < high:
+            for row in range(P):
+                _swap_blocks(nodes, row * width + low * K, row * width + high * K, K)
+            low += 1
+            high -= 1
+    else:  # one column, its rows in reverse order between two
+        column = below(state, D)
+        low, high = below(state, P), below(state, P)
+        low, high = min(low, high), max(low, high)
+        while low < high:
+            _swap_blocks(nodes, low * width + column * K, high * width + column * K, K)
+            low += 1
+            high -= 1
+
+
+@njit(cache=True, nogil=True)
+def smoothing(t, finish, ring, spread):  # type: ignore[no-untyped-def]
+    """
+    How much a soft maximum over columns and one over rings exceed the hard ones: tells plateaus apart.
+
+    ``spread`` is in ticks; the excess vanishes with it.
+    """
+    if spread < 1.0:
+        return 0.0
+    latest = np.int64(0)
+    for column in range(t.shape[1]):
+        latest = max(latest, finish[0, column])
+    columns = 0.0
+    for column in range(t.shape[1]):
+        columns += np.exp((finish[0, column] - latest) / spread)
+    worst = np.int64(0)
+    for index in range(ring.shape[0]):
+        worst = max(worst, ring[index])
+    rings = 0.0
+    for index in range(ring.shape[0]):
+        rings += np.exp((ring[index] - worst) / spread)
+    return spread * (np.log(columns) + np.log(rings))
+
+
+@njit(cache=True, nogil=True)
+def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # type: ignore[no-untyped-def]
+    """
+    Anneal ``nodes`` (all hosts, the grid first) and return the best objective; its hosts are in ``best_nodes``.
+
+    Seven of ten moves swap a cell with another cell or a spare host and update two columns and two rows; the
+    others exchange columns, rows, tails and tensor groups or reverse them. ``hot`` and ``cold`` in ticks.
+    """
+    P, D, K = t.shape[0], t.shape[1], t.shape[2]
+    width, cells, M = D * K, P * D * K, nodes.shape[0]
+    num_watched = t.watched.shape[0]
+    times = np.zeros((6, t.row.shape[0]), np.int64)
+    finish = np.zeros((num_watched, D), np.int64)
+    ring = np.zeros(num_watched, np.int64)
+    old_finish = finish.copy()
+    old_ring = ring.copy()
+    old_nodes = nodes.copy()
+    best = evaluate(t, nodes, finish, ring, times)
+    energy = np.float64(best)
+    overwrite(best_nodes, nodes)
+    if M < 2:
+        return best
+    cooling = (cold / hot) ** (1.0 / max(moves / 64.0, 1.0))
+    temperature = hot
+    spread = 0.0
+    simple = 100 if cells < 3 else 70
+    for move in range(moves):
+        if move % 64 == 0:
+            temperature *= cooling
+        if move % 4096 == 0:
+            spread = softness * temperature
+            energy = slowest_end(t, nodes, finish, ring) + smoothing(t, finish, ring, spread)
+        choice = below(state, 100)
+        if choice < simple:
+            i = below(state, cells)
+            j = below(state, M - 1)
+            if j >= i:
+                j += 1
+            row_i, row_j = i // width, j // width
+            if not t.allowed[row_i, nodes[j]] or (j < cells and not t.allowed[row_j, nodes[i]]):
+                continue
+            nodes[i], nodes[j] = nodes[j], nodes[i]
+            col_i, col_j = (i // K) % D, (j // K) % D
+            second_column = j < cells and col_j != col_i
+            second_row = j < cells and row_j != row_i
+            for index in range(num_watched):
+                old_finish[index, col_i] = finish[index, col_i]
+                if second_column:
+                    old_finish[index, col_j] = finish[index, col_j]
+                old_ring[index] = ring[index]
+            finish_of_column(t, nodes, col_i, finish, times)
+            if second_column:
+                finish_of_column(t, nodes, col_j, finish, times)
+            ring_of_row(t, nodes, row_i, ring)
+            if second_row:
+                ring_of_row(t, nodes, row_j, ring)
+            value = slowest_end(t, nodes, finish, ring)
+            trial = value + smoothing(t, finish, ring, spread)
+            if trial <= energy or uniform(state) < np.exp((energy - trial) / temperature):
+                energy = trial
+            else:
+                nodes[i], nodes[j] = nodes[j], nodes[i]
+                for index in range(num_watched):
+                    finish[index, col_i] = old_finish[index, col_i]
+                    if second_column:
+                        finish[index, col_j] = old_finish[index, col_j]
+                    ring[index] = old_ring[index]
+                continue
+        else:
+            overwrite(old_nodes, nodes[:cells])
+            _grid_move(t, nodes, choice - simple, state)
+            if not fits(t, nodes):
+                overwrite(nodes, old_nodes[:cells])
+                continue
+            for index in range(num_watched):
+                overwrite(old_finish[index], finish[index])
+            overwrite(old_ring, ring)
+            value = evaluate(t, nodes, finish, ring, times)
+            trial = value + smoothing(t, finish, ring, spread)
+            if trial <= energy or uniform(state) < np.exp((energy - trial) / temperature):
+                energy = trial
+            else:
+                overwrite(nodes, old_nodes[:cells])
+                for index in range(num_watched):
+                    overwrite(finish[index], old_finish[index])
+                overwrite(ring, old_ring)
+                continue
+        if value < best:
+            best = value
+            overwrite(best_nodes, nodes)
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _pipette_move(order, choice, state):  # type: ignore[no-untyped-def]
+    """Pipette's five moves on a sequence: reverse a part, move or swap hosts, move a part as it is or reversed."""
+    n = order.shape[0]
+    low, high = below(state, n), below(state, n)
+    low, high = min(low, high), max(low, high)
+    if choice == 2:
+        order[low], order[high] = order[high], order[low]
+        return
+    if choice == 0:
+        order[low : high + 1] = order[low : high + 1][::-1].copy()
+        return
+    if choice == 1:
+        high = low
+    part = order[low : high + 1].copy()
+    if choice == 4:
+        part = part[::-1].copy()
+    rest = np.concatenate((order[:low], order[high + 1 :]))
+    at = below(state, rest.shape[0] + 1)
+    order[:at] = rest[:at]
+    order[at : at + part.shape[0]] = part
+    order[at + part.shape[0] :] = rest[at:]
+
+
+@njit(cache=True, nogil=True)
+def anneal_pipette(t, nodes, best_nodes, state, moves, temperature, energy, best):  # type: ignore[no-untyped-def]
+    """
+    Go on with Pipette's annealing for some moves; returns temperature, energy and best objective.
+
+    The sequence of hosts runs through one replica after the other, spare hosts last. A worsening is divided by
+    the power of ten above it, the temperature starts at 1 and shrinks by 0.999 a move.
+    """
+    P, D, K = t.shape[0], t.shape[1], t.shape[2]
+    cells = P * D * K
+    times = np.zeros((6, t.row.shape[0]), np.int64)
+    finish = np.zeros((t.watched.shape[0], D), np.int64)
+    ring = np.zeros(t.watched.shape[0], np.int64)
+    order = nodes.copy()
+    position = np.empty(cells, np.int64)
+    for row in range(P):
+        for column in range(D):
+            for k in range(K):
+                position[(row * D + column) * K + k] = (column * P + row) * K + k
+    for cell in range(cells):
+        order[position[cell]] = nodes[cell]
+    trial_order = order.copy()
+    trial_nodes = nodes.copy()
+    for _ in range(moves):
+        temperature *= 0.999
+        trial_order[:] = order
+        _pipette_move(trial_order, below(state, 5), state)
+        for cell in range(cells):
+            trial_nodes[cell] = trial_order[position[cell]]
+        trial_nodes[cells:] = trial_order[cells:]
+        if not fits(t, trial_nodes):
+            continue
+        trial = evaluate(t, trial_nodes, finish, ring, times)
+        worse = trial - energy
+        accepted = worse <= 0
+        if not accepted:
+            scaled = worse / 10.0 ** (np.floor(np.log10(worse)) + 1.0)
+            accepted = temperature > 0 and uniform(state) < np.exp(-scaled / temperature)
+        if accepted:
+            energy = trial
+            order[:] = trial_order
+            nodes[:] = trial_nodes
+            if energy < best:
+                best = energy
+                best_nodes[:] = nodes
+    return temperature, energy, best

@@ -1,1 +1,0 @@
-"""The clock against measured runs: predictions, errors, calibration."""

@@ -1,0 +1,74 @@
+"""
+Compiled functions, cached by what they are compiled from.
+
+numba keys its cache by the file of a function alone, so a kernel would outlive a change of the kernels that it calls
+in other files, or an upgrade that keeps the file's date. Here the folder of the cache is named after the contents of
+all files that hold kernels.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("annealing", "costs", "judge", "solver")
+"""Where the kernels are."""
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """:func:`numba.njit` with the package's own cache folder; takes keyword arguments only."""
+    import numba
+    import numba.core.config as config  # a module whose attributes numba makes at run time
+
+    settings = vars(config)
+
+    def compile_later(function: Callable[..., Any]) -> Any:
+        before = settings["CACHE_DIR"]
+        settings["CACHE_DIR"] = str(cache_folder())
+        try:
+            return numba.njit(**options)(function)
+        finally:
+            settings["CACHE_DIR"] = before
+
+    return compile_later
+
+
+def is_cached(compiled: Any) -> bool:
+    """Whether there is a cached kernel of a function, for whatever arguments."""
+    function = compiled.py_func
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-*.nbi"
+    return any(True for _ in cache_folder().rglob(name))
+
+
+@cache
+def cache_folder() -> Path:
+    """
+    Where compiled kernels are kept, made if need be.
+
+    Below ``NUMBA_CACHE_DIR`` if that is set, else in the user's cache folder, else in a folder for temporary files.
+    """
+    import numba
+
+    digest = hashlib.sha256(numba.__version__.encode())
+    package = Path(__file__).resolve().parents[1]
+    for path in sorted(path for name in PACKAGES for path in package.joinpath(name).rglob("*.py")):
+        digest.update(path.read_bytes())
+    for base in _bases():
+        folder = base / digest.hexdigest()[:16]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="pipette-opt-"))
+
+
+def _bases() -> list[Path]:
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    user = Path(home).expanduser() / "pipette-opt"
+    return [*([Path(given)] if given else []), user, Path(tempfile.gettempdir()) / f"pipette-opt-{os.getuid()}"]

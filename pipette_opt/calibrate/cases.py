@@ -1,0 +1,339 @@
+"""A measured run as an instance, a configuration and a placement."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import RecomputeGranularity
+from pipette_opt.base.units import GB
+from pipette_opt.calibrate.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
+from pipette_opt.costs.compute import check_timed
+from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.parallel.schedule import check_interleaving
+from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
+from pipette_opt.read.gpus import CatalogueEntry
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
+
+NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
+"""What a row must say to be predicted."""
+
+GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
+"""Names of models whose MLP is gated, with rotary positions, RMSNorm and no biases."""
+
+NORM_KERNEL = "rms kernel"
+
+FP8_WORDS = ("fp8", "fp8-hybrid", "fp8-cs", "fp8-mx", "mxfp8")
+"""Matrix products in fp8, all else in bf16; scaling by tensor (delayed or current) or by block costs the same here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """A run that can be predicted."""
+
+    run: MeasuredRun
+    instance: Instance
+    config: ParallelConfig
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A run that cannot, and why."""
+
+    run: MeasuredRun
+    reason: str
+
+
+def make_cases(
+    runs: Sequence[MeasuredRun], stack: StackSpec, cluster: ClusterSpec | None = None
+) -> list[Case | Skipped]:
+    """
+    Every run, in order.
+
+    A file in which some rows name a norm kernel (``... + RMS kernel``) has unfused norms in the others.
+    """
+    named = {run.source for run in runs if NORM_KERNEL in run.attention_kernel.lower()}
+    return [
+        make_case(
+            run,
+            stack,
+            cluster,
+            fused_norm=run.source not in named or NORM_KERNEL in run.attention_kernel.lower(),
+        )
+        for run in runs
+    ]
+
+
+def make_case(
+    run: MeasuredRun, stack: StackSpec, cluster: ClusterSpec | None = None, *, fused_norm: bool = True
+) -> Case | Skipped:
+    """
+    What the row describes, launched in the identity order.
+
+    Parameters
+    ----------
+    cluster
+        The hosts that the runs used, in order; without it equal hosts with the stack's assumed links.
+    """
+    missing = [name for name in NEEDED if getattr(run, name) is None]
+    if missing:
+        unknown = f"the catalogue has no GPU {run.gpu_name!r}" if "gpu" in missing else ""
+        empty = ", ".join(name for name in missing if name != "gpu")
+        whole = " as a whole number" if "mbs" in missing else ""
+        return Skipped(run=run, reason=unknown or f"{empty} not given{whole}")
+    if run.recompute not in (None, "selective", "full"):
+        return Skipped(run=run, reason=f"recomputation {run.recompute_text!r} is not one of none, selective, full")
+    assert run.gpu is not None
+    try:
+        model = run_model(run)
+        training = run_training(run, fused_norm=fused_norm)
+        config = run_config(run)
+        config.num_microbatches(training.global_batch_size)
+        _check_precision(run)
+        check_experts(model, training, config)
+        spec = cluster or assumed_cluster(run, run.gpu, stack)
+        placement = identity_placement(config, spec.gpus_per_node, np.arange(spec.num_nodes), "tp-cp-ep-dp-pp")
+    except ValueError as error:
+        return Skipped(run=run, reason=str(error).rstrip("."))
+    return Case(
+        run=run,
+        instance=Instance(model=model, cluster=spec, training=training, stack=stack),
+        config=config,
+        placement=placement,
+    )
+
+
+def untimed(case: Case) -> str:
+    """Why the run's time is not known, though its memory may be; empty if it is."""
+    config = case.config
+    try:
+        check_timed(case.instance.model, config)
+        check_interleaving(config.pipeline_model_parallel_size, num_microbatches(case), config.num_chunks)
+    except InputError as error:
+        return error.problem.rstrip(".")
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return ""
+
+
+def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None = None) -> list[Case]:
+    """The same runs with another stack; assumed hosts follow its links, ``cluster`` where there is one stays."""
+    known: dict[tuple[object, ...], ClusterSpec] = {}
+
+    def hosts(run: MeasuredRun) -> ClusterSpec:
+        assert run.gpu is not None
+        key = (run.gpu.gpu.name, run.gpus_per_node, run.num_gpus, node_bytes_per_s(run, stack))
+        if key not in known:
+            known[key] = assumed_cluster(run, run.gpu, stack)
+        return known[key]
+
+    return [
+        replace(case, instance=replace(case.instance, stack=stack, cluster=cluster or hosts(case.run)))
+        for case in cases
+    ]
+
+
+def num_microbatches(case: Case) -> int:
+    """Micro-batches of one replica."""
+    return case.config.num_microbatches(case.instance.training.global_batch_size)
+
+
+def run_model(run: MeasuredRun) -> ModelSpec:
+    """
+    The transformer of a row.
+
+    Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` say what they say;
+    without them a family of gated models is known by its name, and everything else is a GPT.
+    """
+    assert run.num_layers is not None
+    assert run.hidden is not None
+    assert run.heads is not None
+    assert run.seq_len is not None
+    modern = any(family in run.model.lower() for family in GATED_FAMILIES)
+    gated = _flag(run, "gated_linear_unit", modern)
+    biases = _flag(run, "add_bias_linear", not modern)
+    head_size = whole_cell(run, "kv_channels") or run.hidden // run.heads
+    return ModelSpec(
+        name=run.model or "unnamed",
+        num_layers=run.num_layers,
+        hidden_size=run.hidden,
+        ffn_hidden_size=run.ffn_hidden or 4 * run.hidden,
+        num_attention_heads=run.heads,
+        num_query_groups=run.kv_heads or run.heads,
+        kv_channels=head_size,
+        vocab_size=run.vocab or 50257,
+        max_position_embeddings=run.seq_len,
+        gated_linear_unit=gated,
+        untie_embeddings_and_output_weights=not _flag(run, "tied_embeddings", not modern),
+        add_bias_linear=biases,
+        add_qkv_bias=_flag(run, "add_qkv_bias", biases),
+        position_embedding_type="rope" if modern else "learned_absolute",
+        normalization="RMSNorm" if modern else "LayerNorm",
+        hidden_dropout=0.0 if modern else 0.1,
+        attention_dropout=0.0 if modern else 0.1,
+        **expert_model_fields(run),
+    )
+
+
+def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
+    """
+    The job of a row.
+
+    Kernels by their names, see :func:`~pipette_opt.read.attention_words.attention_words`. A column ``fused_norm`` says
+    what it says; ``fused_norm`` stands in for it. ``fp8`` and its kin are fp8 products in bf16 training.
+    """
+    words = _attention(run)
+    precision = run.precision or "bf16"
+    return TrainingSpec(
+        global_batch_size=run.gbs or 1,
+        seq_length=run.seq_len or 1,
+        precision="fp32" if precision == "fp32" else "fp16" if precision == "fp16" else "bf16",
+        accumulate_allreduce_grads_in_fp32=precision != "fp16",
+        attention_kernel=words.kernel,
+        flash_version=words.flash_version,
+        fused_softmax=words.fused_softmax,
+        fused_norm=_flag(run, "fused_norm", fused_norm),
+        fp8=precision in FP8_WORDS,
+    )
+
+
+def run_config(run: MeasuredRun) -> ParallelConfig:
+    """The degrees of a row, with layers as :func:`stage_layers` says."""
+    assert run.num_layers is not None
+    assert run.tp is not None
+    assert run.pp is not None
+    assert run.dp is not None
+    assert run.mbs is not None
+    sharded = bool(run.zero_stage) and run.dp * run.cp > 1
+    granularity: dict[str | None, RecomputeGranularity | None] = {None: None, "selective": "selective", "full": "full"}
+    return ParallelConfig(
+        tensor_model_parallel_size=run.tp,
+        pipeline_model_parallel_size=run.pp,
+        data_parallel_size=run.dp,
+        micro_batch_size=run.mbs,
+        context_parallel_size=run.cp,
+        layers_per_stage=stage_layers(run, run.num_layers, run.pp),
+        virtual_pipeline_model_parallel_size=run.vpp if run.vpp > 1 and run.pp > 1 else None,
+        sequence_parallel=bool(run.seq_parallel) and run.tp > 1,
+        recompute_granularity=granularity[run.recompute],
+        use_distributed_optimizer=sharded,
+        zero_stage=run.zero_stage if sharded and run.zero_stage is not None and run.zero_stage > 1 else None,
+        **expert_degrees(run),
+    )
+
+
+def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
+    """
+    Layers of each stage: as given; from AMP's boundaries of pseudo-layers; or spread evenly.
+
+    What does not divide: the first stages have one more; but where there are chunks, which Megatron-Core has equal, and
+    embedding and head make up for it, they count as layers (``parallel/chunks.py``).
+    """
+    if run.layers_per_stage is not None:
+        if len(run.layers_per_stage) != pp or sum(run.layers_per_stage) != num_layers:
+            raise ValueError(f"layers_per_stage={run.layers_per_stage} must be {pp} numbers with the sum {num_layers}")
+        return run.layers_per_stage
+    found = re.search(r"stage boundaries \[([\d,\s]+)\]", run.notes)
+    if found:
+        bounds = [int(part) for part in found.group(1).split(",")]
+        # Two pseudo-layers come before the transformer layers: look-up and a reshape (AMP, src/known_cost).
+        inside = [min(max(bound - 2, 0), num_layers) for bound in bounds]
+        if len(bounds) == pp + 1 and bounds[-1] >= num_layers + 2:
+            return tuple(b - a for a, b in pairwise(inside))
+    if "nanotron" in run.source.lower():
+        return balanced_layers(run, num_layers, pp)
+    base, extra = divmod(num_layers, pp)
+    if run.vpp > 1 < pp and num_layers % (pp * run.vpp) and (num_layers + 2) % (pp * run.vpp) == 0:
+        whole = (num_layers + 2) // pp
+        return (whole - 1, *(whole,) * (pp - 2), whole - 1)
+    return tuple(base + (stage < extra) for stage in range(pp))
+
+
+def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
+    """
+    Nanotron's split: a stage takes blocks until all blocks so far reach its share; the head is a block, too.
+
+    Its costs are parameters of the matrices (``get_block_compute_costs`` in its models); embeddings cost nothing. The
+    block that reaches the share still belongs to the stage, as the parameters that its first rank reports confirm. A
+    block that meets it to the last bit does so or not by the rounding of its version: where the row has those
+    parameters (column ``local_params_rank0``), they decide.
+    """
+    h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
+    layer = h * (2 * h + 2 * h * (run.kv_heads or heads) // heads) + 3 * h * ffn
+    head = h * (run.vocab or 0)
+    splits = [_filled(num_layers, pp, layer, head, meets=meets) for meets in (True, False)]
+    reported = run.extra.get(FIRST_PARAMETERS_COLUMN)
+    if not reported:
+        return splits[0]
+    layers_reported = (float(reported) * (run.tp or 1) - head) / layer
+    return min(splits, key=lambda split: abs(split[0] - layers_reported))
+
+
+def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> tuple[int, ...]:
+    """Stages filled in order; whether one is full whose blocks meet its share exactly."""
+    share = (num_layers * layer + head) / pp
+    layers, stage = [0] * pp, 0
+    for index in range(num_layers):
+        layers[stage] += 1
+        filled, wanted = (index + 1) * layer, (stage + 1) * share
+        if filled > wanted or (meets and filled == wanted):
+            stage = min(stage + 1, pp - 1)
+    return tuple(layers)
+
+
+def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
+    """Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU."""
+    per_node = min(run.gpus_per_node, run.num_gpus)
+    num_nodes = -(-run.num_gpus // per_node)
+    one_flow = node_bytes_per_s(run, stack) / run.gpus_per_node
+    links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_nodes, num_nodes), one_flow)),)
+    return ClusterSpec(
+        name="assumed",
+        nodes=tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes)),
+        intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
+        intra_node_latency_s=entry.intra_node_latency_s,
+        inter_node_latency_s=stack.assumed_latency_s,
+        nics_per_node=run.gpus_per_node,
+        link_matrices=links if num_nodes > 1 else (),
+    )
+
+
+def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
+    """What all GPUs of a host send to another at once: as the row says, or as the stack assumes."""
+    told = run.extra.get(BANDWIDTH_COLUMN, "")
+    return float(told) * GB if told else stack.assumed_node_bytes_per_s
+
+
+def _check_precision(run: MeasuredRun) -> None:
+    """Raise ``ValueError`` for a precision whose matrix products the clock, or the GPU, does not know."""
+    if run.precision not in ("", "bf16", "fp16", "fp32", *FP8_WORDS):
+        raise ValueError(f"precision {run.precision!r} is not one of bf16, fp16, fp32, {', '.join(FP8_WORDS)}")
+    if run.precision in FP8_WORDS and run.gpu is not None and "fp8" not in run.gpu.gpu.peak_flops:
+        raise ValueError(f"precision {run.precision!r} is not one of {run.gpu.gpu.name}")
+
+
+def _attention(run: MeasuredRun) -> AttentionWords:
+    if run.attention_kernel:
+        found = attention_words(run.attention_kernel)
+        if found is None:
+            raise ValueError(unknown_attention(run.attention_kernel))
+        return found
+    return AttentionWords(kernel="flash" if _is_flash(run) else "unfused")
+
+
+def _is_flash(run: MeasuredRun) -> bool:
+    """Whether a run that names no kernel has fused attention."""
+    if run.source.lower().startswith("megatronlm-ci"):
+        # Transformer Engine's own choice where Megatron-LM's tests name no backend, as their peaks show.
+        return not re.search(r"mcore_tp\d|uninstall_te", run.model)
+    return any(family in run.model.lower() for family in GATED_FAMILIES)
+
+
+def _flag(run: MeasuredRun, name: str, default: bool) -> bool:
+    text = run.extra.get(name, "").lower()
+    return text in ("true", "1", "yes") if text else default

@@ -1,0 +1,113 @@
+"""Which constants of a stack are fitted to runs, how far they may move, and which of them given runs tell about."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.cases import Case
+from pipette_opt.read.runs import BANDWIDTH_COLUMN
+from pipette_opt.specs import ClusterSpec, StackSpec
+
+MIN_AT_EDGE = 1.0
+"""Runs expected at the edge of memory, or near it, for their loss to be fitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """
+    A constant that is fitted, in its logarithm.
+
+    Parameters
+    ----------
+    spread
+        Standard deviation of the prior of the logarithm.
+    start
+        Centre of the prior where the starting stack has zero.
+    slow
+        Where a second descent starts.
+    largest
+        Upper limit.
+    between_hosts
+        Whether only runs on several hosts tell anything about it.
+    """
+
+    name: str
+    spread: float
+    start: float = 1.0
+    slow: float | None = None
+    largest: float = np.inf
+    between_hosts: bool = False
+
+
+FREE = (
+    Free(name="best_matmul", spread=0.3, largest=1.0),
+    Free(name="best_matmul_fp8", spread=0.3, largest=1.0),
+    Free(name="best_attention_forward", spread=0.3, largest=1.0),
+    Free(name="best_attention_backward", spread=0.3, largest=1.0),
+    Free(name="flash1", spread=0.3, largest=1.0),
+    Free(name="streaming", spread=0.15, largest=1.0),
+    Free(name="elementwise", spread=0.5),
+    Free(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
+    Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
+    Free(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
+    Free(name="flush_s", spread=1.5, start=0.1),
+    Free(name="refill_s", spread=1.5, start=0.5),
+    Free(name="refill_s_per_billion", spread=1.5, start=0.2),
+    Free(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
+    Free(name="iteration_s", spread=1.0, start=20e-3),
+    Free(name="collective_s", spread=0.5, start=30e-6),
+    Free(name="intra_node", spread=0.3, largest=1.0),
+    Free(name="congestion", spread=0.4, start=1.0, between_hosts=True),
+    Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
+    Free(name="assumed_node_bytes_per_s", spread=1.0),
+    Free(name="assumed_latency_s", spread=0.7),
+)
+"""
+What is free, and how much such constants differ between stacks and clusters.
+
+The loss of bandwidth with the number of hosts is centred on its inverse, as rings over 2 to 64 hosts of a large public
+sweep attain it (Hugging Face's Ultra-Scale playbook: 341, 161, 95, 53, 27, 13 GB/s in the median).
+"""
+
+
+def told_constants(
+    cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None, edge_risk: FloatArray
+) -> tuple[Free, ...]:
+    """
+    The constants that these runs can tell anything about.
+
+    Parameters
+    ----------
+    edge_risk
+        See :func:`~pipette_opt.calibrate.edge.edge_risks`.
+    """
+    runs = [case.run for case in cases]
+    several_hosts = any(run.num_gpus > run.gpus_per_node for run in runs)
+    flash = any(case.instance.training.attention_kernel == "flash" for case in cases)
+    flash1 = any(case.instance.training.flash_version == 1 for case in cases)
+    groups = any(case.config.tensor_model_parallel_size > 1 for case in cases)
+
+    at_edge, near_edge, near_freed = edge_risk.sum(axis=0) >= MIN_AT_EDGE
+
+    def told(one: Free) -> bool:
+        if one.name.startswith("assumed_") and (cluster is not None or not several_hosts):
+            return False
+        if one.name == "assumed_node_bytes_per_s" and all(run.extra.get(BANDWIDTH_COLUMN) for run in runs):
+            return False
+        if one.between_hosts and not several_hosts:
+            return False
+        told_by = {
+            "best_matmul_fp8": any(case.instance.training.fp8 for case in cases),
+            "flash1": flash1,
+            "flush_s": at_edge,
+            "refill_s": near_edge,
+            "refill_s_per_billion": near_freed,
+            "group_wait_s": groups,
+        }
+        if not told_by.get(one.name, True):
+            return False
+        return flash or not one.name.startswith("best_attention")
+
+    return tuple(one for one in FREE if told(one))

@@ -1,0 +1,307 @@
+"""
+Fit the constants of a stack to measured runs: peaks where they were measured, and whether runs had enough memory.
+
+A penalised likelihood. A peak says what its stage takes, within a relative error under a Huber loss, and that a device
+has as much; a run that died, or did not, says on which side of the device's memory the largest need lies (a probit with
+a share of labels that mean nothing, as jobs fail for many reasons). Every constant has a prior around the starting
+stack, so that five runs move what they can tell and leave the rest. How wrong predictions are is learnt from runs left
+out (:mod:`spread`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
+from pipette_opt.memory.framework import COLUMNS, HIDDEN, LOWEST, NEEDED, SHOWN, Framework, needed, normal_beyond
+
+SPREADS = {
+    "counted": 0.03,
+    "base_gib": 0.7,
+    "parameter_bytes": 1.5,
+    "gradient_copy_bytes": 1.5,
+    "step_bytes": 3.0,
+    "step_state_bytes": 10.0,
+    "activations": 0.4,
+    "attention_copies": 0.5,
+    "fragments": 0.3,
+    "norm_bytes": 6.0,
+    "score_bytes": 4.0,
+    "fused_score_bytes": 2.0,
+    "flash1_bytes": 8.0,
+    "logit_bytes": 12.0,
+    "loss_spare_bytes": 2.0,
+    "whole_logit_bytes": 12.0,
+    "table_bytes": 5.0,
+    "gathered_buffers": 1.0,
+    "gathered_per_layer": 1.5,
+    "run_ahead_buffers": 25.0,
+    "pile_up_buffers": 25.0,
+    "group_gib": 0.25,
+    "unusable_gib": 0.5,
+}
+"""
+Standard deviations of the priors: by how much stacks differ; of logits unseen, by one copy in 16 bits; of buffers that
+stay, by one: Megatron-Core has one to gather into, which is counted, nanotron one more (``MemoryBuffer``).
+"""
+
+HOPS: Sequence[Mapping[str, float]] = (
+    {"run_ahead_buffers": 40.0, "pile_up_buffers": 40.0},
+    {"step_state_bytes": 7.0},
+)
+"""Where else to look: terms that do not show have no slope."""
+
+OPTIONAL = "gathered_per_layer"
+"""
+A constant that a framework has or has not: gathered inputs are kept, or gathered again for the backward pass. A little
+of it stands in for others (buffers that wait grow with layers, too, in few runs). Unless the starting stack has it, it
+is there only if that is likelier by more than one more number gains by chance, by Schwarz's criterion (Annals of
+Statistics 6, 1978); without peaks that cannot be told.
+"""
+
+ALIKE = ("run_ahead_buffers", "pile_up_buffers")
+"""Two constants of one cause, the length of the queue of launches."""
+
+ALIKE_WITHIN = 5.0
+"""Standard deviation of their difference."""
+
+UNDECIDED = 1.0
+"""Terms that the runs leave open by so little count as there: a job is dearer than a candidate."""
+
+HUBER = 1.5
+"""Errors beyond so many standard deviations count linearly."""
+
+MEANINGLESS = 0.05
+"""Share of labels that do not speak of memory."""
+
+LIMIT_GIB = 0.1
+"""A peak is at most what there is, within so much."""
+
+FEWEST_PEAKS = 3
+TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
+LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
+
+MOST_STEPS, MOST_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
+
+
+def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:
+    """Constants under the spread of a fit to more runs, from its constants on."""
+    return _Posterior(runs, base, start.spread, without_optional=_is_without(start, runs)).maximise(start)
+
+
+def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0) -> Framework:
+    """
+    Constants and spread: from the starting stack, then by a hop of some constant wherever that is likelier.
+
+    The spread is that of the peaks; where there are none, the one under which the labels are likeliest.
+
+    ``doubt`` widens the priors: their standard deviations as a factor over ``SPREADS``; must be positive.
+    """
+    has_peaks = _have_peaks(runs)
+    framework = _alternate(runs, base, doubt, has_peaks)
+    for values in HOPS:
+        posterior = _Posterior(runs, base, framework.spread, doubt)
+        hopped = posterior.maximise(replace(framework, **values))  # type: ignore[arg-type]
+        if posterior.loss(_state(hopped)) < posterior.loss(_state(framework)) + UNDECIDED:
+            framework = hopped
+    if has_peaks:
+        if getattr(base, OPTIONAL) == 0:
+            framework = _simplified(runs, base, framework, doubt)
+        return replace(framework, spread=robust_spread(peak_errors(framework, runs)))
+    tries = [(_Posterior(runs, base, spread, doubt), spread) for spread in LABEL_SPREADS]
+    fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
+    return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
+
+
+def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_peaks: bool) -> Framework:
+    """Constants under a spread, the spread under constants, a few times."""
+    framework = base
+    for _ in range(4):
+        framework = _Posterior(runs, base, framework.spread, doubt).maximise(framework)
+        if has_peaks:
+            framework = replace(framework, spread=robust_spread(peak_errors(framework, runs)))
+    return framework
+
+
+def _is_without(framework: Framework, runs: Sequence[MemoryRun]) -> bool:
+    """Whether a stack lacks the optional constant, as far as runs can tell."""
+    return getattr(framework, OPTIONAL) == 0 and _have_peaks(runs)
+
+
+def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
+    return sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
+
+
+def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework, doubt: float) -> Framework:
+    """Without the optional constant, if that is hardly less likely."""
+    posterior = _Posterior(runs, base, framework.spread, doubt)
+    lacking = replace(framework, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
+    without = _Posterior(runs, base, framework.spread, doubt, without_optional=True).maximise(lacking)
+    by_chance = 0.5 * np.log(len(runs))
+    return without if posterior.loss(_state(without)) < posterior.loss(_state(framework)) + by_chance else framework
+
+
+def _spread_penalty(spread: float) -> float:
+    """Needs are predicted to about 3 % once a stack is known; labels alone hardly tell."""
+    return float(0.5 * (np.log(spread / TYPICAL_SPREAD) / 0.4) ** 2)
+
+
+def robust_spread(errors: FloatArray) -> float:
+    """From the median of absolute errors, as if they were normal."""
+    return float(np.clip(1.4826 * np.median(np.abs(errors)), SMALLEST_SPREAD, LARGEST_SPREAD))
+
+
+def _state(framework: Framework) -> FloatArray:
+    """The free numbers: constants of the columns, and what is not usable."""
+    return np.append(framework.vector(), framework.unusable_gib)
+
+
+def _prior_precision() -> FloatArray:
+    """Inverse covariance of the priors of the free numbers."""
+    names = (*COLUMNS, "unusable_gib")
+    precision = np.diag([SPREADS[name] ** -2.0 for name in names])
+    difference = np.array([float(name == ALIKE[0]) - float(name == ALIKE[1]) for name in names])
+    total: FloatArray = precision + np.outer(difference, difference) / ALIKE_WITHIN**2
+    return total
+
+
+class _Posterior:
+    """Likelihood and priors over the free numbers, with a spread given."""
+
+    def __init__(
+        self,
+        runs: Sequence[MemoryRun],
+        base: Framework,
+        spread: float,
+        doubt: float = 1.0,
+        *,
+        without_optional: bool = False,
+    ) -> None:
+        self.spread = spread
+        self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in (*COLUMNS, "unusable_gib")])
+        self.centre = _state(base)
+        self.precision = _prior_precision() / doubt**2
+        self.lowest = np.array([LOWEST.get(name, 0.0) for name in (*COLUMNS, "unusable_gib")])
+        peaks = [run for run in runs if run.peak_gib is not None]
+        labels = [run for run in runs if run.ran_out is not None]
+        self.peaks = _Stacked([run.columns[run.measured_rows] for run in peaks], peaks)
+        self.labels = _Stacked([run.columns for run in labels], labels)
+        self.measured = np.array([run.peak_gib for run in peaks], dtype=np.float64)
+        self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
+
+    def maximise(self, start: Framework) -> Framework:
+        """Gauss-Newton steps in what is not held by a limit; where they fail, at a kink, constants one by one."""
+        state = np.maximum(_state(start), self.lowest)
+        loss = self.loss(state)
+        for _ in range(MOST_STEPS):
+            gradient, curvature = self._slopes(state)
+            free = self.fitted & ((state > self.lowest) | (gradient < 0))
+            step = np.zeros_like(state)
+            step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
+            before = loss
+            state, loss = self._along(state, loss, step)
+            if before - loss < SMALLEST_GAIN * (1 + abs(before)):
+                for index in np.flatnonzero(free):
+                    alone = np.zeros_like(state)
+                    alone[index] = -gradient[index] / curvature[index, index]
+                    state, loss = self._along(state, loss, alone)
+            if before - loss < SMALLEST_GAIN * (1 + abs(before)):
+                break
+        values = dict(zip((*COLUMNS, "unusable_gib"), state.tolist(), strict=True))
+        return replace(start, **values)
+
+    def _along(self, state: FloatArray, loss: float, step: FloatArray) -> tuple[FloatArray, float]:
+        """The first of ever shorter steps that helps; nowhere if none does."""
+        for _ in range(MOST_HALVINGS):
+            trial = np.maximum(state + step, self.lowest)
+            trial_loss = self.loss(trial)
+            if trial_loss < loss:
+                return trial, trial_loss
+            step = step / 2
+        return state, loss
+
+    def loss(self, state: FloatArray) -> float:
+        """Minus the logarithm of the posterior."""
+        off = state - self.centre
+        total = 0.5 * off @ self.precision @ off
+        if len(self.measured):
+            size = np.abs(self._peak_errors(state)[0])
+            total += np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER)).sum()
+            total += 0.5 * (self._beyond_device(state)[0] ** 2).sum()
+        if len(self.ran_out):
+            total -= np.log(self._likelihood(self._margins(state)[0])).sum()
+        return float(total)
+
+    def _slopes(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Gradient, and a positive approximation of the curvature."""
+        gradient, curvature = self.precision @ (state - self.centre), self.precision
+        if len(self.measured):
+            errors, slopes = self._peak_errors(state)
+            weights = np.minimum(1.0, HUBER / np.maximum(np.abs(errors), 1e-9))
+            gradient = gradient + slopes.T @ (weights * errors)
+            curvature = curvature + slopes.T @ (slopes * weights[:, None])
+            beyond, slopes = self._beyond_device(state)
+            gradient = gradient + slopes.T @ beyond
+            curvature = curvature + slopes.T @ slopes
+        if len(self.ran_out):
+            margins, slopes = self._margins(state)
+            likelihood = self._likelihood(margins)
+            rise = (1 - MEANINGLESS) * np.exp(-0.5 * margins**2) / np.sqrt(2 * np.pi) / likelihood
+            gradient = gradient - slopes.T @ rise
+            curvature = curvature + slopes.T @ (slopes * (rise**2)[:, None])
+        return gradient, curvature
+
+    def _peak_errors(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """
+        Errors in units of the spread, and their slopes.
+
+        A stage that takes more than there is shows only that it does.
+        """
+        fullest = self.peaks.largest(state[:-1] * SHOWN)
+        rows = fullest * SHOWN
+        taken = rows @ state[:-1]
+        inside = taken < self.peaks.capacity - state[-1] - fullest @ (state[:-1] * HIDDEN)
+        errors = np.where(inside, np.log(np.maximum(taken, 1e-3) / self.measured) / self.spread, 0.0)
+        slopes = np.zeros((len(errors), len(state)))
+        slopes[inside, :-1] = rows[inside] / taken[inside, None] / self.spread
+        return errors, slopes
+
+    def _beyond_device(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """By how much peaks exceed what there is, in units of ``LIMIT_GIB``, 0 where they do not; and the slopes."""
+        hidden = self.peaks.largest(state[:-1] * SHOWN) * HIDDEN
+        beyond = (self.measured + hidden @ state[:-1] + state[-1] - self.peaks.capacity) / LIMIT_GIB
+        slopes = np.column_stack([hidden, np.ones(len(hidden))]) / LIMIT_GIB
+        return np.maximum(beyond, 0.0), slopes * (beyond > 0)[:, None]
+
+    def _margins(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """How far, in units of the spread, each label is on its right side; and the slopes."""
+        rows = self.labels.largest(needed(state[:-1])) * NEEDED
+        total = rows @ state[:-1] + state[-1]
+        sign = np.where(self.ran_out, 1.0, -1.0)
+        margins = sign * np.log(total / self.labels.capacity) / self.spread
+        slopes = np.column_stack([rows, np.ones(len(total))]) * (sign / total / self.spread)[:, None]
+        return margins, slopes
+
+    def _likelihood(self, margins: FloatArray) -> FloatArray:
+        likelihood: FloatArray = (1 - MEANINGLESS) * (1 - normal_beyond(margins)) + MEANINGLESS / 2
+        return likelihood
+
+
+class _Stacked:
+    """The rows of many runs as one matrix, and which rows each run has, filled up with one that does not exist."""
+
+    def __init__(self, parts: Sequence[FloatArray], runs: Sequence[MemoryRun]) -> None:
+        self.rows = np.concatenate(parts) if parts else np.zeros((0, len(COLUMNS)))
+        sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        within = np.arange(sizes.max(initial=0))
+        starts = np.cumsum(sizes) - sizes
+        self.padded = np.where(within < sizes[:, None], starts[:, None] + within, len(self.rows))
+        self.capacity = np.array([run.capacity_gib for run in runs])
+
+    def largest(self, constants: FloatArray) -> FloatArray:
+        """The fullest row of each run, the first of equal ones."""
+        totals = np.append(self.rows @ constants, -np.inf)[self.padded]
+        rows: FloatArray = self.rows[self.padded[np.arange(len(self.padded)), totals.argmax(axis=1)]]
+        return rows

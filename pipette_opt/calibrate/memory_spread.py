@@ -1,0 +1,231 @@
+"""
+How wrong predictions are: a width for each run, learnt from runs that a fit left out, and risks that hold.
+
+Locally weighted conformal prediction. The standard deviation of an error grows with the share of what is least
+certain (buffers that wait, leftovers of the step, logits, activations), and with the doublings of the job beyond the
+largest one of the fit. The first is learnt from errors of groups left out, the second from the larger jobs predicted by
+a fit to the smaller ones. A bound takes the quantile of errors in units of their own width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.memory_calibration import fit_constants, refit_constants
+from pipette_opt.calibrate.memory_runs import MemoryRun, RunMemory, predict_memory
+from pipette_opt.calibrate.memory_versions import as_last_version, version_offsets
+from pipette_opt.memory.framework import KINDS, SHOWN, Framework, normal_beyond, shares
+from pipette_opt.memory.twins import TAILS, likeliest_alike, twin_offsets, without_twins
+
+USUAL = {
+    "spread": 0.03,
+    "activation_spread": 0.1,
+    "logit_spread": 0.15,
+    "buffer_spread": 0.3,
+    "step_spread": 0.4,
+}
+"""Centres of the priors of the widths."""
+
+DOUBT = 0.5
+"""Standard deviation of the logarithm of each width."""
+
+STEPS = (2.0, 1.4, 1.15, 1.05)
+NARROWEST, WIDEST = 0.01, 2.0
+
+FEWEST_ERRORS = 20
+"""With fewer, quantiles are Student's."""
+
+FEWEST_LEFT_OUT = 5
+FOLDS = 5
+SMALLEST_GROWTH, LARGEST_GROWTH = 0.2, 1.5
+
+RARE = 0.95
+"""Quantile of errors from which it is learnt how those grow that bounds are about."""
+
+SURE = 0.9
+"""How surely that quantile is not larger than is learnt: few errors tell little of rare ones."""
+
+LARGEST_SHIFT = 3.0
+"""Beyond it a calibration says nothing of larger jobs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LeftOut:
+    """Errors of runs, mostly of such that a fit did not see; of each the shares of ``KINDS`` and the work."""
+
+    errors: FloatArray
+    parts: FloatArray
+    num_gpus: FloatArray
+    work: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+
+def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
+    """Constants, widths and left-out errors for the runs; the starting stack where they say nothing."""
+    if not runs:
+        return base
+    base = without_twins(base)  # they are those of other constants
+    versions = version_offsets(runs, base)
+    runs = as_last_version(runs, versions)
+    found = replace(fit_constants(runs, base), largest_job=float(max(run.num_gpus for run in runs)))
+    return replace(learn_spread(runs, base, found), versions=versions)
+
+
+def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> Framework:
+    """The fit with widths, growth and errors in units of their width; unchanged where too few peaks were measured."""
+    with_peaks = [run for run in runs if run.peak_gib is not None]
+    if len(with_peaks) < FEWEST_LEFT_OUT:
+        return found
+    grouped = _groups_left_out(runs, base, found)
+    widths = _learn_widths(grouped)
+    fitted = replace(found, **widths)  # type: ignore[arg-type]
+    fitted = _learn_shift(runs, base, fitted)
+    scaled = np.sort(grouped.errors / _widths(grouped, widths))
+    errors = tuple(float(value) for value in scaled) if len(scaled) >= FEWEST_ERRORS else ()
+    alike = likeliest_alike(grouped.work.tolist(), grouped.errors / _widths(grouped, widths))
+    seen = _left_out(fitted, runs)
+    twins = twin_offsets(seen.work.tolist(), seen.errors / _widths(seen, widths), alike)
+    return replace(fitted, errors=errors, alike=alike, twins=twins)
+
+
+def error_quantile(framework: Framework, risk: float) -> float:
+    """
+    Error in units of its width that is exceeded with at most that probability.
+
+    Split conformal where the fit left errors, and at least what they allow; else Student's, as errors have tails.
+    """
+    errors = np.array(framework.errors)
+    if not len(errors):
+        return _student_quantile(risk)
+    normal = NormalDist().inv_cdf(1 - risk)
+    if risk * (len(errors) + 1) >= 1:
+        exceeding = int(np.floor(risk * (len(errors) + 1) + 1e-9))
+        return float(errors[len(errors) - exceeding])
+    return max(normal, float(errors[-1]))
+
+
+def _student_quantile(risk: float) -> float:
+    """Exceeded with that probability by Student's t with ``TAILS`` = 4 (Shaw, J. Comput. Finance 9(4), 2006)."""
+    root = 2 * np.sqrt(risk * (1 - risk))
+    size = 2 * np.sqrt(max(np.cos(np.arccos(min(root, 1.0)) / 3) / root - 1, 0.0))
+    return float(np.copysign(size, 0.5 - risk))
+
+
+def oom_probability(memory: RunMemory) -> float:
+    """Probability that a run needs more than there is."""
+    room = np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib)
+    return float(normal_beyond(np.array(room / memory.needed_spread)))
+
+
+def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
+    """What the measured stages take with at most that risk of more."""
+    most = memory.taken_gib * memory.more
+    return most * float(np.exp(error_quantile(framework, risk) * memory.shift * memory.taken_spread))
+
+
+def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
+    """Errors of a fit on runs with peaks."""
+    measured = [run for run in outside if run.peak_gib is not None]
+    constants = framework.vector() * SHOWN
+    errors, parts = np.zeros(len(measured)), np.zeros((len(measured), len(KINDS)))
+    work = []
+    for index, run in enumerate(measured):
+        rows = run.columns[run.measured_rows]
+        errors[index] = np.log((run.peak_gib or 0.0) / predict_memory(framework, run).taken_gib)
+        fullest = int((rows @ constants).argmax())
+        parts[index] = shares(rows[fullest], constants)
+        work.append(run.work[run.measured_rows[fullest]] if run.work else "")
+    return _LeftOut(errors, parts, np.array([float(run.num_gpus) for run in measured]), np.array(work, dtype=np.str_))
+
+
+def _groups_left_out(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> _LeftOut:
+    """Every run predicted by a fit that saw no run of its group."""
+    groups = sorted({run.group for run in runs})
+    folds = min(FOLDS, len(groups))
+    fold_of = {group: index % folds for index, group in enumerate(groups)}
+    pieces = []
+    for fold in range(folds):
+        inside = [run for run in runs if fold_of[run.group] != fold]
+        outside = [run for run in runs if fold_of[run.group] == fold]
+        pieces.append(_left_out(refit_constants(inside or outside, base, found), outside))
+    return _LeftOut(*(np.concatenate(part) for part in zip(*map(_fields, pieces), strict=True)))
+
+
+def _fields(piece: _LeftOut) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.str_]]:
+    return piece.errors, piece.parts, piece.num_gpus, piece.work
+
+
+def _widths(left_out: _LeftOut, widths: dict[str, float]) -> FloatArray:
+    kinds = np.array([widths[name] for name in KINDS])
+    found: FloatArray = np.sqrt(widths["spread"] ** 2 + left_out.parts**2 @ kinds**2)
+    return found
+
+
+def _learn_widths(left_out: _LeftOut) -> dict[str, float]:
+    """The likeliest widths, each in turn up or down by smaller and smaller factors."""
+    widths = dict(USUAL)
+    best = _surprise(left_out, widths)
+    for factor in STEPS:
+        moved = True
+        while moved:
+            moved = False
+            for name in widths:
+                for trial in (widths[name] * factor, widths[name] / factor):
+                    changed = widths | {name: float(np.clip(trial, NARROWEST, WIDEST))}
+                    surprise = _surprise(left_out, changed)
+                    if surprise < best - 1e-9:
+                        widths, best, moved = changed, surprise, True
+    return widths
+
+
+def _surprise(left_out: _LeftOut, widths: dict[str, float]) -> float:
+    """Minus the logarithm of the posterior of the widths: Student's errors, log-normal priors."""
+    scale = _widths(left_out, widths)
+    errors = (TAILS + 1) / 2 * np.log1p((left_out.errors / scale) ** 2 / TAILS) + np.log(scale)
+    priors = [0.5 * (np.log(widths[name] / usual) / DOUBT) ** 2 for name, usual in USUAL.items()]
+    return float(errors.sum() + sum(priors))
+
+
+def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) -> Framework:
+    """
+    What larger jobs do to errors: all of this once more with the smaller jobs alone, and the largest predicted.
+
+    The growth of the variance with each doubling comes of the median error, which risks rest on; by how much rare
+    errors grow besides, which bounds rest on, comes of an upper limit of their upper quantile, the worst step of size
+    counting. What is assumed stays where the jobs are of one size or too few.
+    """
+    largest = max(run.num_gpus for run in runs if run.peak_gib is not None)
+    smaller = [run for run in runs if run.num_gpus < largest]
+    larger = [run for run in runs if run.num_gpus == largest and run.peak_gib is not None]
+    if min(sum(run.peak_gib is not None for run in smaller), len(larger)) < FEWEST_ERRORS:
+        return fitted
+    small = without_twins(fit_framework(smaller, base))  # most larger jobs have none
+    shifted = _left_out(small, larger)
+    after = shifted.errors / _widths(shifted, {name: getattr(small, name) for name in USUAL})
+    doublings = np.log2(largest / small.largest_job)
+    ratio = np.median(np.abs(after)) / np.median(np.abs(small.errors))
+    growth = float(np.clip((ratio**2 - 1) / doublings, SMALLEST_GROWTH, LARGEST_GROWTH))
+    usual = max(float(np.quantile(small.errors, RARE)), 1.0) * np.sqrt(1 + growth * doublings)
+    shift = float(np.clip(quantile_limit(after, RARE, SURE) / usual, small.shift, LARGEST_SHIFT))
+    return replace(fitted, growth=growth, shift=shift)
+
+
+def quantile_limit(values: FloatArray, level: float, sure: float) -> float:
+    """
+    What the quantile of that level does not exceed, with at least that probability; the largest value if none is sure.
+
+    The smallest order statistic above enough of the values: of ``n``, as many as lie below the quantile are binomial
+    (David and Nagaraja, Order Statistics, 3rd edition, section 7.1).
+    """
+    count = len(values)
+    logs = np.cumsum([0.0, *np.log(np.arange(1, count + 1))])  # of factorials
+    index = np.arange(count)
+    chances = logs[-1] - logs[:-1] - logs[:0:-1] + index * np.log(level) + (count - index) * np.log(1 - level)
+    enough = np.flatnonzero(np.cumsum(np.exp(chances)) >= sure)
+    return float(np.sort(values)[enough[0] if len(enough) else -1])

@@ -1,0 +1,186 @@
+"""
+Rows that describe one stage of an uneven pipeline: Aceso as measured by Mist, and Mist's own tuned plans.
+
+Aceso's rows have parameters, operators, recomputation. A layer has thirteen operators, eight of attention and five of
+the MLP, so that operators and parameters together tell how many of each a stage has, halves of layers included.
+Operators are recomputed one by one; which, the source does not say. The largest stores are taken to go first: the
+attention core, then what tensor ranks share, then what each of them has whole. That order, and that a stage brings one
+layer back at a time, were chosen on the L4 rows, each model predicted from the others. Mist's plans have layers, of
+which the first so many are recomputed whole.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.base.units import GIB
+from pipette_opt.calibrate.cases import run_model, run_training
+from pipette_opt.calibrate.memory_runs import MemoryRun
+from pipette_opt.memory.columns import link_share, num_groups
+from pipette_opt.memory.framework import COLUMNS, MOMENTS
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+PASS_STATE_BYTES, STEP_STATE_BYTES = 16.0, 18.0
+"""
+Per parameter: fp16 weights and gradients, fp32 copy and moments; in the step the gradients are fp32.
+
+The source measured 18.06 between iterations. Stages of one plan that differ in their passes in flight alone show that
+2 bytes of these are gone while passes run (L4 rows), as they are where gradients are set to none before an iteration.
+"""
+
+ATTENTION_OPERATORS, MLP_OPERATORS, CORE_OPERATORS = 8, 5, 4
+"""Norm, queries to values, scores, softmax, dropout, context, dense, dropout; norm, up, GELU, down, dropout."""
+
+SPLIT_SHARE = 4 / 9
+"""Of a layer's operators besides the core, those whose stores tensor ranks share."""
+
+CORE_BYTES, SCORE_BYTES = 3.0, 5.0
+"""Per attention score: the dropped-out probabilities and the mask at least, and with the softmax's output."""
+
+VOCAB_SIZE = 50304
+"""GPT-2's vocabulary, padded to 128, where a row does not say; parameters of first stages agree."""
+
+TUNED = re.compile(r"full on (\d+) of (\d+) layers")
+OFFLOADED = re.compile(r"offload W,G,O,A \[([^\]]*)\]")
+
+NEEDED = ("params_on_rank", "stage_ops", "stage_layers_est", "stage_recompute_ops", "stage_gpus", "stage")
+
+
+def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
+    """What is known of such a row; ``None`` for any other row."""
+    numbers = {name: _number(run.extra.get(name, "")) for name in NEEDED}
+    known = (run.gpu, run.seq_len, run.hidden, run.heads, run.mbs, run.pp)
+    if any(value is None for value in numbers.values()) or any(value is None for value in known):
+        return None
+    assert run.gpu is not None
+    assert run.seq_len is not None
+    assert run.hidden is not None
+    assert run.heads is not None
+    assert run.mbs is not None
+    assert run.pp is not None
+    value = {name: number for name, number in numbers.items() if number is not None}
+    tensor = _tensor_ranks(run, value["stage_gpus"])
+    attentions, mlps = _halves(run, value, tensor)
+    passes = max(run.pp - value["stage"], 1)
+    again = value["stage_recompute_ops"]
+    core = CORE_OPERATORS * attentions
+    beyond = min(max(again - core, 0.0) / max(value["stage_ops"] - core, 1.0), 1.0)
+    stored_core = max(1 - again / core, 0.0) if core else 0.0
+    stored_split = max(1 - beyond / SPLIT_SHARE, 0.0)
+    stored_whole = 1 - max(beyond - SPLIT_SHARE, 0.0) / (1 - SPLIT_SHARE)
+    tokens = run.seq_len * run.mbs
+    scores = run.heads / tensor * run.seq_len * tokens
+    outside = tokens * run.hidden * (10 + 24 / tensor)
+    stored = passes * tokens * run.hidden
+    stored *= stored_split * (8 * attentions + 16 * mlps) / tensor + stored_whole * 5 * (attentions + mlps)
+    brought_back = (again > 0) * (outside + SCORE_BYTES * scores)
+    stored_scores = passes * attentions * stored_core * scores
+    groups = num_groups(tensor, value["stage_gpus"] / tensor, run.pp)
+    link = link_share(run.gpu.intra_node_bytes_per_s)
+    held = {"base_gib": float(GIB), "group_gib": GIB * link * float(groups)}
+    weights = held | {
+        "counted": PASS_STATE_BYTES * value["params_on_rank"] + stored + CORE_BYTES * stored_scores + brought_back,
+        "activations": stored,
+        "score_bytes": stored_scores,
+        "gathered_per_layer": passes * attentions * (1 - stored_split) * 2 * tokens * run.hidden,
+    }
+    step = held | {"counted": STEP_STATE_BYTES * value["params_on_rank"]}
+    columns = np.array([[moment.get(name, 0.0) for name in COLUMNS] for moment in (weights, step)]) / GIB
+    formula = float(columns[:, COLUMNS.index("counted")].max())
+    return MemoryRun(
+        columns=columns,
+        measured_rows=np.arange(MOMENTS),
+        capacity_gib=run.gpu.gpu.memory_bytes / GIB,
+        peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
+        ran_out=run.oom,
+        group=f"{run.model} pp{run.pp}",
+        num_gpus=run.num_gpus,
+        formula_gib=(formula, formula),
+    )
+
+
+def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tuple[float, float]:
+    """
+    Attentions and MLPs of a stage, from its operators (8 and 5) and parameters (4 and 8 hidden sizes squared).
+
+    The first stage has the embedding besides, the last one a norm and the output product, whose table is its own. A
+    stage may end within a layer, so attentions are rounded to whole ones.
+    """
+    hidden, is_first, is_last = run.hidden or 1, value["stage"] == 0, value["stage"] == (run.pp or 1) - 1
+    tables = (run.vocab or VOCAB_SIZE) * (is_first + is_last) + (run.seq_len or 0) * is_first
+    quarters = max(value["params_on_rank"] * tensor - tables * hidden, 0.0) / (4 * hidden**2)
+    operators = value["stage_ops"] - is_first - 2 * is_last
+    per_mlp = MLP_OPERATORS / 2
+    attentions = max(round((operators - per_mlp * quarters) / (ATTENTION_OPERATORS - per_mlp)), 0)
+    return attentions, max((quarters - attentions) / 2, 0.0)
+
+
+def _tensor_ranks(run: MeasuredRun, gpus: float) -> float:
+    """Of most operators of the stage: ``2x33`` says two ranks for 33; else all GPUs of the stage."""
+    parts = re.findall(r"(\d+)x(\d+)", run.extra.get("stage_tp_ops", ""))
+    return float(max(parts, key=lambda part: int(part[1]))[0]) if parts else gpus
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedStage:
+    """A stage of one of Mist's plans, as a configuration whose other stages share the other layers."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    config: ParallelConfig
+    stage: int
+
+
+def tuned_stage(run: MeasuredRun) -> TunedStage | None:
+    """
+    The stage of such a row; ``None`` for any other row, and where states are offloaded to the host.
+
+    Mist trains without dropout, as its peaks show.
+    """
+    found, stage = TUNED.fullmatch(run.recompute_text), _number(run.extra.get("stage", ""))
+    needed = (run.num_layers, run.hidden, run.heads, run.seq_len, run.gbs, run.mbs, run.tp, run.pp, run.dp)
+    offloaded = OFFLOADED.search(run.notes)
+    if found is None or stage is None or any(value is None for value in needed) or offloaded is None:
+        return None
+    if any(_number(part) != 0 for part in offloaded[1].split(",")):
+        return None
+    again, layers = int(found[1]), int(found[2])
+    dp = run.dp or 1
+    try:
+        config = ParallelConfig(
+            tensor_model_parallel_size=run.tp or 1,
+            pipeline_model_parallel_size=run.pp or 1,
+            data_parallel_size=dp,
+            micro_batch_size=run.mbs or 1,
+            layers_per_stage=_with_stage(run.num_layers or 0, run.pp or 1, int(stage), layers),
+            use_distributed_optimizer=bool(run.zero_stage) and dp > 1,
+            recompute_granularity="full" if again else None,
+            recompute_method="block" if again else "uniform",
+            recompute_num_layers=max(again, 1),
+        )
+        model = replace(run_model(run), hidden_dropout=0.0, attention_dropout=0.0)
+        return TunedStage(model=model, training=run_training(run), config=config, stage=int(stage))
+    except ValueError:
+        return None
+
+
+def _with_stage(num_layers: int, pp: int, stage: int, layers: int) -> tuple[int, ...]:
+    """That many layers in that stage, the others spread evenly."""
+    if pp == 1:
+        return (layers,)
+    base, extra = divmod(num_layers - layers, pp - 1)
+    others = [base + (index < extra) for index in range(pp - 1)]
+    return (*others[:stage], layers, *others[stage:])

@@ -1,0 +1,140 @@
+"""Back-tests as tables for people."""
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from pipette_opt.base.units import counted
+from pipette_opt.calibrate.fit import Fit
+from pipette_opt.calibrate.metrics import OURS, Errors, Pick, by_group, measure_predictions, pick
+from pipette_opt.calibrate.predict import Prediction
+from pipette_opt.calibrate.rivals import RIVALS
+
+
+def group_rows(predictions: Sequence[Prediction], max_oom_risk: float) -> list[dict[str, object]]:
+    """One entry for each group with a measured time: its name, our errors, and the pick where memory is predicted."""
+    rows: list[dict[str, object]] = []
+    for (model, seq_len, num_gpus, kernel), members in by_group(predictions).items():
+        errors = measure_predictions(members)
+        if errors is None:
+            continue
+        row: dict[str, object] = {"model": model, "seq_len": seq_len, "num_gpus": num_gpus, "kernel": kernel}
+        row |= errors_entry(errors)
+        found = pick(members, max_oom_risk)
+        if found is not None:
+            row |= {"pick_ran": found.ran, "pick_regret": None if math.isnan(found.regret) else found.regret}
+        row["pick"] = pick_text(found)
+        rows.append(row)
+    return rows
+
+
+def errors_entry(errors: Errors) -> dict[str, object]:
+    """Errors as plain data; what is not defined is None."""
+    values = {
+        "num_runs": errors.num_runs,
+        "mean_error": errors.mean,
+        "p90_error": errors.p90,
+        "median_ratio": errors.bias,
+        "spearman": errors.spearman,
+        "regret": errors.regret,
+        "regret_of_all": errors.regret_of_all,
+    }
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
+
+
+def pick_text(found: Pick | None) -> str:
+    """What became of the pick, for people."""
+    if found is None:
+        return ""
+    if found.ran is None:
+        return "not run"
+    return f"ran, {found.regret:+.1%}" if found.ran else "out of memory"
+
+
+def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table:
+    """Our errors by group."""
+    table = Table(title="By model, sequence length, GPUs and attention kernel", title_justify="left")
+    for name in ("model", "seq", "GPUs", "kernel"):
+        table.add_column(name, overflow="fold")
+    for name in ("runs", "mean", "p90", "ratio", "rank", "regret", "pick"):
+        table.add_column(name, justify="right")
+    for row in group_rows(predictions, max_oom_risk):
+        table.add_row(
+            str(row["model"]),
+            str(row["seq_len"] or ""),
+            str(row["num_gpus"]),
+            str(row["kernel"]),
+            str(row["num_runs"]),
+            _percent(row["mean_error"]),
+            _percent(row["p90_error"]),
+            _number(row["median_ratio"]),
+            _number(row["spearman"]),
+            _percent(row["regret"]),
+            str(row["pick"]),
+        )
+    return table
+
+
+def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
+    """Ours beside the other closed forms over all runs, and the mean regret and rank correlation of the groups."""
+    rows: list[dict[str, object]] = []
+    for column in (OURS, *RIVALS):
+        errors = measure_predictions(predictions, column)
+        if errors is None:
+            continue
+        groups = [
+            found
+            for members in by_group(predictions).values()
+            if (found := measure_predictions(members, column)) is not None and found.num_runs > 1
+        ]
+        entry = errors_entry(errors)
+        entry["worst_regret"] = max((one.regret for one in groups), default=None)
+        ranks = [one.spearman for one in groups if not math.isnan(one.spearman)]
+        entry["mean_group_spearman"] = sum(ranks) / len(ranks) if ranks else None
+        rows.append({"form": column} | entry)
+    return rows
+
+
+def form_table(predictions: Sequence[Prediction]) -> Table:
+    """Ours beside the other closed forms, all over the same costs."""
+    table = Table(title="All runs, by form (the same costs in each)", title_justify="left")
+    table.add_column("form")
+    for name in ("runs", "mean", "p90", "ratio", "rank in groups", "worst regret"):
+        table.add_column(name, justify="right")
+    for row in form_rows(predictions):
+        table.add_row(
+            str(row["form"]),
+            str(row["num_runs"]),
+            _percent(row["mean_error"]),
+            _percent(row["p90_error"]),
+            _number(row["median_ratio"]),
+            _number(row["mean_group_spearman"]),
+            _percent(row["worst_regret"]),
+        )
+    return table
+
+
+def fit_table(fit: Fit) -> Table:
+    """How well a calibration fits, and how far it can be trusted."""
+    table = Table(title=f"Fitted to {counted(len(fit.runs), 'run')}", title_justify="left")
+    for name in ("over", "runs", "mean", "p90", "rank"):
+        table.add_column(name, justify="left" if name == "over" else "right")
+    for name, errors in (
+        ("the runs it was fitted to", fit.errors),
+        ("groups left out in turn", fit.held_out),
+        ("the largest jobs, fitted to the others", fit.larger),
+    ):
+        if errors is not None:
+            table.add_row(
+                name, str(errors.num_runs), _percent(errors.mean), _percent(errors.p90), _number(errors.spearman)
+            )
+    return table
+
+
+def _percent(value: object) -> str:
+    return f"{value:.1%}" if isinstance(value, float) and not math.isnan(value) else ""
+
+
+def _number(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) and not math.isnan(value) else ""

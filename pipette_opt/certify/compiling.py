@@ -1,0 +1,115 @@
+"""
+Kernels that a search needs, compiled before its time counts: once per installation, in processes side by side.
+
+The processes leave what they compile in the cache (:mod:`pipette_opt.base.jit`), from which this one loads it.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.annealing.anneal import AnnealingParams, anneal, load_replicas
+from pipette_opt.base.backends import JoblibBackend, end_joblib_workers
+from pipette_opt.base.errors import MissingLinkError
+from pipette_opt.base.jit import is_cached
+from pipette_opt.base.types import IntArray
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.judge.estimate import judge_times
+from pipette_opt.parallel import block_placement
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.specs import Instance
+
+logger = logging.getLogger(__name__)
+
+COMPILED_WITH = 8
+"""Candidates of either kind on which kernels are tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """A problem of a single candidate."""
+
+    instance: Instance
+    data: ProblemData
+
+    @property
+    def nodes(self) -> IntArray:
+        """The hosts as they are listed, shape of the grid."""
+        grid = self.data.candidates[0].grid
+        return np.arange(int(np.prod(grid))).reshape(grid)
+
+
+def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
+    """Load all that a search of these candidates calls, compiled if need be."""
+    from pipette_opt.annealing.swaps import anneal_grid
+
+    samples = list(_samples(prepared))
+    if samples and not is_cached(anneal_grid):
+        try:
+            _compile_beside(samples, stop)
+        except OSError as error:
+            logger.info("kernels are compiled in this process alone, as others cannot be started: %s", error)
+    for part in PARTS:
+        _compile((part, samples, stop))
+
+
+def _samples(prepared: Prepared) -> Iterator[Sample]:
+    for data in (prepared.exact, prepared.interleaved):
+        for candidate in data.candidates[:: -(-len(data.candidates) // COMPILED_WITH) or 1]:
+            yield Sample(instance=prepared.instance, data=replace(data, candidates=(candidate,)))
+
+
+def _compile_beside(samples: list[Sample], stop: threading.Event) -> None:
+    """Each part in a process of its own."""
+    backend = JoblibBackend(min(len(PARTS), os.cpu_count() or 1))
+    if backend.num_workers > 1:
+        for _ in backend.run(_compile, [(part, samples, None) for part in PARTS], stop):
+            pass
+        end_joblib_workers()
+
+
+def _compile(piece: tuple[Callable[[Sample], None], list[Sample], threading.Event | None]) -> None:
+    part, samples, stop = piece
+    for sample in samples:
+        if stop is not None and stop.is_set():
+            return
+        part(sample)
+
+
+def _search(sample: Sample) -> None:
+    from pipette_opt.solver.bounds import candidate_bound
+    from pipette_opt.solver.cells.engine import compile_searches
+
+    candidate = sample.data.candidates[0]
+    candidate_bound(sample.data, candidate)
+    some = objective_ticks(sample.data, candidate, sample.nodes)
+    if some < UNUSABLE_TICKS:
+        compile_searches(sample.data, candidate, some - 1)
+
+
+def _anneal(sample: Sample) -> None:
+    if anneal(sample.data, AnnealingParams(time_limit_s=None, max_moves=1)).solution is not None:
+        load_replicas(sample.data)
+
+
+def _judge(sample: Sample) -> None:
+    from pipette_opt.judge.longest_paths import critical_counts
+
+    candidate = sample.data.candidates[0]
+    placement = block_placement(candidate.config, candidate.block, sample.nodes)
+    try:
+        times = placed_times(sample.instance, candidate.config, placement)
+    except MissingLinkError:
+        return
+    judge_times(times, candidate.num_microbatches, sample.data.p2p)
+    critical_counts(times, candidate.num_microbatches, sample.data.p2p)
+
+
+PARTS = (_search, _anneal, _judge)
+"""What takes longest first."""

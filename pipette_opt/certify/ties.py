@@ -1,0 +1,172 @@
+"""
+Among equally fast plans, the one that people would choose: simpler, on fewer hosts, in the order that they know.
+
+Equal is what ticks cannot tell apart. The order that people know is that of the cluster file, or that of the hosts that
+run today.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, islice
+
+import numpy as np
+
+from pipette_opt.base.types import IntArray
+from pipette_opt.judge.many import estimate_many
+from pipette_opt.judge.reseat import has_room
+from pipette_opt.judge.solutions import TIE, JudgedSolution, judge_solution, simplicity
+from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Solution
+
+AT_ONCE = 64
+"""Placements that are judged together."""
+
+
+def settle_ties(
+    prepared: Prepared, judged: Sequence[JudgedSolution], best: JudgedSolution, order: Sequence[int], seconds: float
+) -> list[JudgedSolution]:
+    """
+    Plans as fast as the best that come before it: simpler ones that were judged or need no search, in listed order.
+
+    Parameters
+    ----------
+    order
+        Hosts, the one to be used first at the front, each of the cluster once.
+    seconds
+        That this may take.
+    """
+    ends = time.perf_counter() + seconds
+    limit_s = (1 + TIE) * best.estimate.iteration_time_s
+    equal = [one for one in judged if one.estimate.iteration_time_s <= limit_s]
+    equal += [one for one in _simpler(prepared, best) if one.estimate.iteration_time_s <= limit_s]
+    chosen = min(equal, key=lambda one: simplicity(one.candidate.config))
+    nodes = in_order(prepared, chosen, order, limit_s, ends)
+    return [*equal, _judged(prepared, chosen, nodes)]
+
+
+def _simpler(prepared: Prepared, best: JudgedSolution) -> Iterator[JudgedSolution]:
+    """The same hosts in the same blocks, with a simpler configuration of the same degrees."""
+    for index, candidate in enumerate(prepared.problem.candidates):
+        if (candidate.grid, candidate.block) != (best.candidate.grid, best.candidate.block):
+            continue
+        if not _same_degrees(candidate.config, best.candidate.config):
+            continue
+        fits = has_room(prepared.problem, candidate, best.nodes)
+        if fits and simplicity(candidate.config) < simplicity(best.candidate.config):
+            yield judge_solution(
+                prepared.instance, prepared.problem, Solution(candidate=index, nodes=best.nodes, objective_ticks=0)
+            )
+
+
+def _same_degrees(one: ParallelConfig, other: ParallelConfig) -> bool:
+    names = (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "data_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "micro_batch_size",
+    )
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def in_order(prepared: Prepared, best: JudgedSolution, order: Sequence[int], limit_s: float, ends: float) -> IntArray:
+    """
+    Hosts of a plan as near to a given order as an equally fast plan allows.
+
+    The first of :func:`orders` that is as fast; from there rows and columns change places, and then, cell by cell, the
+    earliest host is taken that is as fast there.
+
+    Parameters
+    ----------
+    limit_s
+        What a placement may take to be called as fast.
+    """
+    place = np.empty(len(order), dtype=np.int64)
+    place[np.asarray(order)] = np.arange(len(order))
+    data, candidate = prepared.problem, best.candidate
+
+    def first_as_fast(placements: Iterator[IntArray]) -> IntArray | None:
+        with_room = (nodes for nodes in placements if has_room(data, candidate, nodes))
+        while some := list(islice(with_room, AT_ONCE)):
+            if time.perf_counter() >= ends:
+                return None
+            placed = [(candidate.config, block_placement(candidate.config, candidate.block, one)) for one in some]
+            fast = np.flatnonzero(estimate_many(prepared.instance, placed) <= limit_s)
+            if len(fast):
+                return some[int(fast[0])]
+        return None
+
+    found = first_as_fast(orders(best.nodes, place))
+    nodes = best.nodes if found is None or not _comes_before(found, best.nodes, place) else found
+    while True:
+        better = first_as_fast(_with_lines_exchanged(nodes, place))
+        if better is None:
+            break
+        nodes = better
+    cell = 0
+    while cell < nodes.size and time.perf_counter() < ends:
+        better = first_as_fast(_with_an_earlier_host(nodes, cell, place))
+        nodes = nodes if better is None else better
+        cell += 1
+    return nodes
+
+
+def orders(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
+    """
+    Placements in an order that people know: the first hosts; the same hosts; the same in each row; the same columns.
+
+    Parameters
+    ----------
+    place
+        Place of each host in that order, shape ``(num_nodes,)``.
+    """
+    first = np.argsort(place)[: nodes.size]
+    yield first.reshape(nodes.shape)
+    yield nodes.ravel()[np.argsort(place[nodes.ravel()])].reshape(nodes.shape)
+    yield np.take_along_axis(nodes, np.argsort(place[nodes], axis=1), axis=1)
+    yield nodes[:, np.argsort(place[nodes].min(axis=(0, 2)))]
+
+
+def _comes_before(one: IntArray, other: IntArray, place: IntArray) -> bool:
+    return bool(tuple(place[one.ravel()]) < tuple(place[other.ravel()]))
+
+
+def _with_lines_exchanged(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
+    """Two rows exchanged, two columns exchanged, or one row in order, as far as that comes before what there was."""
+    for axis in (0, 1):
+        for one, other in combinations(range(nodes.shape[axis]), 2):
+            lines = np.arange(nodes.shape[axis])
+            lines[[one, other]] = other, one
+            after = np.take(nodes, lines, axis=axis)
+            if _comes_before(after, nodes, place):
+                yield after
+    for row in range(len(nodes)):
+        after = nodes.copy()
+        after[row] = after[row, np.argsort(place[nodes[row]].min(axis=1))]
+        if _comes_before(after, nodes, place):
+            yield after
+
+
+def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterator[IntArray]:
+    """Each earlier host in a cell, the earliest first, that is not in a cell before; it changes places."""
+    flat = nodes.ravel()
+    before = set(flat[:cell].tolist())
+    for host in np.argsort(place).tolist():
+        if host == flat[cell]:
+            return
+        if host in before:
+            continue
+        after = flat.copy()
+        after[after == host] = flat[cell]
+        after[cell] = host
+        yield after.reshape(nodes.shape)
+
+
+def _judged(prepared: Prepared, chosen: JudgedSolution, nodes: IntArray) -> JudgedSolution:
+    """The same candidate on other hosts."""
+    data: ProblemData = replace(prepared.problem, candidates=(chosen.candidate,))
+    return judge_solution(prepared.instance, data, Solution(candidate=0, nodes=nodes, objective_ticks=0))

@@ -1,0 +1,228 @@
+"""Why a configuration is not the plan: illegal by which rule, too big on which stage, or slower, by what."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import counted, gib
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.fullness import with_edge_loss
+from pipette_opt.judge.solutions import PROVEN_WITHIN
+from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.plans.plan import IterationTime, Plan
+from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.solver.pruning import FirstPlan, prune
+from pipette_opt.specs import Instance
+from pipette_opt.verify.space import recorded_space
+
+Verdict = Literal["illegal", "too big", "cannot be placed", "slower", "not faster", "may win", "the plan"]
+
+SWITCH = {"on": True, "off": False}
+"""Words of a choice."""
+
+RECOMPUTE = {"none": None, "selective": "selective", "full": "full"}
+"""Words of recomputation."""
+
+
+MOST_RULES = 9
+"""Broken rules that an answer lists; chosen so that it fits on a screen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """
+    The answer.
+
+    Parameters
+    ----------
+    reasons
+        Short sentences, with the numbers.
+    config
+        The nearest legal configuration: that which fits best, or is fastest; ``None`` if none is legal.
+    bound_s
+        No plan of these configurations is faster; ``None`` if none fits.
+    listed_s
+        The fastest of them on the hosts as listed; ``None`` if that was not judged.
+    best_s
+        The time to beat; ``None`` if there is none.
+    """
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    config: ParallelConfig | None = None
+    bound_s: float | None = None
+    listed_s: float | None = None
+    best_s: float | None = None
+
+
+def pinned(space: SearchSpace, text: str) -> SearchSpace:
+    """
+    The space with what a text like ``tp=8,pp=2,recompute=full`` pins.
+
+    Raises ``InputError`` for an unknown name or value, with those that there are.
+    """
+    changes: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in PINS:
+            raise InputError("--why", f"knows {', '.join(PINS)}, e.g. tp=8,pp=2; got {part.strip()!r}.")
+        field, read = PINS[name]
+        try:
+            changes[field] = read(value)
+        except (KeyError, ValueError):
+            raise InputError("--why", f"{name}={value}: {HELP_OF.get(name, 'must be a whole number >= 1')}.") from None
+    return replace(space, **changes)
+
+
+def why(
+    instance: Instance,
+    space: SearchSpace,
+    text: str,
+    max_oom_risk: float,
+    plan: Plan | None = None,
+) -> Why:
+    """
+    Why the configurations that a text pins are not the plan.
+
+    Parameters
+    ----------
+    plan
+        What to compare with; by default the fastest configuration of the space on the hosts as listed.
+    """
+    narrow = pinned(space, text)
+    enumeration = enumerate_with_reasons(instance, narrow)
+    if not enumeration.candidates:
+        return Why(verdict="illegal", reasons=_broken_rules(enumeration))
+    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    if not memory.fitting:
+        miss = min(memory.rejected, key=lambda one: one.short_bytes)
+        room = int(memory.capacity_bytes.max())
+        stages = [
+            f"stage {stage} needs up to {gib(int(need)):.1f} GiB of {gib(room):.1f}"
+            for stage, need in enumerate(miss.need_bytes.tolist())
+            if need > room
+        ] or [f"too few hosts have the memory: {gib(miss.short_bytes):.1f} GiB are lacking"]
+        head = f"none of {len(memory.rejected)} legal configurations fits; nearest: {miss.config.label()}"
+        return Why(verdict="too big", reasons=(head, *stages), config=miss.config)
+    if plan is not None and any(one.config == plan.config for one in memory.fitting):
+        time_s = plan.estimate.iteration_time_s
+        reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s",)
+        return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
+    prepared = prepare(instance, narrow, max_oom_risk, keep=lambda config: False)
+    best = _fastest_listed(instance, space, max_oom_risk) if plan is None else plan.estimate
+    proven_s = 0.0 if plan is None else _proven_s(instance, plan, memory)
+    return _compared(prepared, best, proven_s)
+
+
+def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
+    """Every rule once, with how many combinations break it and the first of them; those that most break first."""
+    rules = [
+        f"{rule}: {enumeration.examples[rule]} ({count:,} of {enumeration.num_combinations:,} combinations)"
+        for rule, count in enumeration.rejected.items()
+    ]
+    if len(rules) > MOST_RULES:
+        rules[MOST_RULES:] = [f"and {counted(len(rules) - MOST_RULES, 'rule')} more that fewer break"]
+    return tuple(rules)
+
+
+def _proven_s(instance: Instance, plan: Plan, memory: MemoryCheck) -> float:
+    """The plan's own bound where it searched all that is asked for; 0 otherwise."""
+    if "search" not in plan.inputs:
+        return 0.0
+    searched = set(enumerate_with_reasons(instance, recorded_space(plan)).candidates)
+    return plan.certificate.lower_bound_s if all(one.config in searched for one in memory.fitting) else 0.0
+
+
+def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -> Why:
+    """Configurations that fit against the time to beat; ``proven_s``: what a search has shown to be their least."""
+    pruned = prepared.pruned
+    assert pruned is not None
+    bound_s = max(proven_s, min(pruned.bounds_s.values()))
+    if all(optimistic_ticks(prepared.lower, one) >= UNUSABLE_TICKS for one in prepared.lower.candidates):
+        return Why(verdict="cannot be placed", reasons=("too few hosts have the memory, or links were not measured",))
+    fastest = min(pruned.bounds_s, key=lambda config: pruned.bounds_s[config])
+    own = None if pruned.first is None else _time(prepared.instance, pruned.first)
+    config = fastest if pruned.first is None else pruned.first.config
+    least_s = pruned.bounds_s[without_overlap(config)]
+    reasons = [f"{config.label()} takes at least {least_s:.4f} s over the best links"]
+    if own is not None:
+        reasons.append(f"and {own.iteration_time_s:.4f} s on the hosts as they are listed")
+    best_s = None if best is None else best.iteration_time_s
+    verdict: Verdict = "may win"
+    if best is not None:
+        reasons.append(f"the plan to beat takes {best.iteration_time_s:.4f} s")
+        slower = bound_s / best.iteration_time_s - 1
+        if slower >= 0:
+            verdict = "slower"
+            reasons.append(f"every placement is at least {slower:.2%} slower")
+        elif slower > -PROVEN_WITHIN:
+            verdict = "not faster"
+            reasons.append("the plan's certificate has them: its search has shown that none is faster")
+        if own is not None:
+            reasons += _where(own, best)
+    return Why(
+        verdict=verdict,
+        reasons=tuple(reasons),
+        config=config,
+        bound_s=bound_s,
+        listed_s=None if own is None else own.iteration_time_s,
+        best_s=best_s,
+    )
+
+
+def _where(own: IterationTime, best: IterationTime) -> list[str]:
+    """The causes that take longer than in the plan to beat, the largest first."""
+    more = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in own.breakdown.items()}
+    causes = sorted((name for name in more if more[name] > 0), key=lambda name: -more[name])[:3]
+    return [f"{name.replace('_', ' ')}: {more[name]:+.4f} s on the listed hosts" for name in causes]
+
+
+def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> IterationTime | None:
+    """The fastest configuration of the whole space on the hosts as listed."""
+    enumeration = enumerate_with_reasons(instance, space)
+    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    if not memory.fitting:
+        return None
+    known = with_edge_loss(instance, memory)
+    first = prune(known, fitting_candidates(memory), memory.capacity_bytes).first
+    return None if first is None else _time(known, first)
+
+
+def _time(instance: Instance, plan: FirstPlan) -> IterationTime:
+    return estimate(instance, plan.config, block_placement(plan.config, plan.block, plan.nodes))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    if int(text) < 1:
+        raise ValueError(text)
+    return (int(text),)
+
+
+PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "tp": ("tensor_parallel", _sizes),
+    "pp": ("pipeline_parallel", _sizes),
+    "dp": ("data_parallel", _sizes),
+    "cp": ("context_parallel", _sizes),
+    "ep": ("expert_parallel", _sizes),
+    "etp": ("expert_tensor_parallel", _sizes),
+    "vpp": ("virtual_pipeline", _sizes),
+    "mbs": ("micro_batch_size", _sizes),
+    "gpus": ("num_gpus", lambda text: _sizes(text)[0]),
+    "recompute": ("recompute", lambda text: (RECOMPUTE[text],)),
+    "sp": ("sequence_parallel", lambda text: (SWITCH[text],)),
+    "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
+    "overlap": ("overlap_grad_reduce", lambda text: SWITCH[text]),
+    "gather": ("overlap_param_gather", lambda text: SWITCH[text]),
+}
+"""What can be asked for: field of the search space, and how its value is read."""
+
+HELP_OF: Mapping[str, str] = {
+    "recompute": "must be none, selective or full",
+    **dict.fromkeys(("sp", "dopt", "overlap", "gather"), "must be on or off"),
+}
+"""What a value must be, where it is no number."""

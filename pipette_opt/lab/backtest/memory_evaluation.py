@@ -1,0 +1,351 @@
+"""Ours and others on measured memory: errors, missed and false alarms, coverage; calibrated on small jobs only."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.base.types import BoolArray, FloatArray
+from pipette_opt.calibrate.memory import framework_of_stack, known_memory
+from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
+from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
+from pipette_opt.lab.backtest.memory_learning import LearningPoint, Reliability, learning_curve, reliability
+from pipette_opt.memory.framework import Framework
+from pipette_opt.memory_training.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
+from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.stack import read_stack
+
+FOLDER_VARIABLE = "PIPETTE_OPT_SHARED"
+
+RISKS = (0.1, 0.05, 0.02, 0.01)
+
+EVEN = 0.5
+
+MOST_KINDS = 12
+
+SLICED = ("num_gpus", "model", "tp", "pp", "dp", "mbs", "zero_stage", "recompute_text")
+"""What errors are grouped by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """
+    Which rows of a file calibrate, and which are predicted.
+
+    Parameters
+    ----------
+    calibrate
+        ``None``: nothing is fitted.
+    """
+
+    name: str
+    file: str
+    calibrate: Callable[[MeasuredRun], bool] | None
+    judge: Callable[[MeasuredRun], bool]
+
+
+SPLITS = (
+    Split(
+        name="H100, nanotron: 8 GPUs to 16",
+        file="hf_ultrascale_h100.csv",
+        calibrate=lambda run: run.num_gpus == 8,
+        judge=lambda run: run.num_gpus == 16,
+    ),
+    Split(
+        name="H100, nanotron: 8-16 GPUs to 32",
+        file="hf_ultrascale_h100.csv",
+        calibrate=lambda run: run.num_gpus <= 16,
+        judge=lambda run: run.num_gpus > 16,
+    ),
+    Split(
+        name="A100, WANT 13B: 64 GPUs to the rest",
+        file="want_llama_a100.csv",
+        calibrate=lambda run: "13B" in run.model and run.num_gpus == 64,
+        judge=lambda run: "13B" in run.model and run.num_gpus != 64,
+    ),
+    Split(
+        name="A100, WANT 13B at 64 GPUs to 30B",
+        file="want_llama_a100.csv",
+        calibrate=lambda run: "13B" in run.model and run.num_gpus == 64,
+        judge=lambda run: "30B" in run.model,
+    ),
+    Split(
+        name="Mist's stages (Aceso): L4 to A10G",
+        file="mist_stage_memory.csv",
+        calibrate=lambda run: "L4" in run.gpu_name and bool(run.extra.get("params_on_rank")),
+        judge=lambda run: "A10G" in run.gpu_name and bool(run.extra.get("params_on_rank")),
+    ),
+    Split(
+        name="Mist's own plans on L4, nothing fitted",
+        file="mist_stage_memory.csv",
+        calibrate=None,
+        judge=lambda run: run.source.startswith("Mist-tuned"),
+    ),
+    Split(
+        name="Megatron-LM's own tests, nothing fitted",
+        file="megatron_ci_golden.csv",
+        calibrate=None,
+        judge=lambda run: (
+            "moe" not in run.model and "mla" not in run.model and run.extra.get("n_experts", "") in ("", "nan")
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodResult:
+    """
+    One method on one split.
+
+    Parameters
+    ----------
+    mean_error, median_error
+        Of peaks, absolute and relative; NaN without peaks.
+    verdicts, even
+        At the accepted risk, and at even odds; the same for methods that know no risk.
+    kept, groups
+        Groups (model and number of GPUs) whose fastest run that fits is not refused, and all groups.
+    """
+
+    split: str
+    method: str
+    num_peaks: int
+    mean_error: float
+    median_error: float
+    verdicts: Verdicts
+    even: Verdicts
+    kept: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Share of peaks at or below their bound, with its 95 % interval, for a stated risk."""
+
+    split: str
+    risk: float
+    covered: float
+    low: float
+    high: float
+    num_runs: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the stated coverage lies in the interval, or below it."""
+        return self.high >= 1 - self.risk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Errors of peaks where some quantity has some value; ``bias`` is the median of measured over predicted, less 1."""
+
+    split: str
+    name: str
+    num_peaks: int
+    mean_error: float
+    median_error: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """All methods on all splits; of ours coverage, errors by slice, reliability, learning curve; what was left out."""
+
+    methods: tuple[MethodResult, ...]
+    coverage: tuple[Coverage, ...]
+    slices: tuple[Slice, ...]
+    reliability: tuple[Reliability, ...]
+    learning: tuple[LearningPoint, ...]
+    notes: tuple[str, ...]
+
+
+def measured_folder() -> Path:
+    """The folder of measured runs: ``$PIPETTE_OPT_SHARED/measured``, or beside the project that is worked in."""
+    root = os.environ.get(FOLDER_VARIABLE)
+    return (Path(root) if root else Path.cwd().parent / "shared") / "measured"
+
+
+def evaluate_memory(
+    folder: Path, max_oom_risk: float = 0.01, *, with_pipette: bool = True, with_learning: bool = False
+) -> Evaluation:
+    """
+    Every split whose file is there.
+
+    Parameters
+    ----------
+    with_learning
+        Whether to calibrate again and again on few rows, which takes a minute or two.
+    """
+    methods: list[MethodResult] = []
+    coverage: list[Coverage] = []
+    slices: list[Slice] = []
+    bins: list[Reliability] = []
+    learning: list[LearningPoint] = []
+    notes: list[str] = []
+    for split in SPLITS:
+        if not (folder / split.file).is_file():
+            notes.append(f"{split.name}: no file {split.file}, skipped")
+            continue
+        known, judged = split_cases(split, folder)
+        known_runs, runs = [run for _, run in known], [run for _, run in judged]
+        start = framework_of_stack(read_stack())
+        fitted = fit_framework(known_runs, start)
+        methods += judge(split.name, fitted, known, judged, max_oom_risk, with_pipette=with_pipette)
+        notes += unlabelled_notes(split.name, fitted, judged, max_oom_risk)
+        if any(run.peak_gib is not None for run in runs):
+            coverage += coverage_of(split.name, fitted, runs)
+            slices += slices_of(split.name, fitted, judged)
+        if any(run.ran_out for run in runs):
+            bins += reliability(split.name, fitted, runs)
+        if with_learning and known_runs:
+            learning += learning_curve(split.name, known_runs, runs, start)
+    return Evaluation(
+        methods=tuple(methods),
+        coverage=tuple(coverage),
+        slices=tuple(slices),
+        reliability=tuple(bins),
+        learning=tuple(learning),
+        notes=tuple(notes),
+    )
+
+
+def unlabelled_notes(
+    name: str, framework: Framework, judged: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
+) -> list[str]:
+    """What becomes of rows that the file calls feasible although their notes say that the job ran out later."""
+    runs = [memory for run, memory in judged if run.oom is False and memory.ran_out is None]
+    refused = sum(oom_probability(predict_memory(framework, run)) > max_oom_risk for run in runs)
+    if not runs:
+        return []
+    return [f"{name}: {len(runs)} jobs ran and then ran out of memory: no label; {refused} of them are refused."]
+
+
+def split_cases(
+    split: Split, folder: Path
+) -> tuple[list[tuple[MeasuredRun, MemoryRun]], list[tuple[MeasuredRun, MemoryRun]]]:
+    """Rows that calibrate, and rows that are judged."""
+    pairs = known_memory(read_runs(folder / split.file), read_stack())
+    known = [pair for pair in pairs if split.calibrate is not None and split.calibrate(pair[0])]
+    return known, [pair for pair in pairs if split.judge(pair[0])]
+
+
+def judge(
+    name: str,
+    framework: Framework,
+    known: Sequence[tuple[MeasuredRun, MemoryRun]],
+    judged: Sequence[tuple[MeasuredRun, MemoryRun]],
+    max_oom_risk: float,
+    *,
+    with_pipette: bool = True,
+) -> list[MethodResult]:
+    """Ours, the formula, the formula with a margin, and Pipette's network where there are peaks to learn from."""
+    runs = [run for _, run in judged]
+    ours = [predict_memory(framework, run) for run in runs]
+    formula, fullest = np.array([run.formula_gib for run in runs if run.formula_gib is not None]).T
+    capacity = np.array([run.capacity_gib for run in runs])
+    risks = np.array([oom_probability(one) for one in ours])
+    taken = np.array([one.taken_gib for one in ours])
+    results = [
+        _result(name, "ours", judged, taken, risks > max_oom_risk, risks > EVEN),
+        _result(name, "closed formula", judged, formula, fullest > capacity),
+        _result(name, "formula + 20 %", judged, formula * MARGIN, fullest * MARGIN > capacity),
+    ]
+    learnt = [pair for pair in known if pair[1].peak_gib is not None]
+    if with_pipette and len(learnt) >= 20:
+        peaks = np.array([run.peak_gib for _, run in learnt], dtype=np.float64)
+        predicted = train_pipette(pipette_features(learnt), peaks, pipette_features(judged))
+        results.append(_result(name, "Pipette's network", judged, predicted, predicted > capacity))
+    return results
+
+
+def pipette_features(pairs: Sequence[tuple[MeasuredRun, MemoryRun]]) -> FloatArray:
+    """Pipette's eleven features, shape ``(num_runs, 11)``."""
+    rows = []
+    for run, _ in pairs:
+        layers, pp, dp, batch = run.num_layers or 0, run.pp or 1, run.dp or 1, run.gbs or 1
+        rows.append(
+            (
+                run.num_gpus,
+                layers,
+                run.hidden or 0,
+                run.heads or 0,
+                run.tp or 1,
+                pp,
+                dp,
+                layers // pp,
+                run.mbs or 1,
+                batch,
+                batch // dp,
+            )
+        )
+    return np.array(rows, dtype=np.float64)
+
+
+def _result(
+    split: str,
+    method: str,
+    judged: Sequence[tuple[MeasuredRun, MemoryRun]],
+    predicted: FloatArray,
+    refused: BoolArray,
+    unlikely: BoolArray | None = None,
+) -> MethodResult:
+    runs = [run for _, run in judged]
+    peaks = np.array([np.nan if run.peak_gib is None else run.peak_gib for run in runs])
+    errors = np.abs(predicted / peaks - 1)[np.isfinite(peaks)]
+    labelled = np.array([run.ran_out is not None for run in runs])
+    ran_out = np.array([bool(run.ran_out) for run in runs])
+    times = np.array([np.nan if run.oom or not run.iter_time_s else run.iter_time_s for run, _ in judged])
+    groups = [f"{run.model} {run.seq_len} {run.num_gpus}" for run, _ in judged]
+    kept, seen = best_kept(times, refused, groups)
+    return MethodResult(
+        split=split,
+        method=method,
+        num_peaks=len(errors),
+        mean_error=float(errors.mean()) if len(errors) else float("nan"),
+        median_error=float(np.median(errors)) if len(errors) else float("nan"),
+        verdicts=verdicts(refused[labelled], ran_out[labelled]),
+        even=verdicts((refused if unlikely is None else unlikely)[labelled], ran_out[labelled]),
+        kept=kept,
+        groups=seen,
+    )
+
+
+def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> list[Coverage]:
+    """Attained coverage of the upper bounds of measured peaks, for each stated risk."""
+    measured = [run for run in runs if run.peak_gib is not None]
+    results = []
+    for risk in RISKS:
+        below = sum(
+            (run.peak_gib or 0.0) <= upper_gib(framework, predict_memory(framework, run), risk) for run in measured
+        )
+        low, high = wilson(below, len(measured))
+        results.append(
+            Coverage(split=split, risk=risk, covered=below / len(measured), low=low, high=high, num_runs=len(measured))
+        )
+    return results
+
+
+def slices_of(split: str, framework: Framework, judged: Sequence[tuple[MeasuredRun, MemoryRun]]) -> list[Slice]:
+    """Errors of peaks by each of ``SLICED`` that has several values."""
+    measured = [(run, memory) for run, memory in judged if memory.peak_gib is not None]
+    errors = peak_errors(framework, [memory for _, memory in measured])
+    off = np.abs(np.exp(-errors) - 1)
+    found = []
+    for name in SLICED:
+        values = np.array([str(getattr(run, name)) for run, _ in measured])
+        kinds = sorted(set(values), key=lambda value: (len(value), value))
+        for kind in kinds if 1 < len(kinds) <= MOST_KINDS else ():
+            members = values == kind
+            found.append(
+                Slice(
+                    split=split,
+                    name=f"{name.removesuffix('_text')} {kind}",
+                    num_peaks=int(members.sum()),
+                    mean_error=float(off[members].mean()),
+                    median_error=float(np.median(off[members])),
+                    bias=float(np.expm1(np.median(errors[members]))),
+                )
+            )
+    return found

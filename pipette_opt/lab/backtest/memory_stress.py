@@ -1,0 +1,91 @@
+"""
+Memory of larger jobs when more than their size is new: a model, a degree, a batch that no calibrated run had.
+
+Smaller of the H100 sweep's jobs calibrate, those of 32 GPUs are judged; see :mod:`memory_evaluation` for the words.
+"""
+
+from pathlib import Path
+
+from pipette_opt.calibrate.memory import framework_of_stack
+from pipette_opt.calibrate.memory_spread import fit_framework
+from pipette_opt.lab.backtest.memory_evaluation import Split, coverage_of, judge, split_cases
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.stack import read_stack
+
+FILE = "hf_ultrascale_h100.csv"
+
+MODELS = ("1.34G", "3.57G", "8.86G")
+
+
+def _small(run: MeasuredRun) -> bool:
+    return run.num_gpus <= 16
+
+
+def _large(run: MeasuredRun) -> bool:
+    return run.num_gpus == 32
+
+
+def _without(model: str) -> Split:
+    return Split(
+        name=f"without the model of {model}, to it",
+        file=FILE,
+        calibrate=lambda run: _small(run) and not run.model.endswith(model),
+        judge=lambda run: _large(run) and run.model.endswith(model),
+    )
+
+
+STRESS = (
+    *map(_without, MODELS),
+    Split(
+        name="tp up to 4, to tp from 8 on",
+        file=FILE,
+        calibrate=lambda run: _small(run) and (run.tp or 1) <= 4,
+        judge=lambda run: _large(run) and (run.tp or 1) >= 8,
+    ),
+    Split(
+        name="pp up to 2, to pp from 4 on",
+        file=FILE,
+        calibrate=lambda run: _small(run) and (run.pp or 1) <= 2,
+        judge=lambda run: _large(run) and (run.pp or 1) >= 4,
+    ),
+    Split(
+        name="mbs up to 2, to mbs from 4 on",
+        file=FILE,
+        calibrate=lambda run: _small(run) and (run.mbs or 1) <= 2,
+        judge=lambda run: _large(run) and (run.mbs or 1) >= 4,
+    ),
+    Split(
+        name="all, to tp up to 16",
+        file=FILE,
+        calibrate=_small,
+        judge=lambda run: _large(run) and (run.tp or 1) <= 16,
+    ),
+)
+
+
+def stress_rows(folder: Path, max_oom_risk: float = 0.01) -> list[dict[str, str]]:
+    """The table, as text; none without the file."""
+    if not (folder / FILE).is_file():
+        return []
+    rows = []
+    for split in STRESS:
+        known, judged = split_cases(split, folder)
+        fitted = fit_framework([run for _, run in known], framework_of_stack(read_stack()))
+        result = judge(split.name, fitted, known, judged, max_oom_risk, with_pipette=False)[0]
+        covered = coverage_of(split.name, fitted, [run for _, run in judged])
+        verdict = result.verdicts
+        rows.append(
+            {
+                "8-16 GPUs to 32": split.name,
+                "peaks": str(result.num_peaks),
+                "mean error": f"{result.mean_error:.1%}",
+                "median": f"{result.median_error:.1%}",
+                "missed OOM": f"{verdict.missed} of {verdict.ran_out}",
+                "false alarms": f"{verdict.false} of {verdict.fitted}",
+                **{
+                    f"bound of {1 - one.risk:.0%}": f"{one.covered:.1%}{'' if one.holds else ', fails'}"
+                    for one in covered
+                },
+            }
+        )
+    return rows

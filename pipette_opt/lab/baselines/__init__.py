@@ -1,0 +1,1 @@
+"""Rules and searches of others, on the solver's problem."""

@@ -1,0 +1,204 @@
+"""
+AMP: its cost formula on its two-level view of the network, and its annealing.
+
+D. Li, H. Wang, E. Xing, H. Zhang, "AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness",
+NeurIPS 2022, arXiv 2210.07297; formulas as in ``cost_het_cluster.py``, ``pipe.py`` and ``homogeneous_sa.py`` of its
+release (github.com/DachengLi1/AMP).
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.lab.baselines.megatron import identity_nodes
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmpParams:
+    """
+    How AMP places and how long it anneals.
+
+    Parameters
+    ----------
+    placement
+        ``listed``: hosts in the order listed, every candidate and packing compared by AMP's cost, as the release
+        does for its experiments. ``annealed``: also exchange hosts, by AMP's annealing on AMP's cost; a generous
+        reading, since the release anneals over tilings, which are packings here, and never exchanges hosts.
+    num_annealed
+        So many candidates, those with the least cost in listed order, are annealed.
+    moves
+        Exchanges tried for each of them.
+    time_limit_s
+        Wall time of all annealing.
+    hot
+        First temperature, as share of the first cost; it falls linearly to zero, as in the release.
+    """
+
+    placement: Literal["listed", "annealed"] = "annealed"
+    num_annealed: int = 8
+    moves: int = 5_000
+    time_limit_s: float = 5.0
+    seed: int = 0
+    hot: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("num_annealed", "moves"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        for name in ("time_limit_s", "hot"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+
+
+class AmpView(NamedTuple):
+    """
+    What AMP knows of a candidate: one figure for each host, none for single links.
+
+    Parameters
+    ----------
+    work
+        Forward and backward of one micro-batch on each stage on each host, shape ``(pp, num_nodes)``.
+    send
+        Transfer of one micro-batch, one way, over a host's median link, shape ``(num_nodes,)``.
+    ring
+        Gradient reduction of each stage over a host's median link, shape ``(pp, num_nodes)``; not less than inside
+        a host.
+    row
+        Grid row of each stage, shape ``(pp,)``.
+    """
+
+    work: FloatArray
+    send: FloatArray
+    ring: FloatArray
+    row: IntArray
+    intra_send: float
+    num_microbatches: int
+
+
+class _Choice(NamedTuple):
+    """A candidate, AMP's cost and, where the hosts can run it, the placement."""
+
+    cost: float
+    candidate: int
+    solution: Solution | None
+
+
+def amp(data: ProblemData, params: AmpParams | None = None) -> Result:
+    """
+    The candidate and placement with the least cost by AMP's formula; its objective is ours.
+
+    AMP decides tensor, pipeline and data size, micro-batch size, layer split and packing; its tensor groups stay
+    inside a host. It has no memory model and knows no single links: a choice that does not fit or that uses a link
+    without a measurement is left out, as the trial run of the release would tell, and the next one taken.
+    """
+    params, started = params or AmpParams(), time.perf_counter()
+    known = [index for index, candidate in enumerate(data.candidates) if _is_known(data, candidate)]
+    views = {index: amp_view(data, data.candidates[index]) for index in known}
+    choices = sorted((_listed(data, views[index], index) for index in known), key=lambda one: one[:2])
+    if params.placement == "annealed":
+        ends = started + params.time_limit_s
+        few, rest = choices[: params.num_annealed], choices[params.num_annealed :]
+        annealed = [_annealed(data, views[one.candidate], one, params, ends) for one in few]
+        choices = sorted((*annealed, *rest), key=lambda one: one[:2])
+    chosen = next((one.solution for one in choices if one.solution is not None), None)
+    bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
+    return result_of([] if chosen is None else [chosen], bounds, started)
+
+
+def amp_view(data: ProblemData, candidate: CandidateData) -> AmpView:
+    """Reduce the links to one figure for each host, the median of its links both ways."""
+    kinds = data.kind_of_node
+    stages = np.arange(candidate.num_stages)
+    ring = np.repeat(candidate.ring_floor_ticks[:, None], data.num_nodes, axis=1).astype(np.float64)
+    if candidate.grid[1] > 1:
+        of_host = np.stack([_median_link(ticks) for ticks in candidate.ring_ticks])
+        ring = np.maximum(ring, of_host[candidate.ring_class])
+    return AmpView(
+        work=(candidate.forward_ticks + candidate.backward_ticks)[kinds].T.astype(np.float64),
+        send=_median_link(candidate.p2p_ticks),
+        ring=ring,
+        row=stages // candidate.block.stages,
+        intra_send=float(candidate.intra_p2p_ticks),
+        num_microbatches=candidate.num_microbatches,
+    )
+
+
+def amp_cost(view: AmpView, nodes: IntArray) -> float:
+    """
+    AMP's cost in ticks: ``(m - 1) max_s e_s + sum e_s + sum c_s + max_s d_s``.
+
+    ``e_s``: one micro-batch on a stage, mean over the replicas. ``c_s``: one transfer to the next stage, the slower
+    of the two hosts deciding, mean over the replicas, counted once however many micro-batches there are. ``d_s``:
+    ring all-reduce of the stage's gradients at its slowest hop; every hop of the ring counts, as meant, where the
+    release looks at the last one only.
+
+    Parameters
+    ----------
+    nodes
+        Host of each grid cell, shape ``(P, D)``.
+    """
+    hosts = nodes[view.row]  # (pp, D)
+    stage = np.arange(len(hosts))[:, None]
+    work = view.work[stage, hosts].mean(axis=1)
+    send = np.maximum(view.send[hosts[:-1]], view.send[hosts[1:]])
+    send[view.row[:-1] == view.row[1:]] = view.intra_send
+    total: np.float64 = (view.num_microbatches - 1) * work.max() + work.sum() + send.mean(axis=1).sum()
+    return float(total + view.ring[stage, hosts].max())
+
+
+def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
+    """Whether AMP can express the candidate."""
+    config = candidate.config
+    plain = config.num_chunks == 1 and config.context_parallel_size == 1
+    return plain and candidate.grid[2] == 1 and candidate.num_cells <= data.num_nodes
+
+
+def _median_link(ticks: IntArray) -> FloatArray:
+    """Median over the links of each host, both ways; of no use where a host has none."""
+    known = np.where(ticks < UNUSABLE_TICKS, ticks, np.nan)
+    both = np.concatenate([known, known.T], axis=1)
+    result = np.full(len(ticks), float(UNUSABLE_TICKS))
+    linked = ~np.isnan(both).all(axis=1)
+    result[linked] = np.nanmedian(both[linked], axis=1)
+    return result
+
+
+def _listed(data: ProblemData, view: AmpView, index: int) -> _Choice:
+    nodes = identity_nodes(data.candidates[index])
+    return _Choice(amp_cost(view, nodes[:, :, 0]), index, checked_solution(data, index, nodes))
+
+
+def _annealed(data: ProblemData, view: AmpView, start: _Choice, params: AmpParams, ends: float) -> _Choice:
+    """Exchange hosts, spare ones included; a worse cost is taken with probability ``exp(-difference / T)``."""
+    random = np.random.default_rng((params.seed, start.candidate))
+    candidate = data.candidates[start.candidate]
+    P, D, _ = candidate.grid
+    listed = identity_nodes(candidate)
+    spare = np.setdiff1d(np.arange(data.num_nodes), listed)
+    order = np.concatenate([listed.ravel(), spare])
+    if len(order) < 2:
+        return start
+    current, best = start.cost, start
+    cells = order[: P * D].reshape(P, D)  # a view: exchanges show
+    for move in range(params.moves):
+        if time.perf_counter() >= ends:
+            break
+        temperature = params.hot * start.cost * (1 - move / params.moves)
+        i, j = int(random.integers(P * D)), int(random.integers(len(order)))
+        order[[i, j]] = order[[j, i]]
+        cost = amp_cost(view, cells)
+        if cost > current and random.random() >= np.exp((current - cost) / max(temperature, 1e-9)):
+            order[[i, j]] = order[[j, i]]
+            continue
+        current = cost
+        if cost < best.cost or best.solution is None:
+            solution = checked_solution(data, start.candidate, cells[:, :, None])
+            if solution is not None:
+                best = _Choice(cost, start.candidate, solution)
+    return best

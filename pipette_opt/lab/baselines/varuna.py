@@ -1,0 +1,218 @@
+"""
+Varuna: pipelines without tensor parallelism, chosen by simulating its schedule on a network of two speeds.
+
+S. Athlur, N. Saran, M. Sivathanu, R. Ramjee, N. Kwatra, "Varuna: Scalable, Low-cost Training of Massive Deep Learning
+Models", EuroSys 2022; rules as in ``varuna/auto_config.py``, ``varuna/launcher.py`` and ``tools/simulator`` of its
+release (github.com/microsoft/varuna), without the simulator's random jitter.
+"""
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+
+from pipette_opt.base.types import IntArray
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
+
+
+def varuna(data: ProblemData) -> Result:
+    """
+    For each pipeline depth the largest micro-batch that fits, simulated; the depth with the least time.
+
+    No tensor or context parallelism, equal stages, activations recomputed where a candidate does that, no sharded
+    optimizer where one goes without. Consecutive ranks form a pipeline; hosts in the order listed, used as far as
+    they have the memory and the links; the method does not look for others. The objective of the result is ours.
+    """
+    started = time.perf_counter()
+    best: dict[int, tuple[tuple[int, ...], Solution]] = {}
+    for index, candidate in enumerate(data.candidates):
+        if not _is_known(data, candidate):
+            continue
+        solution = checked_solution(data, index, varuna_nodes(candidate))
+        depth, rank = candidate.num_stages, _preference(candidate)
+        if solution is not None and (depth not in best or rank < best[depth][0]):
+            best[depth] = rank, solution
+    solutions = [solution for _, solution in best.values()]
+    chosen = min(solutions, key=lambda one: varuna_ticks(data, data.candidates[one.candidate]), default=None)
+    bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
+    return result_of([] if chosen is None else [chosen], bounds, started)
+
+
+def varuna_nodes(candidate: CandidateData) -> IntArray:
+    """Hosts 0, 1, 2, ... along one pipeline after the other, in the shape of the candidate's grid."""
+    P, D, K = candidate.grid
+    return np.arange(candidate.num_cells, dtype=np.int64).reshape(D, P, K).transpose(1, 0, 2)
+
+
+def varuna_ticks(data: ProblemData, candidate: CandidateData) -> int:
+    """
+    Varuna's estimate: its schedule simulated, plus one all-reduce.
+
+    Compute as profiled on the first host's kind of GPU; two speeds of sends, inside a host and between hosts, and one
+    of the all-reduce: the medians of the measured links.
+    """
+    kind = int(data.kind_of_node[0])
+    row = np.arange(candidate.num_stages) // candidate.block.stages
+    send = np.where(row[:-1] == row[1:], candidate.intra_p2p_ticks, _median_link(candidate.p2p_ticks))
+    forward, backward = candidate.forward_ticks[kind], candidate.backward_ticks[kind]
+    recomputes = candidate.config.recompute_granularity == "full"
+    ring = candidate.ring_floor_ticks
+    if candidate.grid[1] > 1:
+        medians = np.array([_median_link(ticks) for ticks in candidate.ring_ticks], dtype=np.int64)
+        ring = np.maximum(ring, medians[candidate.ring_class])
+    pipeline = simulate(
+        forward.tolist(),
+        (np.maximum(backward - forward, 0) if recomputes else backward).tolist(),
+        send.tolist(),
+        candidate.num_microbatches,
+        recomputes=recomputes,
+    )
+    return pipeline + int(ring.max())
+
+
+def simulate(
+    forward: Sequence[int],
+    backward: Sequence[int],
+    send: Sequence[int],
+    num_microbatches: int,
+    *,
+    recomputes: bool,
+) -> int:
+    """
+    When the last backward of Varuna's schedule ends.
+
+    A free stage takes the first task that is ready: a backward (whose activations are recomputed, except on the last
+    stage), a recomputation, a forward. Recomputation of a micro-batch may start when the next stage is halfway through
+    its backward; until that micro-batch's backward is done, the stage starts nothing else. A stage sends one message
+    at a time, activations before gradients, beside its compute.
+
+    Parameters
+    ----------
+    forward, backward
+        Time of each stage; backward without recomputation if ``recomputes``, which takes a forward.
+    send
+        Time of a message between adjacent stages, one fewer than stages.
+    """
+    return _Simulation(forward, backward, send, num_microbatches, recomputes=recomputes).run()
+
+
+class _Stage:
+    """Queues of one stage, by micro-batch, and what it is busy with."""
+
+    def __init__(self) -> None:
+        self.forwards: deque[int] = deque()
+        self.backwards: deque[int] = deque()
+        self.recomputations: deque[int] = deque()
+        self.activations: deque[int] = deque()
+        self.gradients: deque[int] = deque()
+        self.computing = self.sending = False
+        self.recomputed: int | None = None
+
+
+class _Simulation:
+    """Events in order of time; those of the same time in the order they were made."""
+
+    def __init__(
+        self, forward: Sequence[int], backward: Sequence[int], send: Sequence[int], m: int, *, recomputes: bool
+    ) -> None:
+        self.forward, self.backward, self.send, self.recomputes = forward, backward, send, recomputes
+        self.last = len(forward) - 1
+        self.stages = [_Stage() for _ in forward]
+        self.stages[0].forwards.extend(range(m))
+        self.events: list[tuple[int, int, str, int, int]] = []
+        self.number = count()
+
+    def run(self) -> int:
+        """Time of the last event."""
+        now = 0
+        self._serve(0, 0)
+        while self.events:
+            now, _, what, stage, batch = heapq.heappop(self.events)
+            getattr(self, f"_{what}")(now, stage, batch)
+            self._serve(now, stage)
+        return now
+
+    def _add(self, time_: int, what: str, stage: int, batch: int) -> None:
+        heapq.heappush(self.events, (time_, next(self.number), what, stage, batch))
+
+    def _serve(self, now: int, stage: int) -> None:
+        """Start what can start."""
+        one = self.stages[stage]
+        if not one.computing:
+            self._compute(now, stage, one)
+        if not one.sending and one.activations:
+            one.sending = True
+            self._add(now + self.send[stage], "activation_sent", stage, one.activations.popleft())
+        if not one.sending and one.gradients:
+            one.sending = True
+            self._add(now + self.send[stage - 1], "gradient_sent", stage, one.gradients.popleft())
+
+    def _compute(self, now: int, stage: int, one: _Stage) -> None:
+        ready = not self.recomputes or stage == self.last
+        if one.backwards and (ready or one.backwards[0] == one.recomputed):
+            batch, one.computing = one.backwards.popleft(), True
+            self._add(now + self.backward[stage], "backward_done", stage, batch)
+            if self.recomputes and stage > 0:
+                self._add(now + self.backward[stage] // 2, "recomputation_due", stage - 1, batch)
+        elif one.recomputed is None and one.recomputations:
+            one.computing = True
+            self._add(now + self.forward[stage], "recomputation_done", stage, one.recomputations.popleft())
+        elif one.recomputed is None and one.forwards:
+            one.computing = True
+            self._add(now + self.forward[stage], "forward_done", stage, one.forwards.popleft())
+
+    def _forward_done(self, now: int, stage: int, batch: int) -> None:
+        one = self.stages[stage]
+        one.computing = False
+        (one.activations if stage < self.last else one.backwards).append(batch)
+
+    def _backward_done(self, now: int, stage: int, batch: int) -> None:
+        one = self.stages[stage]
+        one.computing, one.recomputed = False, None
+        if stage > 0:
+            one.gradients.append(batch)
+
+    def _recomputation_due(self, now: int, stage: int, batch: int) -> None:
+        self.stages[stage].recomputations.append(batch)
+
+    def _recomputation_done(self, now: int, stage: int, batch: int) -> None:
+        self.stages[stage].computing, self.stages[stage].recomputed = False, batch
+
+    def _activation_sent(self, now: int, stage: int, batch: int) -> None:
+        self.stages[stage].sending = False
+        self.stages[stage + 1].forwards.append(batch)
+        self._serve(now, stage + 1)
+
+    def _gradient_sent(self, now: int, stage: int, batch: int) -> None:
+        self.stages[stage].sending = False
+        self.stages[stage - 1].backwards.append(batch)
+        self._serve(now, stage - 1)
+
+
+def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
+    """Whether Varuna can express the candidate: no tensor parallelism, whole hosts of consecutive pipeline ranks."""
+    config, block = candidate.config, candidate.block
+    plain = config.tensor_model_parallel_size == config.context_parallel_size == config.num_chunks == 1
+    along = block.replicas == 1 or block.stages == candidate.num_stages
+    return plain and along and candidate.num_cells <= data.num_nodes
+
+
+def _preference(candidate: CandidateData) -> tuple[int, ...]:
+    """Smaller is what Varuna would take: recomputation, the largest micro-batch, no sharded optimizer, equal stages."""
+    config = candidate.config
+    return (
+        int(config.recompute_granularity != "full"),
+        -config.micro_batch_size,
+        int(config.use_distributed_optimizer),
+        max(config.layers_per_stage) - min(config.layers_per_stage),
+    )
+
+
+def _median_link(ticks: IntArray) -> int:
+    usable = ticks[ticks < UNUSABLE_TICKS]
+    return int(np.median(usable)) if usable.size else UNUSABLE_TICKS

@@ -1,0 +1,119 @@
+"""The solver beside the baselines: same instance, same candidates, same seconds, same judge."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from pipette_opt.annealing.anneal import AnnealingParams
+from pipette_opt.judge.solutions import best_first, judge_solution, lower_bound_s
+from pipette_opt.lab.baselines.amp import AmpParams, amp
+from pipette_opt.lab.baselines.megatron import identity_order, megatron_rule
+from pipette_opt.lab.baselines.varuna import varuna
+from pipette_opt.optimize import OptimizeParams, Watcher, hint_for, solve_exact
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Result
+from pipette_opt.solver.search.threads import anneal_on_threads
+
+METHODS = (
+    "pipette-opt",
+    "annealing (tuned)",
+    "annealing (Pipette's)",
+    "AMP",
+    "Varuna",
+    "identity order",
+    "Megatron's rule",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodRow:
+    """
+    What one method gives.
+
+    Parameters
+    ----------
+    objective_s
+        Closed form of its best solution; ``None`` if it found none.
+    lower_bound_s
+        What it proves; ``None`` for methods that prove nothing.
+    iteration_time_s
+        The judge's time of that solution.
+    """
+
+    method: str
+    config: str
+    objective_s: float | None
+    lower_bound_s: float | None
+    gap: float | None
+    iteration_time_s: float | None
+    seconds: float
+
+
+def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.Event | None = None) -> list[MethodRow]:
+    """
+    Run every method on the candidates with a closed form, each with ``params.time_limit_s`` on as many threads.
+
+    Parameters
+    ----------
+    stop
+        Set by whoever wants an end; methods that had all their seconds until then have a row.
+    """
+    data, stop = prepared.exact, stop or threading.Event()
+
+    def annealed(variant: Literal["tuned", "pipette"]) -> Result:
+        settings = AnnealingParams(variant=variant, time_limit_s=params.time_limit_s, seed=params.seed)
+        results = anneal_on_threads(data, settings, params.workers, stop)
+        return min(results, key=lambda one: inf if one.solution is None else one.solution.objective_ticks)
+
+    def solved() -> Result:
+        watcher = Watcher(stop=stop)
+        return solve_exact(prepared, params, watcher, hint_for(prepared, params, watcher))
+
+    runs: dict[str, Callable[[], Result]] = {
+        "pipette-opt": solved,
+        "annealing (tuned)": lambda: annealed("tuned"),
+        "annealing (Pipette's)": lambda: annealed("pipette"),
+        "AMP": lambda: amp(data, AmpParams(time_limit_s=params.time_limit_s, seed=params.seed)),
+        "Varuna": lambda: varuna(data),
+        "identity order": lambda: identity_order(data),
+        "Megatron's rule": lambda: megatron_rule(data),
+    }
+    rows: list[MethodRow] = []
+    for method in METHODS:
+        row = _row(prepared, data, method, runs[method])
+        if stop.is_set():
+            break
+        rows.append(row)
+    return rows
+
+
+def _row(prepared: Prepared, data: ProblemData, method: str, run: Callable[[], Result]) -> MethodRow:
+    started = time.perf_counter()
+    result = run()
+    seconds = time.perf_counter() - started
+    if result.solution is None:
+        return MethodRow(
+            method=method,
+            config="none found",
+            objective_s=None,
+            lower_bound_s=None,
+            gap=None,
+            iteration_time_s=None,
+            seconds=seconds,
+        )
+    (judged,) = best_first([judge_solution(prepared.instance, data, result.solution)])
+    objective_s = result.solution.objective_ticks * data.tick_s
+    bound_s = lower_bound_s(data, result) if method == METHODS[0] else None
+    return MethodRow(
+        method=method,
+        config=judged.candidate.config.label(),
+        objective_s=objective_s,
+        lower_bound_s=bound_s,
+        gap=None if bound_s is None else max(0.0, 1 - bound_s / objective_s),
+        iteration_time_s=judged.estimate.iteration_time_s,
+        seconds=seconds,
+    )

@@ -1,0 +1,266 @@
+"""Placement instances: a named cluster, a shape, what a transfer and a ring weigh, a send mode and a seed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+from pipette_opt.base.types import P2PMode
+from pipette_opt.lab.placement_bench.clusters import (
+    GENERATED,
+    MEASURED,
+    STRUCTURELESS,
+    link_gb_per_s,
+    num_flows,
+    num_listed,
+)
+from pipette_opt.lab.placement_bench.problems import (
+    JOINT,
+    JOINT_HOSTS,
+    Job,
+    Shape,
+    balanced_problem,
+    cluster_of,
+    job_problem,
+    joint_problem,
+)
+from pipette_opt.problem.data import ProblemData
+
+SetName = Literal["quick", "full", "reach"]
+
+SHAPES: dict[int, tuple[Shape, ...]] = {
+    8: ((4, 2), (2, 4)),
+    16: ((4, 4), (8, 2), (2, 8), (16, 1)),
+    32: ((8, 4), (4, 8), (16, 2)),
+    64: ((8, 8), (16, 4)),
+    128: ((16, 8), (8, 16)),
+    256: ((16, 16),),
+    512: ((16, 32),),
+    1280: ((32, 40),),
+}
+"""Shapes that are tried for so many hosts."""
+
+BALANCED = "balanced"
+
+JOBS = {
+    "llama-2-13b": Job(model="llama-2-13b", global_batch_size=1024, seq_length=4096, micro_batch_size=2),
+    "llama-3-70b": Job(model="llama-3-70b", global_batch_size=1024, seq_length=8192),
+    "gpt-3-175b": Job(model="gpt-3-175b", global_batch_size=1536, seq_length=2048),
+}
+"""Jobs with tensor parallelism over the eight GPUs of a host."""
+
+WEIGHTS = (BALANCED, *JOBS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchInstance:
+    """
+    One problem to place.
+
+    Parameters
+    ----------
+    weights
+        ``balanced`` or the name of a job.
+    shape
+        ``None`` for the choice among all candidates of a job with 128 GPUs.
+    limit_s
+        Wall time that the solver has.
+    target, target_s
+        Placement gap aimed at, and within how many seconds; ``None`` where none is set.
+    stops_at_goal
+        Whether the solver stops as soon as the gap is what is aimed at.
+    """
+
+    cluster: str
+    weights: str
+    shape: Shape | None
+    p2p: P2PMode
+    seed: int
+    limit_s: float
+    target: float | None
+    target_s: float | None = None
+    stops_at_goal: bool = False
+
+    @property
+    def num_used(self) -> int:
+        """Hosts used."""
+        return JOINT_HOSTS if self.shape is None else self.shape[0] * self.shape[1]
+
+    @property
+    def num_listed(self) -> int:
+        """Hosts to choose from."""
+        return num_listed(self.cluster, self.num_used)
+
+    @property
+    def shape_text(self) -> str:
+        """For tables, e.g. ``8x4``."""
+        return "joint" if self.shape is None else f"{self.shape[0]}x{self.shape[1]}"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        hosts = str(self.num_used) if self.num_used == self.num_listed else f"{self.num_used} of {self.num_listed}"
+        return f"{self.cluster} {hosts} {self.shape_text} {self.weights} {self.p2p} seed {self.seed}"
+
+    def build(self) -> ProblemData:
+        """The integer problem. Raises ``UnavailableError`` without the measured data that it needs."""
+        rates = link_gb_per_s(self.cluster, self.num_used, self.seed)
+        if self.shape is not None and self.weights == BALANCED:
+            return balanced_problem(rates, self.shape, self.p2p)
+        job = JOINT if self.shape is None else JOBS[self.weights]
+        cluster = cluster_of(rates, num_flows(self.cluster), job.gpu)
+        return (
+            joint_problem(cluster, self.p2p) if self.shape is None else job_problem(job, cluster, self.shape, self.p2p)
+        )
+
+
+def instances(
+    set_name: SetName,
+    *,
+    clusters: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+    weights: Sequence[str] | None = None,
+    modes: Sequence[P2PMode] | None = None,
+    seeds: int | None = None,
+    seconds: float | None = None,
+    stop_at_goal: bool = False,
+) -> list[BenchInstance]:
+    """
+    The instances of a set; what is given narrows or changes it.
+
+    Quick: every cluster once, small. Reach: every cluster, size, shape and send mode, weights of real jobs and the
+    joint choice, up to 128 hosts with five seeds, and with all seconds of the goals; takes days. Full: one seed of
+    these that ends as soon as the goal is met, 256 hosts and more on two clusters; an hour on two cores.
+
+    Parameters
+    ----------
+    clusters
+        Names; ``joint`` is the joint choice on all clusters, without it only those of one shape are taken.
+    seeds
+        So many of each, in place of its own.
+    seconds
+        Time limit of each, in place of its own; a goal for which that is more than its seconds is dropped.
+    stop_at_goal
+        Whether each ends as soon as its goal is met: what is found and proven later is not known then.
+    """
+    plan = {"quick": _quick, "full": _full, "reach": _reach}[set_name]()
+    chosen = [
+        one
+        for one in plan
+        if (clusters is None or _is_named(one, clusters))
+        and (sizes is None or one.num_used in sizes)
+        and (weights is None or one.weights in weights)
+        and (modes is None or one.p2p in modes)
+    ]
+    if seeds is not None:
+        unique = dict.fromkeys(replace(one, seed=0) for one in chosen)
+        chosen = [replace(one, seed=seed) for one, seed in product(unique, range(seeds))]
+    if stop_at_goal:
+        chosen = [replace(one, stops_at_goal=one.target is not None) for one in chosen]
+    return chosen if seconds is None else [_limited(one, seconds) for one in chosen]
+
+
+def _limited(instance: BenchInstance, seconds: float) -> BenchInstance:
+    """With other seconds; a goal that allows fewer is dropped."""
+    if instance.target_s is None or seconds > instance.target_s:
+        return replace(instance, limit_s=seconds, target=None, target_s=None)
+    return replace(instance, limit_s=seconds)
+
+
+def _is_named(instance: BenchInstance, clusters: Sequence[str]) -> bool:
+    return ("joint" if instance.shape is None else instance.cluster) in clusters
+
+
+_TARGETS: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {
+    8: ((0.0, 5.0), (0.0, 5.0)),
+    16: ((0.0, 5.0), (0.0, 20.0)),
+    32: ((0.005, 30.0), (0.02, 60.0)),
+    64: ((0.01, 60.0), (0.04, 120.0)),
+    128: ((0.02, 120.0), (0.06, 300.0)),
+    1280: ((0.05, 600.0), (1.0, 600.0)),
+}
+"""Placement gap and seconds aimed at, by number of hosts: with structure, and without."""
+
+
+def target_of(cluster: str, num_used: int) -> tuple[float | None, float]:
+    """Placement gap aimed at (``None`` where none is set) and the time limit."""
+    if num_used not in _TARGETS:
+        return None, 300.0 if num_used < 512 else 600.0
+    return _TARGETS[num_used][cluster in STRUCTURELESS]
+
+
+def _single(
+    cluster: str, weights: str, shape: Shape, p2p: P2PMode, seed: int, seconds: float | None = None
+) -> BenchInstance:
+    target, goal_s = target_of(cluster, shape[0] * shape[1])
+    one = BenchInstance(
+        cluster=cluster,
+        weights=weights,
+        shape=shape,
+        p2p=p2p,
+        seed=seed,
+        limit_s=goal_s,
+        target=target,
+        target_s=None if target is None else goal_s,
+    )
+    return one if seconds is None else _limited(one, min(seconds, goal_s))
+
+
+def _joint(cluster: str, p2p: P2PMode, seed: int) -> BenchInstance:
+    return BenchInstance(
+        cluster=cluster,
+        weights=JOINT.model,
+        shape=None,
+        p2p=p2p,
+        seed=seed,
+        limit_s=15.0,
+        target=0.0,
+        target_s=15.0,
+    )
+
+
+def _sizes_of(cluster: str) -> list[int]:
+    return [size for size in SHAPES if cluster not in MEASURED or size <= MEASURED[cluster][1]]
+
+
+def _quick() -> list[BenchInstance]:
+    modes: tuple[P2PMode, ...] = ("blocking", "async")
+    plan = [
+        _single(cluster, BALANCED, (4, 4), modes[number % 2], 0, 2.0)
+        for number, cluster in enumerate((*GENERATED, *MEASURED))
+    ]
+    plan += [
+        _single("tree", BALANCED, (2, 4), "async", 0, 2.0),
+        _single("tree", "llama-3-70b", (4, 4), "blocking", 0, 2),
+    ]
+    return [*plan, _limited(_joint("tree", "blocking", 0), 10.0)]
+
+
+_SEEDS = 5
+"""Of the cluster, and of the search; a measured matrix is the same whatever the seed."""
+
+_FULL_CLUSTERS, _FULL_S = ("tree", "unif"), 30.0
+"""Of the full set, clusters with more than 128 hosts, and seconds where no goal is set."""
+
+
+def _full() -> list[BenchInstance]:
+    return [
+        replace(one, stops_at_goal=True) if one.target is not None else replace(one, limit_s=_FULL_S)
+        for one in _reach()
+        if one.seed == 0 and (one.num_used <= 128 or one.cluster in _FULL_CLUSTERS)
+    ]
+
+
+def _reach() -> list[BenchInstance]:
+    modes: tuple[P2PMode, ...] = ("blocking", "async")
+    clusters = (*GENERATED, *MEASURED)
+    plan = [
+        _single(cluster, BALANCED, shape, p2p, seed)
+        for cluster in clusters
+        for size in _sizes_of(cluster)
+        for shape, p2p, seed in product(SHAPES[size], modes, range(_SEEDS if size <= 128 else 1))
+    ]
+    for cluster, size, job in product(clusters, (16, 32, 64, 128), JOBS):
+        if size in _sizes_of(cluster):
+            plan += [_single(cluster, job, SHAPES[size][0], "blocking", seed) for seed in range(_SEEDS)]
+    return [*plan, *(_joint(cluster, "blocking", seed) for cluster in clusters for seed in range(_SEEDS))]

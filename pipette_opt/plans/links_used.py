@@ -1,0 +1,94 @@
+"""Which pairs of hosts a finished plan sends over, and who; what ``verify`` asks, without anything of the solver."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from pipette_opt.plans.plan import Plan
+from pipette_opt.specs import Instance
+
+Coordinates = tuple[int, int, int, int]
+"""Pipeline, data, context and tensor coordinate of a rank."""
+
+
+def coordinates_of(plan: Plan) -> Iterator[Coordinates]:
+    """Coordinates of each rank: the tensor coordinate is fastest, then context, then the rest by the rank order."""
+    config = plan.config
+    tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
+    dp, pp = config.data_parallel_size, config.pipeline_model_parallel_size
+    for rank in range(tp * cp * dp * pp):
+        slot, inner = divmod(rank, tp * cp)
+        if plan.placement.order == "tp-cp-ep-dp-pp":
+            stage, replica = divmod(slot, dp)
+        else:
+            replica, stage = divmod(slot, pp)
+        yield stage, replica, inner // tp, inner % tp
+
+
+def links_used(plan: Plan) -> dict[tuple[str, str], str]:
+    """Directed pairs of hosts, each with who uses it."""
+    host = {where: plan.hosts[node] for where, node in zip(coordinates_of(plan), plan.placement.node, strict=True)}
+    used: dict[tuple[str, str], str] = {}
+    pp, interleaved = plan.config.pipeline_model_parallel_size, plan.config.num_chunks > 1
+    for (stage, dp, cp, tp), here in host.items():
+        if stage + 1 < pp or interleaved:
+            there = host[(stage + 1) % pp, dp, cp, tp]
+            for pair in ((here, there), (there, here)):
+                used.setdefault(pair, f"the pipeline at stage {stage}")
+    rings: dict[tuple[str, Coordinates], list[str]] = defaultdict(list)
+    for (stage, dp, cp, tp), here in host.items():
+        rings["the data-parallel ring", (stage, 0, 0, tp)].append(here)
+        rings["the tensor-parallel ring", (stage, dp, cp, 0)].append(here)
+    for (kind, (stage, *_)), members in rings.items():
+        order = list(dict.fromkeys(members))
+        for here, there in zip(order, order[1:] + order[:1], strict=True):
+            used.setdefault((here, there), f"{kind} of stage {stage}")
+    return {pair: user for pair, user in used.items() if pair[0] != pair[1]}
+
+
+def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[str]]]]:
+    """
+    Of each block of ranks that hold every expert once: its stage, and the hosts of each rank of experts in turn.
+
+    The ranks of a stage in rank order; neighbours share an expert.
+    """
+    if instance.model.num_experts is None:
+        return []
+    etp, size = plan.config.expert_tensor_size, plan.config.expert_tensor_size * plan.config.expert_model_parallel_size
+    of_stage: dict[int, list[str]] = defaultdict(list)
+    for (stage, *_), node in zip(coordinates_of(plan), plan.placement.node, strict=True):
+        of_stage[stage].append(plan.hosts[node])
+    return [
+        (stage, [hosts[first + part : first + part + etp] for part in range(0, size, etp)])
+        for stage, hosts in of_stage.items()
+        for first in range(0, len(hosts), size)
+    ]
+
+
+def experts_span_hosts(instance: Instance, plan: Plan) -> bool:
+    """Whether a block of ranks that hold every expert once is on several hosts."""
+    return any(len({host for part in parts for host in part}) > 1 for _, parts in _expert_hosts(instance, plan))
+
+
+def expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
+    """Pairs of hosts over which tokens travel, and rings of ranks with the same experts; each with who uses it."""
+    used: dict[tuple[str, str], str] = {}
+    same: dict[tuple[int, int, int], list[str]] = defaultdict(list)
+    gathered = instance.training.moe_token_dispatcher_type == "allgather"
+    for stage, parts in _expert_hosts(instance, plan):
+        exchanges = [] if gathered else [list(hosts) for hosts in zip(*parts, strict=True)]
+        for hosts in exchanges:
+            used |= {(here, there): f"an expert-parallel group of stage {stage}" for here in hosts for there in hosts}
+        for ring in [[host for part in parts for host in part]] if gathered else parts:
+            used |= _hops(ring, f"a group that shares experts of stage {stage}")
+        for number, part in enumerate(parts):
+            for place, host in enumerate(part):
+                same[stage, number, place].append(host)
+    for (stage, *_), hosts in same.items():
+        used |= _hops(hosts, f"an expert-data-parallel ring of stage {stage}")
+    return {pair: user for pair, user in used.items() if pair[0] != pair[1]}
+
+
+def _hops(members: list[str], user: str) -> dict[tuple[str, str], str]:
+    """Hops of a ring over the hosts of its members, in order."""
+    order = list(dict.fromkeys(members))
+    return dict.fromkeys(zip(order, order[1:] + order[:1], strict=True), user)

@@ -1,0 +1,56 @@
+"""What the reader of a plan should know beside its figures, in sentences."""
+
+from collections.abc import Sequence
+
+from pipette_opt.base.units import counted
+from pipette_opt.memory.filter import MemoryCheck
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.plan import StageMemory
+from pipette_opt.specs import Instance
+
+WORTH_SAYING = 0.001
+"""Share of an iteration from which on what is lost where memory is nearly full is named. Chosen."""
+
+
+def plan_notes(
+    instance: Instance,
+    config: ParallelConfig,
+    iteration_time_s: float,
+    memory: MemoryCheck,
+    stages: Sequence[StageMemory],
+) -> tuple[str, ...]:
+    """
+    Notes on a plan.
+
+    Parameters
+    ----------
+    memory
+        Of all legal configurations.
+    stages
+        Of the plan.
+    """
+    cluster, training = instance.cluster, instance.training
+    notes = list(cluster.assumed)
+    missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
+    if missing:
+        were = "was not measured and is" if missing == 1 else "were not measured and are"
+        notes.append(f"{counted(missing, 'directed host pair')} {were} not used.")
+    if memory.rejected:
+        of_all = counted(len(memory.fitting) + len(memory.rejected), "candidate")
+        fit = "does not fit" if len(memory.rejected) == 1 else "do not fit"
+        notes.append(f"{len(memory.rejected):,} of {of_all} {fit} in memory.")
+    lost = 0.0 if instance.edge_loss_s is None else instance.edge_loss_s(config)
+    if lost > WORTH_SAYING * iteration_time_s:
+        notes.append(f"{lost:.3g} s of the iteration are expected to be lost because memory is nearly full.")
+    if any(stage.extrapolates for stage in stages):
+        notes.append("The memory of this plan is predicted outside of the predictor's training data.")
+    if instance.model.num_experts is not None and training.expert_imbalance > 1:
+        notes.append(
+            f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
+            "is predicted for equal loads."
+        )
+    used = config.world_size // cluster.gpus_per_node
+    if 0 < used < cluster.num_nodes:
+        are = "is" if used == 1 else "are"
+        notes.append(f"{used} of {counted(cluster.num_nodes, 'host')} {are} used; the placement chooses which.")
+    return tuple(notes)

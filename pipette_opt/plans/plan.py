@@ -1,0 +1,365 @@
+"""A finished plan: what to run where, how long it takes, whether it fits, and what is proven."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pipette_opt.base.types import Launcher, P2PMode
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.specs import NotModelled
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """
+    How far the time may be off: what a share of measured runs like this one took, had each been predicted so.
+
+    Parameters
+    ----------
+    low_s, high_s
+        Ends of the band.
+    share
+        Share of those runs whose time lies inside.
+    source
+        Which runs, for people.
+    runs
+        How many.
+    """
+
+    low_s: float
+    high_s: float
+    share: float
+    source: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationTime:
+    """
+    The judge's answer for one placed configuration.
+
+    Parameters
+    ----------
+    iteration_time_s
+        One training iteration.
+    mfu
+        Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
+        Attention is causal (half of the scores), and recomputation does not count.
+    hfu
+        The same with recomputation, and with all attention scores, as a kernel that does not skip the masked ones
+        computes; ``None`` in plans of older versions. Where kernels do skip them it may exceed 1.
+    breakdown
+        Seconds by cause, adding up to ``iteration_time_s``, the mean of all ranks: ``compute``, ``tensor_parallel``,
+        ``expert_parallel`` (of models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
+        warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (of stacks whose runs
+        lost time there).
+    critical_path
+        Seconds by cause of the longest chain of work and messages, adding up to ``iteration_time_s``; it never idles.
+        Empty in plans of older versions.
+    band
+        ``None`` if no run like this was ever measured.
+    """
+
+    iteration_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    hfu: float | None = None
+    breakdown: Mapping[str, float]
+    critical_path: Mapping[str, float] = field(default_factory=dict)
+    band: Band | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """
+    Peak memory of one GPU of a stage.
+
+    Parameters
+    ----------
+    upper_bytes
+        Exceeded with at most the accepted risk.
+    oom_probability
+        Of running out of memory.
+    oom_probability_at_most
+        Whether that is the smallest probability that the predictor's data can vouch for: the true one may be far less.
+    extrapolates
+        Whether the prediction lies outside of the predictor's training data.
+    """
+
+    stage: int
+    predicted_bytes: int
+    upper_bytes: int
+    capacity_bytes: int
+    oom_probability: float
+    oom_probability_at_most: bool = False
+    extrapolates: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """
+    The closed form of 1F1B: a detail beside the judge's time, which decides.
+
+    Parameters
+    ----------
+    objective_s
+        Of the plan.
+    lower_bound_s
+        No plan with a closed form has a smaller one.
+    gap
+        ``(objective_s - lower_bound_s) / objective_s``.
+    """
+
+    objective_s: float
+    lower_bound_s: float
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """
+    One reason why configurations cannot win.
+
+    Parameters
+    ----------
+    by
+        The reason: a step of the search.
+    configurations
+        How many it rules out.
+    bound_s
+        No plan of these is faster; ``None`` where no plan of these can run.
+    """
+
+    by: str
+    configurations: int
+    bound_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointModel:
+    """
+    The CP-SAT model that chose degrees, layers of each stage and kinds of GPU together.
+
+    Parameters
+    ----------
+    families
+        Configurations and packings that it chose among, each with every split of the layers.
+    variables, constraints
+        Of the largest model.
+    solves, seconds
+        How often it was solved, and in what time.
+    splits
+        Splits of the layers that it handed on, to be searched beside the usual ones.
+    status
+        ``INFEASIBLE``: no other split can be as fast as the plan it compared with; ``FEASIBLE``: one might.
+    bound_s
+        No plan with any other split is faster.
+    """
+
+    families: int
+    variables: int
+    constraints: int
+    solves: int
+    seconds: float
+    splits: int
+    status: str
+    bound_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """
+    What is proven about the plan.
+
+    Parameters
+    ----------
+    status
+        ``OPTIMAL``: no plan of the searched space is faster by the judge, up to rounding to ticks. ``FEASIBLE``: the
+        gap stays open.
+    objective_s
+        The judge's iteration time of the plan.
+    lower_bound_s
+        No plan of the searched space is faster by the judge.
+    gap
+        ``(objective_s - lower_bound_s) / objective_s``.
+    placement_dependent_s
+        The objective minus the same configuration's objective with all transfers between hosts free.
+    placement_gap
+        ``(objective_s - lower_bound_s) / placement_dependent_s``; zero if nothing depends on the placement.
+    judge_lower_bound_s
+        The same as ``lower_bound_s``, under its older name.
+    scope
+        One sentence: what the bound covers, and what it does not.
+    searched
+        Values of each dimension that were searched.
+    not_searched
+        What the bound says nothing about, each a short text.
+    proof
+        What ruled out how many configurations.
+    closed_form
+        The closed form of the plan and its own bound; ``None`` where the schedule has none, or nobody asked.
+    joint_model
+        What the joint model said; ``None`` where the layers of the stages were not free.
+    """
+
+    status: str
+    objective_s: float
+    lower_bound_s: float
+    gap: float
+    placement_dependent_s: float
+    placement_gap: float
+    judge_lower_bound_s: float
+    scope: str
+    wall_time_s: float
+    num_candidates: int
+    num_pruned: int
+    searched: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    not_searched: tuple[str, ...] = ()
+    proof: tuple[Proof, ...] = ()
+    closed_form: ClosedForm | None = None
+    joint_model: JointModel | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """
+    A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost.
+
+    Parameters
+    ----------
+    oom_probability_at_most
+        As in :class:`StageMemory`.
+    """
+
+    config: ParallelConfig
+    hosts: tuple[str, ...]
+    objective_s: float | None
+    iteration_time_s: float | None
+    oom_probability: float | None
+    oom_probability_at_most: bool = False
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What another method would have chosen on the same instance, judged by the same estimator."""
+
+    name: str
+    config: ParallelConfig
+    iteration_time_s: float
+    objective_s: float
+    wall_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """
+    Everything a launch needs and a reader wants to know.
+
+    Parameters
+    ----------
+    hosts
+        Host names of the cluster; ``placement.node`` indexes them.
+    unused_hosts
+        Hosts without a rank, each with the reason where one is known.
+    inputs
+        What was solved, by name: ``{"path": ..., "sha256": ...}`` for files, plain values for options.
+    notes
+        What the reader should know: assumptions, extrapolation, missing links.
+    not_modelled
+        Options of the job's own arguments that its times and sizes leave out.
+    """
+
+    config: ParallelConfig
+    placement: Placement
+    hosts: tuple[str, ...]
+    gpus_per_node: int
+    global_batch_size: int
+    launcher: Launcher
+    p2p: P2PMode
+    certificate: Certificate
+    estimate: IterationTime
+    memory: tuple[StageMemory, ...]
+    unused_hosts: Mapping[str, str] = field(default_factory=dict)
+    alternatives: tuple[Alternative, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    not_modelled: tuple[NotModelled, ...] = ()
+    nccl_algorithm: str = "ring"
+    seed: int = 0
+    created: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def why_slower(best: IterationTime, other: IterationTime) -> str:
+    """Why a plan lost: by how much, and the cause that grew most."""
+    slower = other.iteration_time_s / best.iteration_time_s - 1
+    if slower < 1e-9:
+        return "equally fast; the simpler configuration is preferred"
+    causes = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in other.breakdown.items()}
+    worst = max(causes, key=lambda name: causes[name])
+    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+
+
+AS_GOOD = 1e-6
+"""Relative; times as close as this are equal, as ticks are not much finer."""
+
+
+def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
+    """
+    Why a host is left out.
+
+    Parameters
+    ----------
+    partner
+        The used host whose place it could take.
+    seconds
+        Iteration time of the plan with that exchange.
+    """
+    loss_s = seconds - iteration_time_s
+    if loss_s <= AS_GOOD * iteration_time_s:
+        return f"not needed; as good as {partner}"
+    return f"in place of {partner} it would cost {loss_s:.3g} s ({loss_s / iteration_time_s:.2%}) per iteration"
+
+
+class RankRow(NamedTuple):
+    """One rank: where it runs, and its coordinates in the parallel groups."""
+
+    rank: int
+    host: str
+    local_rank: int
+    tp: int
+    cp: int
+    ep: int
+    dp: int
+    pp: int
+
+
+def rank_rows(plan: Plan) -> list[RankRow]:
+    """
+    The rank map, in rank order.
+
+    The ranks of one expert are neighbours, and so are those of the experts that hold a layer's together: in both
+    orders megatron-core's expert ranks begin with tensor, then expert parallelism.
+    """
+    config = plan.config
+    expert_size, num_groups = config.expert_tensor_size, config.expert_model_parallel_size
+    coordinates = RankGrid.of(config, plan.placement.order).coordinates()
+    places = zip(plan.placement.node, plan.placement.local_rank, coordinates, strict=True)
+    return [
+        RankRow(
+            rank=rank,
+            host=plan.hosts[node],
+            local_rank=int(local_rank),
+            tp=int(tp),
+            cp=int(cp),
+            ep=rank // expert_size % num_groups,
+            dp=int(dp),
+            pp=int(pp),
+        )
+        for rank, (node, local_rank, (pp, dp, cp, tp)) in enumerate(places)
+    ]

@@ -1,0 +1,80 @@
+"""What a candidate reaches at best: a bound that needs no search and looks at no pair of hosts twice."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import PlacedTicks, path_work, placed_objective_ticks
+
+
+def has_room(data: ProblemData, candidate: CandidateData) -> bool:
+    """Whether there are enough hosts with enough memory: the rows that need most have the fewest hosts."""
+    room = np.sort(data.allowed(candidate).sum(axis=1))
+    width = candidate.num_cells // candidate.grid[0]
+    return bool((room >= width * np.arange(1, len(room) + 1)).all())
+
+
+def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
+    """
+    The objective if every stage had its best host and every hop the best link; ``UNUSABLE_TICKS`` without room.
+
+    At least what is known already.
+    """
+    if not has_room(data, candidate):
+        return UNUSABLE_TICKS
+    pp, stage = candidate.num_stages, np.arange(candidate.num_stages)
+    row = stage // candidate.block.stages
+    kinds = np.zeros((len(candidate.forward_ticks), candidate.grid[0]), dtype=np.bool_)
+    np.logical_or.at(kinds, data.kind_of_node, data.allowed(candidate).T)
+    usable = kinds[:, row]  # (kinds, pp)
+    link = _best_link(candidate.p2p_ticks)
+    inside = (row == np.roll(row, -1))[: candidate.num_links]
+    send = np.where(inside, candidate.intra_p2p_ticks, link)[:, None]
+    ring = candidate.ring_floor_ticks
+    if candidate.grid[1] > 1:
+        classes = np.array([_best_link(ticks) for ticks in candidate.ring_ticks], dtype=np.int64)
+        ring = np.maximum(ring, classes[candidate.ring_class])
+    layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)
+    hop = [_best_link(ticks) for ticks in (candidate.tensor_forward_ticks, candidate.tensor_backward_ticks)]
+    if (pp > 1 and candidate.grid[0] > 1 and link >= UNUSABLE_TICKS) or max(*hop, *ring.tolist()) >= UNUSABLE_TICKS:
+        return UNUSABLE_TICKS
+    placed = PlacedTicks(
+        forward=best_kind(candidate.forward_ticks, usable) + (layers * hop[0])[:, None],
+        backward=best_kind(candidate.backward_ticks, usable) + (layers * hop[1])[:, None],
+        send_forward=send,
+        send_backward=send,
+        ring=ring,
+        embedding=max(candidate.embedding_floor_ticks, _best_link(candidate.embedding_ticks)),
+        path_work=best_path_work(candidate, usable, hop),
+    )
+    return max(candidate.least_ticks, placed_objective_ticks(data, candidate, placed))
+
+
+def best_path_work(candidate: CandidateData, usable: BoolArray, hop: Sequence[int]) -> IntArray:
+    """
+    Least work of each path, shape ``(num_paths, 1)``.
+
+    Parameters
+    ----------
+    usable
+        Kinds of GPU that each stage may have, shape ``(num_kinds, pp)``.
+    hop
+        Least tensor communication of one layer between hosts, forward and backward.
+    """
+    if candidate.paths is None:
+        return np.zeros((0, 1), dtype=np.int64)
+    by_stage = np.where(usable, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1)  # (num_paths, pp)
+    hops = [np.full((candidate.num_stages, 1), one, dtype=np.int64) for one in hop]
+    return path_work(candidate.paths, by_stage[:, :, None], hops[0], hops[1])
+
+
+def _best_link(ticks: IntArray) -> int:
+    return int(ticks.min()) if ticks.size else 0
+
+
+def best_kind(ticks: IntArray, usable: np.ndarray) -> IntArray:
+    """Least time over the kinds a stage may have, shape ``(pp, 1)``."""
+    best: IntArray = np.where(usable, ticks, UNUSABLE_TICKS).min(axis=0)
+    return best[:, None]

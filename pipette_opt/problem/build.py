@@ -1,0 +1,404 @@
+"""The integer problem of an instance: every candidate with every packing of the hosts, in ticks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.base.units import MIB
+from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.context import inside_stages_s
+from pipette_opt.costs.exchange import expert_layer_s
+from pipette_opt.costs.experts import expert_block
+from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
+from pipette_opt.costs.overlap import stage_rings
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
+from pipette_opt.problem.data import CandidateData, Paths, ProblemData
+from pipette_opt.problem.ticks import (
+    TICKS_PER_ROUND_TRIP,
+    Rounding,
+    SharedLinks,
+    embedding_floor,
+    embedding_key,
+    embedding_ticks,
+    expert_key,
+    link_ticks,
+    ring_floor,
+    ring_ticks,
+    tensor_key,
+    tensor_ticks,
+    ticks_of,
+)
+from pipette_opt.specs import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittingCandidate:
+    """
+    A configuration that fits somewhere.
+
+    Parameters
+    ----------
+    need_bytes
+        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
+    """
+
+    config: ParallelConfig
+    need_bytes: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PathCounts:
+    """
+    How often paths through a schedule do what; what :class:`~pipette_opt.problem.data.Paths` are, before any times.
+
+    Parameters
+    ----------
+    stage
+        Whose last backward each path ends with, shape ``(num_paths,)``.
+    forward, backward
+        Operations of one micro-batch on each chunk of each stage, shape ``(num_paths, chunks, pp)``.
+    up, down
+        Transfers from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
+    """
+
+    stage: IntArray
+    forward: IntArray
+    backward: IntArray
+    up: IntArray
+    down: IntArray
+
+    def ending_at(self, stages: BoolArray) -> "PathCounts":
+        """Those that end at some of the stages, shape ``(pp,)``."""
+        which = stages[self.stage]
+        return PathCounts(
+            stage=self.stage[which],
+            forward=self.forward[which],
+            backward=self.backward[which],
+            up=self.up[which],
+            down=self.down[which],
+        )
+
+
+def plain_counts(pp: int, num_microbatches: int, chunks: int) -> PathCounts:
+    """
+    The paths that every schedule has.
+
+    The first micro-batch goes through the first chunks up to a stage, the stage does all its work, and its last
+    backward, one of the first chunk, ends the path or goes back to the first stage.
+    """
+    stage = np.arange(pp)
+    before = np.tile(np.tri(pp, k=-1, dtype=np.int64), (2, 1))
+    here = np.tile(np.eye(pp, dtype=np.int64), (2, 1))
+    back = np.concatenate([np.zeros((pp, pp), dtype=np.int64), before[pp:]])
+    work = np.repeat(num_microbatches * here[:, None, :], chunks, axis=1)
+    forward, backward = work, work.copy()
+    forward[:, 0] += before
+    backward[:, 0] += back
+    first_ends_once = np.arange(1, 2 * pp)
+    return PathCounts(
+        stage=np.concatenate([stage, np.zeros_like(stage)])[first_ends_once],
+        forward=forward[first_ends_once],
+        backward=backward[first_ends_once],
+        up=before[first_ends_once],
+        down=back[first_ends_once],
+    )
+
+
+def with_paths(
+    instance: Instance, data: ProblemData, candidate: CandidateData, counts: Sequence[PathCounts]
+) -> CandidateData:
+    """A candidate whose lower form also has these paths."""
+    config, block, paths = candidate.config, candidate.block, candidate.paths
+    chunk_s = chunk_seconds(instance, config, stage_compute(instance, config), block)
+    for one in counts:
+        more = _paths(config, block, one, chunk_s, data.tick_s)
+        paths = more if paths is None else paths.joined(more)
+    return replace(candidate, paths=paths)
+
+
+def build_problem_data(
+    instance: Instance,
+    fitting: Sequence[FittingCandidate],
+    capacity_bytes: IntArray,
+    *,
+    lower_form: bool = False,
+    reductions: bool = True,
+    links: SharedLinks | None = None,
+) -> ProblemData:
+    """
+    Turn seconds into ticks and bytes into MiB.
+
+    With blocking sends, two stages exchange an activation and a gradient together and wait for the slower one, so
+    the closed form uses the slower direction of each link both ways. Lower forms are rounded down.
+
+    Parameters
+    ----------
+    capacity_bytes
+        Memory of one GPU of each host that a stage may use, shape ``(num_nodes,)``.
+    lower_form
+        Give every candidate the lower form, as interleaved ones have anyway: the paths that every schedule has, which
+        no send mode undercuts; :func:`with_paths` adds more.
+    reductions
+        False leaves the reductions of gradients and tied embeddings out: a lower form of every choice of what overlaps.
+    links
+        Those of earlier problems of the same instance, whose tick is then used; by default a tick is a part of the
+        shortest round trip of all candidates.
+
+    Returns
+    -------
+    ProblemData
+        One candidate per configuration and packing; configurations without a packing are left out.
+    """
+    _check_reduction(instance)
+    compute = [stage_compute(instance, candidate.config) for candidate in fitting]
+    links = links or SharedLinks(_tick_s(compute))
+    candidates = [
+        _candidate(
+            instance,
+            candidate,
+            times,
+            block,
+            links,
+            closed=not lower_form and has_closed_form(instance, candidate.config, block),
+            reductions=reductions,
+        )
+        for candidate, times in zip(fitting, compute, strict=True)
+        for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
+    ]
+    return _problem(instance, candidates, capacity_bytes, links.tick_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BothForms:
+    """
+    The same candidates twice; those without a closed form are the same objects.
+
+    Parameters
+    ----------
+    problem
+        Each with the form that the solver minimises.
+    lower
+        Each with the lower form.
+    built
+        Indices of the configurations that are in both, of those given.
+    """
+
+    problem: ProblemData
+    lower: ProblemData
+    built: tuple[int, ...]
+
+
+def build_both_forms(
+    instance: Instance,
+    fitting: Sequence[FittingCandidate],
+    capacity_bytes: IntArray,
+    order: Sequence[int] | None = None,
+    is_enough: Callable[[int], bool] = lambda num_bytes: False,
+) -> BothForms:
+    """
+    Both problems of some configurations, or of so many as there is memory and time for.
+
+    Parameters
+    ----------
+    order
+        In which they are built, by index; as given by default. What is built stays in the order given.
+    is_enough
+        Whether no more are built, with the bytes that the links of all before take; asked after the first.
+    """
+    _check_reduction(instance)
+    compute = [stage_compute(instance, candidate.config) for candidate in fitting]
+    links = SharedLinks(_tick_s(compute))
+    built: dict[int, list[tuple[CandidateData, CandidateData]]] = {}
+    for index in range(len(fitting)) if order is None else order:
+        if built and is_enough(links.num_bytes):
+            break
+        one, built[index] = fitting[index], []
+        for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
+            lower = _candidate(instance, one, compute[index], block, links, closed=False, reductions=True)
+            form = lower
+            if has_closed_form(instance, one.config, block):
+                form = _candidate(instance, one, compute[index], block, links, closed=True, reductions=True)
+            built[index].append((form, lower))
+    pairs = [pair for index in sorted(built) for pair in built[index]]
+    return BothForms(
+        problem=_problem(instance, [form for form, _ in pairs], capacity_bytes, links.tick_s),
+        lower=_problem(instance, [lower for _, lower in pairs], capacity_bytes, links.tick_s),
+        built=tuple(sorted(built)),
+    )
+
+
+def _check_reduction(instance: Instance) -> None:
+    """Raise ``InputError`` for an algorithm whose time no link decides."""
+    if instance.allreduce == "tree":
+        raise InputError(
+            "--allreduce", "tree is known to the judge only (estimate): a tree's time is that of no hop; give ring."
+        )
+
+
+def _problem(
+    instance: Instance, candidates: Sequence[CandidateData], capacity_bytes: IntArray, tick_s: float
+) -> ProblemData:
+    return ProblemData(
+        candidates=tuple(candidates),
+        p2p=instance.p2p,
+        tick_s=tick_s,
+        kind_of_node=instance.cluster.kind_of_node,
+        capacity_mib=np.asarray(capacity_bytes) // MIB,
+    )
+
+
+def shared_links(instance: Instance, configs: Sequence[ParallelConfig], *, least_only: bool = False) -> SharedLinks:
+    """For problems with one tick, that of these configurations; ``least_only`` as of :class:`SharedLinks`."""
+    return SharedLinks(_tick_s([stage_compute(instance, config) for config in configs]), least_only=least_only)
+
+
+def _tick_s(compute: Sequence[StageCompute]) -> float:
+    """A part of the shortest round trip."""
+    round_trips = [float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute]
+    return min(round_trips, default=1.0) / TICKS_PER_ROUND_TRIP
+
+
+def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
+    """Whether the schedule is 1F1B, and what experts send is always the same."""
+    return config.num_chunks == 1 and experts_stay_inside(instance, config, block)
+
+
+def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
+    """Whether no block of ranks that hold every expert once spans hosts."""
+    return instance.model.num_experts is None or ranks_of_a_host(config, block) % expert_block(config) == 0
+
+
+def _candidate(
+    instance: Instance,
+    fitting: FittingCandidate,
+    compute: StageCompute,
+    block: NodeBlock,
+    links: "SharedLinks",
+    *,
+    closed: bool,
+    reductions: bool,
+) -> CandidateData:
+    config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
+    rounding: Rounding = np.ceil if closed else np.floor
+    gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
+    message = p2p_bytes(instance.model, instance.training, config)
+    both_ways = closed and instance.p2p == "blocking"
+
+    def link_s() -> FloatArray:
+        one_way = inter_node_message_s(cluster, message, gpus // block.stages)
+        return np.maximum(one_way, one_way.T) if both_ways else one_way
+
+    rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
+    distinct = list(dict.fromkeys(rings))
+    num_microbatches = config.num_microbatches(instance.training.global_batch_size)
+    forward, backward = chunk_seconds(instance, config, compute, block)
+    tensor_of = tensor_key(instance, config, compute, block)
+
+    def tensor(way: int) -> IntArray:
+        return links.shared(
+            ("tensor", way, *tensor_of, closed),
+            lambda: tensor_ticks(instance, config, compute, block, tick_s, rounding)[way],
+        )
+
+    several_hosts = config.data_parallel_size > block.replicas
+    paths = None
+    if not closed:
+        counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
+        paths = _paths(config, block, counts, (forward, backward), tick_s)
+    none = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
+    return CandidateData(
+        config=config,
+        block=block,
+        grid=block.node_grid(config),
+        num_microbatches=num_microbatches,
+        forward_ticks=ticks_of(forward.sum(axis=1), tick_s, rounding),
+        backward_ticks=ticks_of(backward.sum(axis=1), tick_s, rounding),
+        intra_p2p_ticks=int(ticks_of(intra_node_message_s(cluster, message), tick_s, rounding)),
+        p2p_ticks=links.shared(
+            ("p2p", message, gpus // block.stages, both_ways, closed), lambda: link_ticks(link_s(), tick_s, rounding)
+        ),
+        ring_class=np.array([distinct.index(ring) for ring in rings]) if reductions else none,
+        ring_ticks=links.shared(
+            ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, block)),
+            lambda: np.array(
+                [
+                    ring_ticks(instance, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
+                    for ring in distinct
+                ]
+            ),
+        )
+        if several_hosts and reductions
+        else np.zeros((max(len(distinct), 1), 0, 0), dtype=np.int64),
+        ring_floor_ticks=np.array(
+            [ring_floor(instance, config, block, ring, members, tick_s, rounding) for ring in rings]
+        )
+        if reductions
+        else none,
+        tensor_forward_ticks=tensor(0),
+        tensor_backward_ticks=tensor(1),
+        embedding_ticks=links.shared(
+            ("embedding", *embedding_key(instance, config, block, gpus), closed),
+            lambda: embedding_ticks(instance, config, block, gpus, tick_s, rounding),
+        )
+        if reductions
+        else np.zeros((0, 0), dtype=np.int64),
+        embedding_floor_ticks=embedding_floor(instance, config, block, tick_s, rounding) if reductions else 0,
+        optimizer_ticks=int(ticks_of(compute.optimizer_s, tick_s, rounding)),
+        memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
+        rounding_ticks=_rounding_ticks(config, block, num_microbatches) if closed else 0,
+        paths=paths,
+    )
+
+
+def chunk_seconds(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+) -> tuple[FloatArray, FloatArray]:
+    """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
+    if block.nodes_per_slot > 1:
+        return compute.forward_s, compute.backward_s
+    experts = 0.0, 0.0
+    if instance.model.num_experts is not None:
+        ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
+        experts = expert_layer_s(instance, config, ranks, gpus)
+    forward, backward = inside_stages_s(instance, config, compute, experts)
+    return compute.forward_s + forward, compute.backward_s + backward
+
+
+def _paths(
+    config: ParallelConfig,
+    block: NodeBlock,
+    counts: PathCounts,
+    chunk_s: tuple[FloatArray, FloatArray],
+    tick_s: float,
+) -> Paths:
+    """Paths with the times of a configuration's chunks, forward and backward."""
+    forward, backward = chunk_s
+    work = np.einsum("rcs,kcs->rks", counts.forward, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
+    layers = np.array(config.layers_per_chunk) * (block.nodes_per_slot > 1)
+    return Paths(
+        stage=counts.stage,
+        work_ticks=np.floor(work / tick_s),
+        forward_layers=(counts.forward * layers).sum(axis=1),
+        backward_layers=(counts.backward * layers).sum(axis=1),
+        up=counts.up,
+        down=counts.down,
+    )
+
+
+def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:
+    """
+    Largest excess of the integer objective over the real one.
+
+    Every rounded term adds less than one tick. Round trip: four terms per stage. A period: at most four terms per
+    stage it averages over, and its own rounding. Tensor rings over hosts add two terms per layer. One each for the
+    reduction, tied embeddings and the optimizer.
+    """
+    stages, layers = config.pipeline_model_parallel_size, config.layers_per_stage
+    tensor = 2 if block.nodes_per_slot > 1 else 0
+    round_trip = 4 * stages + tensor * sum(layers)
+    period = 5 + tensor * max(layers)
+    return round_trip + num_microbatches * period + 3

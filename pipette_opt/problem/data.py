@@ -1,0 +1,239 @@
+"""
+The same problem in integers; what a placement costs says :mod:`pipette_opt.problem.objective`.
+
+Everything the solver and the baselines need, and nothing else: candidates with their costs in ticks, hosts with
+their capacities. A candidate has one of two objectives.
+
+- The closed form of 1F1B. Times are rounded up to ticks, so the integer objective is never below the closed form; by
+  how much it can be above is ``CandidateData.rounding_ticks``, which every certificate subtracts from its bound.
+- The longest of some :class:`Paths` through the schedule, interleaved or not: a lower form, which the judge's time
+  never undercuts. Times are rounded down, so there is nothing to subtract.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipette_opt.base.types import BoolArray, IntArray, P2PMode, read_only
+from pipette_opt.parallel import NodeBlock, ParallelConfig
+
+UNUSABLE_TICKS = 1 << 50
+"""Cost of a link that may not be used; any real objective is far below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Paths:
+    """
+    Chains of work and transfers, each of which ends with a stage's last backward.
+
+    Each is a path through the event graph of one replica, whatever the hosts; so no stage is finished before the
+    longest of its paths is over. A path's length is linear in the times of work and links. All arrays are read-only
+    int64.
+
+    Parameters
+    ----------
+    stage
+        Whose last backward each path ends with, shape ``(num_paths,)``.
+    work_ticks
+        Work of each path on each stage, by kind of GPU, with tensor communication inside a host, rounded down, shape
+        ``(num_paths, num_kinds, pp)``.
+    forward_layers, backward_layers
+        How many times a path goes through a transformer layer of each stage, forwards and backwards: what tensor
+        communication between hosts multiplies; shape ``(num_paths, pp)``, zero if groups stay inside hosts.
+    up, down
+        How many transfers a path makes from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
+    """
+
+    stage: IntArray
+    work_ticks: IntArray
+    forward_layers: IntArray
+    backward_layers: IntArray
+    up: IntArray
+    down: IntArray
+
+    def __post_init__(self) -> None:
+        for name in PATH_ARRAYS:
+            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
+        num_paths, _, pp = self.work_ticks.shape
+        if self.stage.shape != (num_paths,):
+            raise ValueError(f"stage must have shape ({num_paths},), got {self.stage.shape}.")
+        for name in ("forward_layers", "backward_layers", "up", "down"):
+            if getattr(self, name).shape != (num_paths, pp):
+                raise ValueError(f"{name} must have shape ({num_paths}, {pp}), got {getattr(self, name).shape}.")
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def take(self, which: IntArray | BoolArray) -> "Paths":
+        """Some of the paths."""
+        return Paths(**{name: getattr(self, name)[which] for name in PATH_ARRAYS})
+
+    def joined(self, other: "Paths") -> "Paths":
+        """These and others, each once."""
+        both = Paths(
+            **{name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in PATH_ARRAYS},
+        )
+        flat = np.concatenate([getattr(both, name).reshape(len(both), -1) for name in PATH_ARRAYS], axis=1)
+        _, first = np.unique(flat, axis=0, return_index=True)
+        return both.take(np.sort(first))
+
+
+PATH_ARRAYS = ("stage", "work_ticks", "forward_layers", "backward_layers", "up", "down")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CandidateData:
+    """
+    One configuration with one packing of the hosts; its placement is a host for each cell of ``grid``.
+
+    Let ``P, D, K = grid`` (pipeline, data, tensor), ``a = block.stages``; pipeline stage ``s`` lives in grid row
+    ``s // a``; all arrays are read-only int64 ticks.
+
+    Parameters
+    ----------
+    num_microbatches
+        ``m``, per replica.
+    forward_ticks, backward_ticks
+        One micro-batch on one stage (all its chunks together) on each kind of GPU, with tensor communication
+        inside a host, shape ``(num_kinds, pp)``.
+    intra_p2p_ticks
+        Transfer between two stages of one host, one direction.
+    p2p_ticks
+        Transfer of one micro-batch between adjacent stages on host i and host j, directed, sharing the link with
+        the flows that run at once, shape ``(num_nodes, num_nodes)``; ``UNUSABLE_TICKS`` where there is no link.
+    ring_class
+        Which row of ``ring_ticks`` each stage uses, shape ``(pp,)``.
+    ring_ticks
+        Gradient reduction (with the parameter gather of the distributed optimizer) of a stage of that class if
+        its slowest hop between hosts is the directed pair (i, j), shape ``(num_classes, num_nodes, num_nodes)``.
+    ring_floor_ticks
+        Gradient reduction of each stage if all its hops stay inside hosts, shape ``(pp,)``; zero if dp is 1.
+        A stage's reduction takes the larger of this and of its hops between hosts.
+    tensor_forward_ticks, tensor_backward_ticks
+        Only if ``K > 1``: tensor communication of one micro-batch and one transformer layer if the slowest hop of
+        the group's ring between hosts is (i, j), shape ``(num_nodes, num_nodes)``; else empty ``(0, 0)``. A
+        stage's time grows by ``layers_per_stage[s]`` times the largest over the ring of its K hosts in order.
+    embedding_ticks
+        All-reduce of tied word embeddings between the first and the last stage if these are on hosts i and j, shape
+        ``(num_nodes, num_nodes)``; empty ``(0, 0)`` if nothing is tied or all stages share a host. The slowest over
+        columns and tensor parts follows the reductions of both stages.
+    embedding_floor_ticks
+        The same if all stages share a host.
+    optimizer_ticks
+        Optimizer step of the slowest stage.
+    memory_need_mib
+        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
+    rounding_ticks
+        The integer objective exceeds the real one by at most this.
+    paths
+        Whose longest is the objective; ``None`` for the closed form of 1F1B.
+    least_ticks
+        What is known already: no placement has a smaller objective.
+    """
+
+    config: ParallelConfig
+    block: NodeBlock
+    grid: tuple[int, int, int]
+    num_microbatches: int
+    forward_ticks: IntArray
+    backward_ticks: IntArray
+    intra_p2p_ticks: int
+    p2p_ticks: IntArray
+    ring_class: IntArray
+    ring_ticks: IntArray
+    ring_floor_ticks: IntArray
+    tensor_forward_ticks: IntArray
+    tensor_backward_ticks: IntArray
+    optimizer_ticks: int
+    memory_need_mib: IntArray
+    rounding_ticks: int
+    embedding_ticks: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    embedding_floor_ticks: int = 0
+    paths: Paths | None = None
+    least_ticks: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (
+            "forward_ticks",
+            "backward_ticks",
+            "p2p_ticks",
+            "ring_class",
+            "ring_ticks",
+            "ring_floor_ticks",
+            "tensor_forward_ticks",
+            "tensor_backward_ticks",
+            "embedding_ticks",
+            "memory_need_mib",
+        ):
+            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the objective is the closed form of the schedule (1F1B without interleaving)."""
+        return self.paths is None
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages."""
+        return self.config.pipeline_model_parallel_size
+
+    @property
+    def num_links(self) -> int:
+        """Stages that send activations on: all but the last, with interleaving also this (to the first)."""
+        return self.num_stages - (self.config.num_chunks == 1)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether hosts of the last grid row send activations to hosts of the first."""
+        return self.config.num_chunks > 1 and self.grid[0] > 1
+
+    @property
+    def has_tied_stages(self) -> bool:
+        """Whether tied word embeddings are reduced between the first and the last stage."""
+        return bool(self.embedding_ticks.size) or self.embedding_floor_ticks > 0
+
+    @property
+    def num_cells(self) -> int:
+        """Hosts used."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def row_need_mib(self) -> IntArray:
+        """Memory that a host of each grid row must have per GPU, shape ``(P,)``."""
+        needs: IntArray = self.memory_need_mib.reshape(self.grid[0], self.block.stages).max(axis=1)
+        return needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProblemData:
+    """
+    The joint problem: choose one candidate and a distinct allowed host for each cell of its grid.
+
+    Parameters
+    ----------
+    tick_s
+        Seconds of one tick.
+    kind_of_node
+        Kind of GPU of each host, shape ``(num_nodes,)``.
+    capacity_mib
+        Memory of one GPU of each host that a stage may use, shape ``(num_nodes,)``.
+    """
+
+    candidates: tuple[CandidateData, ...]
+    p2p: P2PMode
+    tick_s: float
+    kind_of_node: IntArray
+    capacity_mib: IntArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind_of_node", read_only(self.kind_of_node, np.int64))
+        object.__setattr__(self, "capacity_mib", read_only(self.capacity_mib, np.int64))
+
+    @property
+    def num_nodes(self) -> int:
+        """Hosts listed."""
+        return len(self.kind_of_node)
+
+    def allowed(self, candidate: CandidateData) -> BoolArray:
+        """Whether every stage of a grid row fits on a host, shape ``(P, num_nodes)``."""
+        return candidate.row_need_mib[:, None] <= self.capacity_mib[None, :]

@@ -1,0 +1,282 @@
+"""
+Configurations that differ only in how many layers each pipeline stage holds, as one family with linear times.
+
+A stage of ``n`` layers takes ``fixed + n * layer`` on each kind of GPU, and so every path through the schedule is
+linear in the layers of the stages; which is what lets a model choose them. Memory of a stage grows with its layers, so
+what a kind of GPU has room for is a largest number of layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray, read_only
+from pipette_opt.base.units import ceil_div
+from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
+from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
+from pipette_opt.costs.work import reduction_pieces_s
+from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
+from pipette_opt.problem.build import PathCounts, chunk_seconds
+from pipette_opt.problem.ticks import tensor_ticks
+from pipette_opt.specs import Instance
+
+FINE_TICK_S = 1e-9
+"""Resolution in which tensor communication over hosts is read from its matrices, seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerFamily:
+    """
+    Configurations with one packing of the hosts that differ in the layers of their stages only.
+
+    Parameters
+    ----------
+    config
+        One of them, without anything that is sent beside compute.
+    block
+        What one host holds.
+    num_microbatches
+        ``m``, per replica.
+    num_units
+        Units to deal to the stages. A unit is one layer in each chunk of a stage.
+    layer_s
+        Forward and backward of one layer on each kind of GPU, communication inside the layer over the best links, shape
+        ``(2, num_kinds)``.
+    fixed_s
+        Forward and backward of each chunk without its layers, shape ``(2, num_kinds, num_chunks, pp)``.
+    link_s
+        One transfer between stages on different hosts over the best link of each pair of kinds, shape ``(num_kinds,
+        num_kinds)``; infinite where there is none.
+    inside_s
+        One transfer between stages of one host.
+    reduction_s
+        What the reduction of gradients takes for a unit, at least, whatever is sent beside compute.
+    fixed_reduction_s
+        The same of what a stage has beside its layers, shape ``(pp,)``.
+    step_s
+        What a unit adds to the optimizer's step of its stage; the largest stage decides.
+    fixed_step_s
+        The step of what a stage has beside its layers, at least, shape ``(pp,)``.
+    optimizer_s
+        What the optimizer takes beside its step.
+    most_units
+        Units that a stage has room for on each kind of GPU, shape ``(num_kinds, pp)``.
+    """
+
+    config: ParallelConfig
+    block: NodeBlock
+    num_microbatches: int
+    num_units: int
+    layer_s: FloatArray
+    fixed_s: FloatArray
+    link_s: FloatArray
+    inside_s: float
+    reduction_s: float
+    fixed_reduction_s: FloatArray
+    step_s: float
+    fixed_step_s: FloatArray
+    optimizer_s: float
+    most_units: IntArray
+
+    def __post_init__(self) -> None:
+        for name in ("layer_s", "fixed_s", "link_s", "fixed_reduction_s", "fixed_step_s"):
+            object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
+        object.__setattr__(self, "most_units", read_only(self.most_units, np.int64))
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Hosts of the pipeline, data and tensor dimension."""
+        return self.block.node_grid(self.config)
+
+    @property
+    def hosts_per_row(self) -> int:
+        """Hosts that hold the same stages."""
+        _, data, tensor = self.grid
+        return data * tensor
+
+    @property
+    def schedule(self) -> tuple[int, int, int]:
+        """Stages, micro-batches and chunks: families that agree in these have the same paths."""
+        return self.config.pipeline_model_parallel_size, self.num_microbatches, self.config.num_chunks
+
+    @property
+    def least_optimizer_s(self) -> float:
+        """The optimizer of any split, at least: some stage has as many units as the mean."""
+        return self.optimizer_s + self.step_s * ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
+
+    def with_units(self, units: Sequence[int]) -> ParallelConfig:
+        """The configuration whose stages hold so many units."""
+        chunks = self.config.num_chunks
+        return replace(self.config, layers_per_stage=tuple(chunks * int(one) for one in units))
+
+    def units_of(self, config: ParallelConfig) -> tuple[int, ...] | None:
+        """Units of a configuration's stages; ``None`` where its chunks are unequal."""
+        chunks = self.config.num_chunks
+        if any(layers % chunks for layers in config.layers_per_stage):
+            return None
+        return tuple(layers // chunks for layers in config.layers_per_stage)
+
+    def path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
+        """
+        Seconds of each path on each kind of GPU and stage: without layers, and for each unit of the stage.
+
+        Both of shape ``(num_paths, num_kinds, pp)``.
+        """
+        passes = (counts.forward, counts.backward)
+        fixed = sum(np.einsum("rcs,kcs->rks", one, self.fixed_s[way]) for way, one in enumerate(passes))
+        unit = sum(np.einsum("rcs,k->rks", one, self.layer_s[way]) for way, one in enumerate(passes))
+        return np.asarray(fixed), np.asarray(unit)
+
+    def reduced_path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
+        """
+        The same of each path and then the reduction that it waits for, whatever is sent beside compute.
+
+        Without interleaving all but the first stage reduce after their last backward, and the first not before this
+        begins. Interleaved, each chunk is a part of the reduction, and the last part begins no sooner than the last
+        backward.
+        """
+        chunks, paths = self.config.num_chunks, np.arange(len(counts.stage))
+        backward = counts.backward.copy()
+        beside = np.ones(len(paths), dtype=np.bool_) if chunks > 1 else counts.stage == 0
+        backward[paths[beside], 0, counts.stage[beside]] -= 1
+        fixed, unit = self.path_s(replace(counts, backward=backward))
+        fixed[paths, :, counts.stage] += self.fixed_reduction_s[counts.stage][:, None] / chunks
+        unit[paths, :, counts.stage] += self.reduction_s / chunks
+        return fixed, unit
+
+
+def layer_families(
+    instance: Instance,
+    configs: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+) -> list[LayerFamily]:
+    """
+    The families of some configurations, one for each packing.
+
+    Parameters
+    ----------
+    configs
+        One of each family, without anything that is sent beside compute.
+    """
+    free = replace(instance, edge_loss_s=None)
+    kinds, kind_of_node = len(instance.cluster.gpu_kinds), instance.cluster.kind_of_node
+    capacity = usable_bytes(instance.cluster, predictor)
+    room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
+    most = _most_units(instance, configs, predictor, max_oom_risk, room)
+    families = []
+    for config, limit in zip(configs, most, strict=True):
+        pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+        sized = [replace(config, layers_per_stage=(chunks * units,) * pp) for units in (1, 2)]
+        computed = [(one, stage_compute(free, one)) for one in sized]
+        for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
+            families.append(_family(free, config, block, computed, limit))
+    return families
+
+
+def _family(
+    instance: Instance,
+    config: ParallelConfig,
+    block: NodeBlock,
+    computed: Sequence[tuple[ParallelConfig, StageCompute]],
+    most_units: IntArray,
+) -> LayerFamily:
+    """One family, from the times of a unit and of two in each stage."""
+    cluster, chunks = instance.cluster, config.num_chunks
+    held = [np.stack(chunk_seconds(instance, sized, compute, block)) for sized, compute in computed]
+    layer_s = (held[1] - held[0]).min(axis=(2, 3))
+    fixed_s = np.maximum(held[0] - layer_s[:, :, None, None], 0.0)
+    if block.nodes_per_slot > 1:
+        for way, ticks in enumerate(tensor_ticks(instance, *computed[0], block, FINE_TICK_S, np.floor)):
+            layer_s[way] += ticks.min() * FINE_TICK_S
+    message = p2p_bytes(instance.model, instance.training, config)
+    dense, experts, look_up, head, _ = reduction_pieces_s(instance, config, block).tolist()
+    fixed_reduction_s = np.zeros(config.pipeline_model_parallel_size)
+    fixed_reduction_s[0] += look_up
+    fixed_reduction_s[-1] += head
+    (sized, one), (_, two) = computed
+    step_s = two.optimizer_s - one.optimizer_s
+    largest = int((stage_parameters(instance.model, sized) + stage_expert_parameters(instance.model, sized)).argmax())
+    fixed_step_s = np.zeros_like(fixed_reduction_s)
+    fixed_step_s[largest] = max(one.optimizer_s - instance.stack.iteration_s - step_s, 0.0)
+    return LayerFamily(
+        config=config,
+        block=block,
+        num_microbatches=config.num_microbatches(instance.training.global_batch_size),
+        num_units=instance.model.num_layers // chunks,
+        layer_s=layer_s,
+        fixed_s=fixed_s,
+        link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),
+        inside_s=intra_node_message_s(cluster, message),
+        reduction_s=chunks * (dense if instance.model.num_experts is None else experts),
+        fixed_reduction_s=fixed_reduction_s,
+        step_s=step_s,
+        fixed_step_s=fixed_step_s,
+        optimizer_s=instance.stack.iteration_s,
+        most_units=most_units,
+    )
+
+
+def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:
+    """The fastest transfer between hosts of each pair of kinds, shape ``(num_kinds, num_kinds)``."""
+    cluster = instance.cluster
+    fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
+    with np.errstate(divide="ignore"):
+        seconds: FloatArray = cluster.inter_node_latency_s + message_bytes * num_flows / fastest
+    return seconds
+
+
+def _most_units(
+    instance: Instance,
+    configs: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+    room_bytes: IntArray,
+) -> list[IntArray]:
+    """
+    Units that each stage has room for, by bisection, as memory grows with the layers; ``(num_kinds, pp)`` for each.
+
+    Parameters
+    ----------
+    room_bytes
+        What a stage may take on each kind of GPU, shape ``(num_kinds,)``.
+    """
+    layers = instance.model.num_layers
+    units = [layers // config.num_chunks for config in configs]
+    shape = [(len(room_bytes), config.pipeline_model_parallel_size) for config in configs]
+    low = [np.zeros(one, dtype=np.int64) for one in shape]
+    high = [np.full(one, most, dtype=np.int64) for one, most in zip(shape, units, strict=True)]
+    if max_oom_risk >= IGNORED_RISK:
+        return high
+    while True:
+        tries = [(one + two + 1) // 2 for one, two in zip(low, high, strict=True)]
+        open_ones = [index for index, (one, two) in enumerate(zip(low, high, strict=True)) if (one < two).any()]
+        if not open_ones:
+            return low
+        for kind, room in enumerate(room_bytes.tolist()):
+            sized = [
+                replace(
+                    configs[index],
+                    layers_per_stage=tuple(
+                        int(configs[index].num_chunks * max(one, 1)) for one in tries[index][kind].tolist()
+                    ),
+                )
+                for index in open_ones
+            ]
+            found = predictor.predict(
+                instance.model,
+                instance.training,
+                sized,
+                gpus_per_node=instance.cluster.gpus_per_node,
+                intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
+                max_oom_risk=max_oom_risk,
+            )
+            for index, prediction in zip(open_ones, found, strict=True):
+                fits = prediction.upper_bytes <= room
+                ahead = low[index][kind] < high[index][kind]
+                low[index][kind] = np.where(fits & ahead, tries[index][kind], low[index][kind])
+                high[index][kind] = np.where(~fits & ahead, tries[index][kind] - 1, high[index][kind])

@@ -1,0 +1,85 @@
+"""
+Which hosts are neighbours in the network, read from the links.
+
+Each link is divided by what the slower of its two hosts attains with others, and the hosts are joined to groups,
+nearest first. Where groups come apart most, they are taken as racks.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS
+
+APART = 1.03
+"""How much farther apart groups must be than what is joined within them, to be racks."""
+
+FEWEST_NEAREST = 3
+"""
+Links, fastest first, whose median says how fast a host is; or an eighth of all, if that is more.
+
+A median of all its links would in a small rack be one that leads out of it.
+"""
+
+
+class Neighbours(NamedTuple):
+    """
+    Who is near whom.
+
+    Attributes
+    ----------
+    usual
+        What links of each host usually cost, shape ``(num_nodes,)``.
+    rack
+        Group of each host, from 0.
+    place
+        Of each host in an order in which neighbours are near each other.
+    """
+
+    usual: FloatArray
+    rack: IntArray
+    place: IntArray
+
+
+def find_neighbours(links: IntArray) -> Neighbours | None:
+    """
+    By average linkage.
+
+    Parameters
+    ----------
+    links
+        Ticks from host to host, ``UNUSABLE_TICKS`` where there is no link, shape ``(num_nodes, num_nodes)``.
+
+    Returns
+    -------
+    ``None`` of a single host, or if one has no link at all.
+    """
+    from scipy.cluster.hierarchy import average, leaves_list
+    from scipy.spatial.distance import squareform
+
+    cost = np.where(links < UNUSABLE_TICKS, np.maximum(links, 1), np.nan)
+    if len(cost) < 2 or np.isnan(cost).all(axis=1).any():
+        return None
+    usual = np.nanmedian(cost, axis=1)
+    best = np.nanmedian(np.sort(cost, axis=1)[:, : max(FEWEST_NEAREST, len(cost) // 8)], axis=1)
+    relative = np.where(np.isnan(cost), np.nanmax(cost), cost) / np.maximum(best[:, None], best[None, :])
+    relative = 0.5 * (relative + relative.T)
+    np.fill_diagonal(relative, 0.0)
+    joins = average(squareform(relative, checks=False))
+    return Neighbours(usual=usual, rack=_racks(joins), place=np.argsort(leaves_list(joins)))
+
+
+def _racks(joins: FloatArray) -> IntArray:
+    """Group of each host where the next join is the farthest one compared to the last; 0 of all if none is."""
+    from scipy.cluster.hierarchy import fcluster
+
+    number = len(joins) + 1
+    counts = np.arange(2, number // 4 + 1)
+    if not len(counts):
+        return np.zeros(number, dtype=np.int64)
+    farther = joins[number - counts, 2] / joins[number - counts - 1, 2]
+    best = int(np.argmax(farther))
+    if farther[best] < APART:
+        return np.zeros(number, dtype=np.int64)
+    return np.asarray(fcluster(joins, int(counts[best]), "maxclust"), dtype=np.int64) - 1

@@ -1,0 +1,201 @@
+"""
+What a placement costs: the objective in integers, in plain terms.
+
+Solvers and baselines are checked against it.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedTicks:
+    """
+    Times of a candidate on given hosts; ``pp`` stages, ``D`` columns of hosts (each holding equal replicas).
+
+    Parameters
+    ----------
+    forward, backward
+        One micro-batch on one stage, tensor communication included, shape ``(pp, D)``.
+    send_forward, send_backward
+        Transfer from stage s to s+1 (cyclic) and from s+1 to s, shape ``(num_links, D)``.
+    ring
+        Gradient reduction of each stage, shape ``(pp,)``.
+    embedding
+        All-reduce of tied word embeddings, after the reductions of the first and the last stage.
+    path_work
+        Work of each path of the candidate, tensor communication between hosts included, shape ``(num_paths, D)``.
+    """
+
+    forward: IntArray
+    backward: IntArray
+    send_forward: IntArray
+    send_backward: IntArray
+    ring: IntArray
+    embedding: int = 0
+    path_work: IntArray = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+
+
+def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> PlacedTicks:
+    """
+    Look up what a candidate costs on the hosts ``nodes``, shape ``candidate.grid``.
+
+    Products with unusable links are at least ``UNUSABLE_TICKS`` in ``forward`` and ``backward``, and nonsense in
+    ``path_work``.
+    """
+    stages, layers = candidate.block.stages, np.array(candidate.config.layers_per_stage, dtype=np.int64)
+    stage = np.arange(candidate.num_stages)
+    hosts = nodes[stage // stages]  # (pp, D, K)
+    kinds = data.kind_of_node[hosts]
+    forward = candidate.forward_ticks[kinds, stage[:, None, None]].max(axis=2)
+    backward = candidate.backward_ticks[kinds, stage[:, None, None]].max(axis=2)
+    hop_forward = hop_backward = np.zeros_like(forward)
+    if candidate.grid[2] > 1:
+        following = np.roll(hosts, -1, axis=2)
+        hop_forward = candidate.tensor_forward_ticks[hosts, following].max(axis=2)
+        hop_backward = candidate.tensor_backward_ticks[hosts, following].max(axis=2)
+        forward = forward + layers[:, None] * hop_forward
+        backward = backward + layers[:, None] * hop_backward
+    here, there = hosts[: candidate.num_links], np.roll(hosts, -1, axis=0)[: candidate.num_links]
+    inside = (here == there).all(axis=2)
+    send_forward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[here, there].max(axis=2))
+    send_backward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[there, here].max(axis=2))
+    ring = candidate.ring_floor_ticks
+    if candidate.grid[1] > 1:
+        hops = candidate.ring_ticks[candidate.ring_class[:, None, None], hosts, np.roll(hosts, -1, axis=1)]
+        ring = np.maximum(ring, hops.max(axis=(1, 2)))
+    embedding = candidate.embedding_floor_ticks
+    if candidate.embedding_ticks.size:
+        embedding = int(candidate.embedding_ticks[hosts[0], hosts[-1]].max())
+    work = np.zeros((0, hosts.shape[1]), dtype=np.int64)
+    if candidate.paths is not None:
+        by_host = candidate.paths.work_ticks[:, kinds, stage[:, None, None]]  # (num_paths, pp, D, K)
+        work = path_work(candidate.paths, by_host.max(axis=3), hop_forward, hop_backward)
+    return PlacedTicks(
+        forward=forward,
+        backward=backward,
+        send_forward=send_forward,
+        send_backward=send_backward,
+        ring=ring,
+        embedding=embedding,
+        path_work=work,
+    )
+
+
+def path_work(paths: Paths, by_stage: IntArray, hop_forward: IntArray, hop_backward: IntArray) -> IntArray:
+    """
+    Work of each path, shape ``(num_paths, D)``.
+
+    Parameters
+    ----------
+    by_stage
+        Of each path on each stage, shape ``(num_paths, pp, D)``.
+    hop_forward, hop_backward
+        Tensor communication of one layer between hosts, shape ``(pp, D)``.
+    """
+    tensor = paths.forward_layers @ hop_forward + paths.backward_layers @ hop_backward
+    total: IntArray = by_stage.sum(axis=1) + tensor
+    return total
+
+
+def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> int:
+    """
+    The integer objective, in plain terms; solvers and baselines are checked against it.
+
+    The closed form: round trip plus ``m - 1`` periods of each column, minus what the stages before still have to do
+    when a stage is finished, plus that stage's reduction; the largest over stages and columns. Or the longest path to
+    a stage's last backward plus that stage's reduction, likewise. The hosts must be distinct; usable links are the
+    caller's concern: a link that is not gives a value of at least ``UNUSABLE_TICKS``.
+    """
+    placed = place(data, candidate, nodes)
+    slowest = [placed.forward, placed.backward, placed.send_forward, placed.send_backward, placed.ring]
+    if max(int(ticks.max(initial=0)) for ticks in slowest) >= UNUSABLE_TICKS:
+        return UNUSABLE_TICKS  # products with the number of micro-batches would leave 64 bits
+    return placed_objective_ticks(data, candidate, placed)
+
+
+def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> int:
+    """
+    The integer objective from what each stage costs; it never falls when one of these times grows.
+
+    The number of columns is that of the arrays, so minima over hosts, as one column, give a lower bound.
+    """
+    finish = finish_ticks(data, candidate, placed)
+    done = finish.max(axis=1) + placed.ring
+    done[[0, -1]] += placed.embedding
+    return int(done.max()) + candidate.optimizer_ticks
+
+
+def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
+    """When each stage of each column has finished its last backward, before its reduction, shape ``(pp, D)``."""
+    if candidate.paths is None:
+        return _finish_closed(data, candidate, placed)
+    return _finish_paths(candidate.paths, placed)
+
+
+def largest_ticks(candidate: CandidateData) -> int:
+    """No placement on usable links has a larger objective."""
+    link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
+    layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
+    ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
+    ring += int(candidate.embedding_ticks.max(initial=candidate.embedding_floor_ticks))
+    if candidate.paths is None:
+        compute = int(candidate.forward_ticks.max() + candidate.backward_ticks.max())
+        stage = compute + max(candidate.config.layers_per_stage) * layer + 2 * link
+        schedule = 2 * (candidate.num_microbatches + candidate.num_stages) * stage
+    else:
+        paths = candidate.paths
+        work = paths.work_ticks.max(axis=1) + (paths.forward_layers + paths.backward_layers) * layer
+        schedule = int((work + (paths.up + paths.down) * link).sum(axis=1).max())
+    return schedule + ring + candidate.optimizer_ticks
+
+
+def _largest_usable(ticks: IntArray) -> int:
+    return int(ticks[ticks < UNUSABLE_TICKS].max(initial=0))
+
+
+def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
+    """Period of each column, rounded up to ticks, shape ``(D,)``; the forms of the two send modes."""
+    cost = placed.forward + placed.backward
+    if p2p == "blocking":
+        wait = np.zeros((len(cost) + 1, cost.shape[1]), dtype=np.int64)
+        wait[1:-1] = np.maximum(placed.send_forward, placed.send_backward)
+        period: IntArray = (cost + wait[:-1] + wait[1:]).max(axis=0)
+        return period
+    best = np.zeros(cost.shape[1], dtype=np.int64)
+    transfer = placed.send_forward + placed.send_backward
+    for first in range(len(cost)):
+        total = np.cumsum(cost[first:], axis=0)
+        total[1:] += np.cumsum(transfer[first:], axis=0)
+        lengths = np.arange(1, len(total) + 1)[:, None]
+        best = np.maximum(best, (-(-total // lengths)).max(axis=0))
+    return best
+
+
+def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
+    """When each stage has finished its last backward by the closed form, shape ``(pp, D)``."""
+    round_trip = (placed.forward + placed.backward).sum(axis=0)
+    round_trip = round_trip + (placed.send_forward + placed.send_backward).sum(axis=0)
+    total = round_trip + (candidate.num_microbatches - 1) * period_ticks(placed, data.p2p)
+    finish: IntArray = total[None, :] - _before(placed.backward, placed.send_backward)
+    return finish
+
+
+def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
+    """When each stage can have finished its last backward at the earliest, shape ``(pp, D)``."""
+    links = len(placed.send_forward)
+    length = placed.path_work + paths.up[:, :links] @ placed.send_forward + paths.down[:, :links] @ placed.send_backward
+    finish = np.zeros((paths.up.shape[1], length.shape[1]), dtype=np.int64)
+    np.maximum.at(finish, paths.stage, length)
+    return finish
+
+
+def _before(work: IntArray, transfer: IntArray) -> IntArray:
+    """Sum of work and transfer over the stages before each stage, shape ``(pp, D)``."""
+    before: IntArray = np.zeros_like(work)
+    before[1:] = np.cumsum(work[:-1] + transfer, axis=0)
+    return before

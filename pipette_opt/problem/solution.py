@@ -1,0 +1,115 @@
+"""Answers to a :class:`~pipette_opt.problem.data.ProblemData`: one placement, its check, and what is proven about
+it.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipette_opt.base.types import IntArray, read_only
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.objective import objective_ticks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Solution:
+    """
+    One candidate, placed.
+
+    Parameters
+    ----------
+    candidate
+        Index into ``ProblemData.candidates``.
+    nodes
+        Host of each cell, shape ``CandidateData.grid``.
+    objective_ticks
+        The integer objective.
+    """
+
+    candidate: int
+    nodes: IntArray
+    objective_ticks: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", read_only(self.nodes, np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """
+    What a solver or a baseline gives back.
+
+    Parameters
+    ----------
+    status
+        ``OPTIMAL``, ``FEASIBLE``, ``INFEASIBLE`` or ``UNKNOWN``.
+    lower_bound_ticks
+        No solution of any candidate has a smaller integer objective; 0 if nothing is proven.
+    solution
+        The best found; ``None`` if none.
+    pool
+        Further solutions worth judging, best first, at most one per candidate, without ``solution``.
+    """
+
+    status: str
+    lower_bound_ticks: int
+    solution: Solution | None
+    pool: tuple[Solution, ...] = ()
+    wall_time_s: float = 0.0
+    num_pruned: int = 0
+    candidate_bounds: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def solutions(self) -> tuple[Solution, ...]:
+        """The best and the pool; empty if none was found."""
+        return () if self.solution is None else (self.solution, *self.pool)
+
+
+def checked_solution(data: ProblemData, index: int, nodes: IntArray) -> Solution | None:
+    """
+    A solution with its objective; ``None`` if it breaks a rule.
+
+    These are: one listed host for each cell, none in two, each with enough memory, and only usable links between them.
+    """
+    candidate = data.candidates[index]
+    if nodes.shape != candidate.grid or len(np.unique(nodes)) < nodes.size:
+        return None
+    if nodes.min() < 0 or nodes.max() >= data.num_nodes:
+        return None
+    allowed = data.allowed(candidate)
+    if not all(allowed[row, nodes[row]].all() for row in range(candidate.grid[0])):
+        return None
+    objective = objective_ticks(data, candidate, nodes)
+    if objective >= UNUSABLE_TICKS:
+        return None
+    return Solution(candidate=index, nodes=nodes, objective_ticks=objective)
+
+
+def result_of(solutions: Iterable[Solution], bounds: Sequence[int] | IntArray, started: float) -> Result:
+    """
+    The best solution and the others as pool.
+
+    Parameters
+    ----------
+    bounds
+        Lower bound of every candidate, ``UNUSABLE_TICKS`` where it has no placement at all.
+    started
+        ``time.perf_counter()`` at the start.
+    """
+    ranked = sorted(solutions, key=lambda solution: (solution.objective_ticks, solution.candidate))
+    lower = min((int(bound) for bound in bounds), default=UNUSABLE_TICKS)
+    if ranked:
+        lower = min(lower, ranked[0].objective_ticks)
+        status = "OPTIMAL" if lower == ranked[0].objective_ticks else "FEASIBLE"
+    else:
+        status = "INFEASIBLE" if lower >= UNUSABLE_TICKS else "UNKNOWN"
+    return Result(
+        status=status,
+        lower_bound_ticks=0 if lower >= UNUSABLE_TICKS else lower,
+        solution=ranked[0] if ranked else None,
+        pool=tuple(ranked[1:]),
+        wall_time_s=time.perf_counter() - started,
+        candidate_bounds=np.array(bounds, dtype=np.int64),
+    )

@@ -1,0 +1,1 @@
+"""Solved again for a plan that is there: on other hosts, or to prove its certificate once more."""

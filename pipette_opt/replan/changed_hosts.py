@@ -1,0 +1,393 @@
+"""
+A running job whose hosts change: a new optimum from where it stands, what moves, and what fewer moves cost.
+
+Varuna calls it morphing (Athlur et al., EuroSys 2022): a job goes on with other replicas or other degrees. Here hosts
+that survive count as holding their parameters; the trade-off lists the fastest plan found for every number of hosts
+that must load others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pipette_opt.annealing.keeping import Kept, anneal_keeping, num_loads
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.types import IntArray
+from pipette_opt.candidates import SearchSpace, choose_num_gpus
+from pipette_opt.judge.solutions import (
+    JudgedSolution,
+    judge_solution,
+    make_certificate,
+    make_plan,
+    stage_memory,
+)
+from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+from pipette_opt.parallel import ParallelConfig, RankGrid
+from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
+from pipette_opt.plans.notes import plan_notes
+from pipette_opt.plans.plan import Plan
+from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.data import CandidateData, ProblemData
+from pipette_opt.problem.solution import Solution, checked_solution
+from pipette_opt.specs import Instance
+from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.verify import verify_content
+
+Item = TypeVar("Item")
+
+KEEPING_SHARE, SEARCH_SHARE = 0.3, 0.8
+"""Parts of the time that is left: for placements that keep what hosts hold, then for the unrestricted optimum."""
+
+MOST_KEPT = 4
+"""Candidates that are placed so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Option:
+    """One way to go on: a plan, and what its ranks must load."""
+
+    plan: Plan
+    moves: tuple[Move, ...]
+
+    @property
+    def num_loads(self) -> int:
+        """Hosts that must load parameters which they do not hold, those that join among them."""
+        return len(hosts_that_load(self.moves))
+
+    @property
+    def bytes_to_load(self) -> int:
+        """Parameters and optimizer states, over all ranks."""
+        return sum(move.parameter_bytes + move.optimizer_bytes for move in self.moves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replanned:
+    """
+    The answer.
+
+    Parameters
+    ----------
+    chosen
+        The plan to go on with.
+    options
+        The trade-off: fewest loads first, each faster than those before.
+    """
+
+    chosen: Option
+    options: tuple[Option, ...]
+
+
+def replan(
+    instance: Instance,
+    old: Plan,
+    *,
+    num_gpus: int | None = None,
+    max_loads: int | None = None,
+    tolerance: float = 0.005,
+    params: OptimizeParams | None = None,
+    watcher: Watcher | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> Replanned:
+    """
+    A plan for the hosts that there are now.
+
+    Parameters
+    ----------
+    instance
+        The job on the cluster without the lost and with the joined hosts, which are known by their names.
+    num_gpus
+        World size; by default the old one if there are hosts enough, else what serves best of the rest.
+    max_loads
+        How many hosts may have to load parameters; the fastest such plan is chosen. Without it, the one with fewest
+        loads that is at most ``tolerance`` (a share) slower than the fastest.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits, or if every plan needs more loads.
+    """
+    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    options: list[Option] = []
+    sizes = world_sizes(instance, old, num_gpus)
+    for number, size in enumerate(sizes):
+        ends = params.time_limit_s / len(sizes) * (number + 1)
+        try:
+            options += _options(instance, old, size, replace(params, time_limit_s=ends), watcher, inputs)
+        except InfeasibleError:
+            if number + 1 == len(sizes) and not options:
+                raise
+    front = _front(options, lambda one: (one.num_loads, one.plan.estimate.iteration_time_s))
+    chosen = _choose(front, max_loads, tolerance)
+    verify_content(instance, chosen.plan)
+    return Replanned(chosen=chosen, options=tuple(front))
+
+
+def _options(
+    instance: Instance,
+    old: Plan,
+    num_gpus: int,
+    params: OptimizeParams,
+    watcher: Watcher,
+    inputs: Mapping[str, Any] | None,
+) -> list[Option]:
+    """The optimum for a world size, and the plans that keep what hosts hold; the time limit counts from the start."""
+    before = _layout(old)
+    space = SearchSpace(
+        num_gpus=num_gpus,
+        context_parallel=(old.config.context_parallel_size,),
+        overlap_grad_reduce=old.config.overlap_grad_reduce,
+        overlap_param_gather=old.config.overlap_param_gather,
+        ddp_bucket_size=old.config.ddp_bucket_size,
+    )
+    prepared = prepare(
+        instance,
+        space,
+        params.max_oom_risk,
+        lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
+    )
+    with watcher.loading_kernels():
+        _compile(prepared)
+    watcher.report("keeping what the hosts hold")
+    seconds = KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s)
+    kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
+    judged = [_judged(prepared, before, index, one) for index, one in kept]
+    search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
+    fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
+    known = best_known(prepared, kept)
+    free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
+    options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
+    for one, loads in _front(judged, lambda pair: (len(hosts_that_load(pair[1])), pair[0].estimate.iteration_time_s)):
+        if (
+            one.estimate.iteration_time_s < free.estimate.iteration_time_s
+            or len(hosts_that_load(loads)) < options[0].num_loads
+        ):
+            options.append(Option(plan=_plan(prepared, one, free, params), moves=loads))
+    return options
+
+
+def _compile(prepared: Prepared) -> None:
+    data = prepared.problem
+    somewhere = np.arange(data.candidates[0].num_cells).reshape(data.candidates[0].grid)
+    anneal_keeping(data, 0, somewhere, np.full(data.num_nodes, -1), num_moves=1)
+
+
+def _judged(prepared: Prepared, before: Layout, index: int, kept: Kept) -> tuple[JudgedSolution, tuple[Move, ...]]:
+    """A kept placement, timed, and what it makes ranks load."""
+    judged = judge_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
+    after = Layout(config=judged.candidate.config, placement=judged.placement, hosts=prepared.instance.cluster.hosts)
+    return judged, moves(before, after, prepared.instance.model)
+
+
+def _choose(front: Sequence[Option], max_loads: int | None, tolerance: float) -> Option:
+    if max_loads is None:
+        fastest = front[-1].plan.estimate.iteration_time_s
+        return next(one for one in front if one.plan.estimate.iteration_time_s <= (1 + tolerance) * fastest)
+    allowed = [one for one in front if one.num_loads <= max_loads]
+    if not allowed:
+        raise InfeasibleError(
+            f"every plan found makes {front[0].num_loads} or more hosts load parameters; --max-moves allows "
+            f"{max_loads}."
+        )
+    return allowed[-1]
+
+
+def _layout(plan: Plan) -> Layout:
+    return Layout(config=plan.config, placement=plan.placement, hosts=plan.hosts)
+
+
+def world_sizes(instance: Instance, old: Plan, num_gpus: int | None) -> list[int]:
+    """
+    World sizes to look at.
+
+    The old one while there are hosts enough. Else what the search would choose for a new job, and the most replicas of
+    the old pipeline that the batch can be divided into, which lets every surviving host keep what it holds.
+    """
+    if num_gpus is not None:
+        return [num_gpus]
+    cluster, config = instance.cluster, old.config
+    available = cluster.num_nodes * cluster.gpus_per_node
+    if config.world_size <= available:
+        return [config.world_size]
+    sizes = [choose_num_gpus(instance, SearchSpace())]
+    replica = config.world_size // config.data_parallel_size
+    batch = instance.training.global_batch_size
+    for replicas in range(available // replica, 0, -1):
+        size = replicas * replica
+        if batch % (replicas * config.micro_batch_size) == 0 and size % cluster.gpus_per_node == 0:
+            return list(dict.fromkeys([*sizes, size]))
+    return sizes
+
+
+def keep(
+    prepared: Prepared, old: Plan, seconds: float, seed: int = 0, stopped: Callable[[], bool] = lambda: False
+) -> list[tuple[int, Kept]]:
+    """
+    For the candidates that hosts hold parts of: placements by number of loads, with the candidate's index.
+
+    Interleaved schedules are placed by their lower form; the judge times them. Of the packings and memory savers those
+    count that most hosts can go on with, then those that could be fastest, at most ``MOST_KEPT``.
+    """
+    data, found = prepared.problem, []
+    holds = {
+        index: held_cells(prepared.instance, candidate, old)
+        for index, candidate in enumerate(data.candidates)
+        if same_stages(candidate.config, old.config)
+    }
+    ranked = sorted(
+        holds, key=lambda index: (-int((holds[index] >= 0).sum()), optimistic_ticks(data, data.candidates[index]))
+    )[:MOST_KEPT]
+    for index in ranked:
+        start = start_from(data, data.candidates[index], holds[index])
+        if start is not None:
+            share = seconds / len(ranked)
+            kept = anneal_keeping(data, index, start, holds[index], seconds=share, seed=seed, stopped=stopped)
+            as_it_is = checked_solution(data, index, start)  # the judge may like it better than a lower form does
+            if as_it_is is not None:
+                kept.append(Kept(num_loads=num_loads(holds[index], start), solution=as_it_is))
+            found += [(index, one) for one in kept]
+    return found
+
+
+def best_known(prepared: Prepared, kept: Sequence[tuple[int, Kept]]) -> list[Solution]:
+    """The fastest placement of each candidate that has a closed form, as a solution of ``prepared.exact``."""
+    exact_index = {id(candidate): index for index, candidate in enumerate(prepared.exact.candidates)}
+    best: dict[int, Solution] = {}
+    for index, one in kept:
+        exact = exact_index.get(id(prepared.problem.candidates[index]))
+        if exact is None:
+            continue
+        if exact not in best or one.solution.objective_ticks < best[exact].objective_ticks:
+            best[exact] = replace(one.solution, candidate=exact)
+    return list(best.values())
+
+
+def same_stages(config: ParallelConfig, old: ParallelConfig) -> bool:
+    """Whether the model is split into the same parts, in however many replicas."""
+    names = (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "virtual_pipeline_model_parallel_size",
+        "layers_per_stage",
+    )
+    return all(getattr(config, name) == getattr(old, name) for name in names)
+
+
+def held_cells(instance: Instance, candidate: CandidateData, old: Plan) -> IntArray:
+    """
+    For each host of the instance the grid row and part of the tensor group that it holds, -1 if no whole one.
+
+    ``row * K + part`` as in :func:`~pipette_opt.annealing.keeping.anneal_keeping`; shape ``(num_nodes,)``.
+    """
+    coordinates = RankGrid.of(old.config, old.placement.order).coordinates()
+    stages, parts = candidate.block.stages, candidate.block.nodes_per_slot
+    slot = old.config.tensor_model_parallel_size * old.config.context_parallel_size
+    holds = np.full(instance.cluster.num_nodes, -1, dtype=np.int64)
+    for node, host in enumerate(old.hosts):
+        ranks = np.flatnonzero(old.placement.node == node)
+        if host not in instance.cluster.hosts or not len(ranks):
+            continue
+        rows = set((coordinates[ranks, 0] // stages).tolist())
+        within = coordinates[ranks, 2] * old.config.tensor_model_parallel_size + coordinates[ranks, 3]
+        tensor_parts = set((within // (slot // parts)).tolist()) if parts > 1 else {0}
+        whole = len(set(coordinates[ranks, 0].tolist())) == stages
+        if len(rows) == 1 and len(tensor_parts) == 1 and whole:
+            holds[instance.cluster.hosts.index(host)] = rows.pop() * parts + tensor_parts.pop()
+    return holds
+
+
+def start_from(data: ProblemData, candidate: CandidateData, holds: IntArray) -> IntArray | None:
+    """A placement in which as many hosts as possible keep what they hold; ``None`` if memory forbids it."""
+    rows, columns, parts = candidate.grid
+    allowed = data.allowed(candidate)
+    nodes = np.full(candidate.grid, -1, dtype=np.int64)
+    free = set(range(data.num_nodes))
+    for row in range(rows):
+        for part in range(parts):
+            stay = [node for node in np.flatnonzero(holds == row * parts + part).tolist() if allowed[row, node]]
+            for column, node in enumerate(stay[:columns]):
+                nodes[row, column, part] = node
+                free.discard(node)
+    idle = sorted(free, key=lambda node: holds[node] >= 0)
+    for cell in np.argwhere(nodes < 0):
+        row = int(cell[0])
+        fitting = [node for node in idle if allowed[row, node]]
+        if not fitting:
+            return None
+        nodes[tuple(cell)] = fitting[0]
+        idle.remove(fitting[0])
+    return nodes
+
+
+def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams) -> Plan:
+    """A plan of a kept placement; what is proven of all plans holds for it too."""
+    proven = make_certificate(
+        prepared.instance, prepared.problem, judged, free.certificate.lower_bound_s, free.certificate.wall_time_s
+    )
+    certificate = replace(
+        free.certificate,
+        status=proven.status,
+        objective_s=proven.objective_s,
+        lower_bound_s=proven.lower_bound_s,
+        gap=proven.gap,
+        placement_dependent_s=proven.placement_dependent_s,
+        placement_gap=proven.placement_gap,
+        judge_lower_bound_s=proven.judge_lower_bound_s,
+        closed_form=None,
+    )
+    memory = stage_memory(
+        prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk
+    )
+    config, seconds = judged.candidate.config, judged.estimate.iteration_time_s
+    return make_plan(
+        prepared.instance,
+        prepared.problem,
+        [judged],
+        certificate,
+        memory,
+        notes=plan_notes(prepared.instance, config, seconds, prepared.memory, memory),
+        seed=params.seed,
+        inputs=free.inputs,
+    )
+
+
+def _front(items: Sequence[Item], rank: Callable[[Item], tuple[int, float]]) -> list[Item]:
+    """Fewest loads first, and only what is faster than everything with fewer; ``rank`` gives loads and seconds."""
+    front: list[Item] = []
+    for one in sorted(items, key=rank):
+        if not front or rank(one)[1] < rank(front[-1])[1]:
+            front.append(one)
+    return front
+
+
+def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], joined: Sequence[str]) -> list[str]:
+    """
+    The hosts that there are now, in the order of ``known``, the cluster's.
+
+    Raises ``InputError`` for a lost host that the plan did not have, a joined one that it had, or one that the cluster
+    does not list.
+    """
+    for host in lost:
+        if host not in old:
+            raise InputError(
+                "--lost", f"host {host!r} is not among the hosts of the plan: {compress_hosts(tuple(old))}."
+            )
+        if host in joined:
+            raise InputError("--lost", f"host {host!r} is also given with --joined.")
+    for host in joined:
+        if host in old:
+            raise InputError("--joined", f"host {host!r} was among the hosts of the plan already.")
+        if host not in known:
+            raise InputError(
+                "--joined",
+                f"host {host!r} is not in the cluster file, so its links are unknown; give a cluster file that has it "
+                "with --cluster.",
+            )
+    gone = [host for host in old if host not in known and host not in lost]
+    if gone:
+        raise InputError("--cluster", f"lacks host {gone[0]!r} of the plan; give it with --lost if it is gone.")
+    return [host for host in known if (host in old and host not in lost) or host in joined]

@@ -1,0 +1,135 @@
+"""A certificate proven again, by solving again what no cheap bound shows."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from pipette_opt.base.errors import PlanError
+from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.plan import Plan
+from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.solver.joint import JointLimits
+from pipette_opt.specs import Instance
+from pipette_opt.verify import recorded_space
+from pipette_opt.verify.common import CLOSED_GAP
+from pipette_opt.verify.memory import accepted_risk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """
+    What solving again proved: no plan of the searched space is faster.
+
+    Parameters
+    ----------
+    bound_s
+        At least what the certificate claims, up to rounding.
+    fastest_s
+        The fastest plan that was found on the way.
+    """
+
+    bound_s: float
+    fastest_s: float
+    seconds: float
+
+
+JOINT_SHARE = 0.3
+"""Part of the time limit that the joint model may take."""
+
+LEAST_TIME_S, TIMES_AS_LONG = 60.0, 2.0
+"""Time limit unless one is given: seconds at least, and how often the time that the plan's own search took."""
+
+
+def prove(
+    instance: Instance,
+    plan: Plan,
+    configs: Collection[ParallelConfig],
+    *,
+    time_limit_s: float | None = None,
+    workers: int = 2,
+    watcher: Watcher | None = None,
+) -> Proven:
+    """
+    Search some configurations of the plan's space again, until the certificate's bound is reached.
+
+    The first search stops at the plan's own gap. If it ended at another plan and a lower bound, the rest of the time
+    goes to one that closes the gap.
+
+    Parameters
+    ----------
+    configs
+        Those that nothing but a search bounds; see :attr:`~pipette_opt.verify.Checked.open_configs`. The joint model is
+        asked again in any case.
+    time_limit_s
+        By default at least a minute, and twice as long as the plan's own search took.
+
+    Raises
+    ------
+    PlanError
+        If a plan is found that is faster than the bound, or if the bound is not reached in time; it says which.
+    """
+    watcher, proof = watcher or Watcher(), plan.certificate
+    limit_s = time_limit_s or max(LEAST_TIME_S, TIMES_AS_LONG * proof.wall_time_s)
+    claimed_s = proof.lower_bound_s * (1 - CLOSED_GAP)
+    gap = min(max(1 - claimed_s / plan.estimate.iteration_time_s, 0.0), 0.99)
+    space, risk, bound_s, fastest_s = recorded_space(plan), accepted_risk(plan.inputs), 0.0, math.inf
+    joint = None
+    if proof.joint_model is not None:
+        joint = JointLimits(
+            time_limit_s=JOINT_SHARE * limit_s, workers=workers, seed=plan.seed, to_beat_s=proof.lower_bound_s
+        )
+    whole = prepare(
+        instance,
+        space,
+        risk,
+        watcher.report,
+        keep=set(configs).__contains__,
+        loading=watcher.loading_kernels,
+        joint=joint,
+        stop=watcher.stop,
+    )
+    if whole.joined is not None and whole.joined.splits:
+        layers = ", ".join(map(str, whole.joined.splits[0]))
+        raise _not_proven(plan, f"stages of {layers} layers may be faster")
+    if not configs:
+        bound_s = math.inf if whole.joined is None else whole.joined.model.bound_s
+        if bound_s >= claimed_s:
+            return Proven(bound_s=bound_s, fastest_s=fastest_s, seconds=watcher.elapsed_s)
+        raise _not_proven(plan, f"the joint model proved only {bound_s} s again; --time-limit gives it more time")
+    prepared = _only(whole, configs)
+    for gap_limit in (gap, 0.0):
+        params = OptimizeParams(
+            time_limit_s=limit_s,
+            gap_limit=gap_limit,
+            workers=workers,
+            seed=plan.seed,
+            max_oom_risk=risk,
+        )
+        found = optimize(instance, space, params, watcher, prepared=prepared)
+        bound_s = max(bound_s, found.certificate.lower_bound_s)
+        fastest_s = min(fastest_s, found.estimate.iteration_time_s)
+        if fastest_s < claimed_s:
+            raise _not_proven(plan, f"{found.config.label()} takes {fastest_s} s")
+        if bound_s >= claimed_s:
+            return Proven(bound_s=bound_s, fastest_s=fastest_s, seconds=watcher.elapsed_s)
+        if watcher.stop.is_set() or watcher.elapsed_s >= limit_s:
+            break
+    raise _not_proven(
+        plan,
+        f"in {watcher.elapsed_s:.0f} s only {bound_s} s were proven again, the fastest plan found takes {fastest_s} s; "
+        "--time-limit gives it more time",
+    )
+
+
+def _only(prepared: Prepared, configs: Collection[ParallelConfig]) -> Prepared:
+    """Without all other configurations."""
+    problem, lower = (
+        replace(data, candidates=tuple(one for one in data.candidates if one.config in configs))
+        for data in (prepared.problem, prepared.lower)
+    )
+    return replace(prepared, problem=problem, lower=lower, pruned=None)
+
+
+def _not_proven(plan: Plan, why: str) -> PlanError:
+    return PlanError(f"the plan breaks:\n  bound_is_proven: lower_bound_s is {plan.certificate.lower_bound_s}, {why}")

@@ -1,0 +1,409 @@
+"""
+The joint model over all families of configurations: which layers on which stages on which kinds of GPU.
+
+Bounds that look at one family by itself say which families may win. Over all of these one model decides
+(:mod:`pipette_opt.solver.layer_model`). What it chooses is placed on the hosts as listed and judged; the judge's
+critical path becomes a constraint of the model, for every split of the layers and every family with that schedule
+(logic-based Benders decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). So the model comes up to
+the judge's time over the best links. What comes of it: a time to beat, the splits worth searching beside the usual
+ones, and a bound on all others.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+
+from pipette_opt.base.errors import MissingLinkError
+from pipette_opt.base.types import IntArray
+from pipette_opt.base.units import counted
+from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.longest_paths import critical_counts
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.plans.plan import JointModel
+from pipette_opt.problem.build import PathCounts
+from pipette_opt.problem.families import LayerFamily, layer_families
+from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize
+from pipette_opt.solver.pruning import FirstPlan
+from pipette_opt.specs import Instance
+
+UNKNOWN_TIME = 4.0
+"""Of the least bound, what the first model may take at most, before any plan is known."""
+
+FIRST_CONFIGURATIONS = 32
+"""Configurations in the first model, those with the least bounds; its answer is the time to beat for all others."""
+
+GROWTH = 4
+"""How many times as many configurations, and families, the next model has before a time to beat is settled. Chosen."""
+
+MOST_SPLITS = 24
+"""Splits that are handed on to be searched beside the usual ones, at most."""
+
+FIRST_SHARE = 0.1
+"""Of the time limit, what one model may take that looks for a time to beat; what it proves is not needed."""
+
+MARGIN = 1e-6
+"""Relative; what is given back of a bound that is computed in doubles and ticks."""
+
+SETTLED = 1e-3
+"""Of the judge's time; nearer than this the model knows all paths that matter at a split."""
+
+BISECTIONS = 24
+"""Halvings of the interval in which a family's bound lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointLimits:
+    """
+    How long the joint model may take, and with what.
+
+    Parameters
+    ----------
+    to_beat_s
+        Splits that are not faster are of no interest, even before a plan is known.
+    """
+
+    time_limit_s: float
+    workers: int = 2
+    seed: int = 0
+    to_beat_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Joined:
+    """
+    What the joint model says.
+
+    Parameters
+    ----------
+    splits
+        Layers per stage that may be faster than all usual splits.
+    first
+        The fastest plan that was judged, on hosts as they are listed; ``None`` if there was none.
+    model
+        How large the model was, and what it proved about all other splits.
+    go_on
+        Proves on, for so many seconds, against a new time to beat, without handing on more splits.
+    """
+
+    splits: tuple[tuple[int, ...], ...]
+    first: FirstPlan | None
+    model: JointModel
+    go_on: Callable[[float, float], JointModel]
+
+
+def join(
+    instance: Instance,
+    space: SearchSpace,
+    candidates: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+    limits: JointLimits,
+    report: Callable[[str], None] = lambda step: None,
+    stop: threading.Event | None = None,
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Joined:
+    """
+    Choose family, layers and kinds of GPU together.
+
+    Parameters
+    ----------
+    candidates
+        Every legal configuration with one of the usual splits; what is proven is about all other splits.
+    loading
+        Entered where a kind of schedule is judged for the first time, as that may compile kernels.
+    """
+    search = _Joint(
+        instance=instance,
+        space=space,
+        predictor=predictor,
+        max_oom_risk=max_oom_risk,
+        limits=limits,
+        report=report,
+        stop=stop or threading.Event(),
+        loading=loading,
+    )
+    return search.run(candidates)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Joint:
+    """The models, one after the other, and what they have in common."""
+
+    instance: Instance
+    space: SearchSpace
+    predictor: MemoryPredictor
+    max_oom_risk: float
+    limits: JointLimits
+    report: Callable[[str], None]
+    stop: threading.Event
+    loading: Callable[[], AbstractContextManager[None]]
+    first: FirstPlan | None = None
+    splits: dict[tuple[int, ...], None] = field(default_factory=dict)
+    size: ModelSize = field(default_factory=ModelSize)
+    learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
+    """Critical paths of the judge by schedule, for every model that follows."""
+    model: LayerModel | None = None
+    """The last one, of all other splits."""
+    least_s: float = 0.0
+    """No family of it is faster, by its own bound."""
+    beyond_s: float = float("inf")
+    """No family outside of it is faster."""
+    loaded: set[bool] = field(default_factory=set)
+    ends: float = 0.0
+
+    @property
+    def to_beat_s(self) -> float:
+        return min(self.limits.to_beat_s, float("inf") if self.first is None else self.first.seconds)
+
+    @property
+    def is_over(self) -> bool:
+        return self.stop.is_set() or time.perf_counter() >= self.ends
+
+    def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
+        """First a time to beat, from the most promising configurations; then all that may beat it."""
+        self.ends = time.perf_counter() + self.limits.time_limit_s
+        work = WorkBounds(self.instance)
+        bounded = [(work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
+        bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
+        families: list[LayerFamily] = []
+        count = 0
+        while True:
+            able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
+            if count >= able or (self.is_over and count):
+                break
+            enough = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count))
+            while count < enough and not (self.is_over and count):
+                some = bounded[count : min(count + FIRST_CONFIGURATIONS, enough)]
+                families = self._families(families, [base for _, base in some])
+                count += len(some)
+            if families:
+                self._find_first(families)
+        beyond = min((bound_s for bound_s, _ in bounded[count:]), default=float("inf"))
+        return self._all_other_splits(families, beyond)
+
+    def _families(self, before: Sequence[LayerFamily], bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
+        """Families that may be faster than the time to beat, these and more."""
+        more = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
+        hosts = self._hosts_of_kind()
+        return [family for family in (*before, *more) if family_bound_s(family, hosts) < self.to_beat_s]
+
+    def _hosts_of_kind(self) -> IntArray:
+        cluster = self.instance.cluster
+        return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
+
+    def _model(self, families: Sequence[LayerFamily]) -> LayerModel:
+        hosts = self._hosts_of_kind()
+        ceiling_s = self.to_beat_s
+        if ceiling_s == float("inf"):
+            ceiling_s = UNKNOWN_TIME * min(family_bound_s(family, hosts) for family in families)
+        model = LayerModel(families, hosts, ceiling_s)
+        for schedule, paths in self.learned.items():
+            if any(family.schedule == schedule for family in families):
+                for counts in paths:
+                    model.add_paths(schedule, counts)
+        return model
+
+    def _solve(self, model: LayerModel, share: float = 1.0) -> tuple[LayerSplit | None, float]:
+        limit_s = min(share * self.limits.time_limit_s, self.ends - time.perf_counter())
+        split, bound_s = model.solve(limit_s, self.limits.workers, self.limits.seed, self.stop)
+        self.size = self.size.joined(model.size)
+        return split, bound_s
+
+    def _find_first(self, families: Sequence[LayerFamily]) -> None:
+        """
+        A time to beat from some families.
+
+        With a time to beat CP-SAT's presolve removes most of a model, without one it takes seconds. So the first models
+        are of few families, those with the least bounds.
+        """
+        hosts, count = self._hosts_of_kind(), 1 if self.first is None else len(families)
+        ordered = sorted(families, key=lambda family: family_bound_s(family, hosts))
+        while True:
+            self._settle(ordered[:count])
+            ordered = self._families(ordered, [])
+            if count >= len(ordered) or self.is_over:
+                return
+            count *= GROWTH
+
+    def _settle(self, families: Sequence[LayerFamily]) -> None:
+        """The best split of some families, until the judge agrees with the model."""
+        model = self._model(families)
+        while not self.is_over:
+            self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
+            split, _ = self._solve(model, FIRST_SHARE)
+            if split is None:
+                return
+            seconds, new = self._judge(model, split)
+            if not new or split.bound_s >= (1 - SETTLED) * min(seconds, self.to_beat_s):
+                return
+            model.below(self.to_beat_s)
+
+    def _all_other_splits(self, families: Sequence[LayerFamily], beyond_s: float) -> Joined:
+        """Every split but the usual ones: those that may be faster, and a bound on the others."""
+        families = self._families(families, [])
+        num_layers = self.instance.model.num_layers
+        if self.first is not None and not self._is_usual(self.first.config):
+            self.splits[self.first.config.layers_per_stage] = None
+        self.beyond_s = beyond_s
+        if not families:
+            return self._joined(min(beyond_s, self.to_beat_s), proven=True)
+        self.model = model = self._model(families)
+        self.least_s = min(family_bound_s(family, self._hosts_of_kind()) for family in families)
+        for index, family in enumerate(families):
+            config = family.config
+            usual = layer_splits(num_layers, config.pipeline_model_parallel_size, config.num_chunks)
+            for layers in dict.fromkeys((*usual, *self.space.more_splits, *self.splits)):
+                self._exclude(model, index, layers)
+        return self._prove(model, MOST_SPLITS)
+
+    def _prove(self, model: LayerModel, most_splits: int) -> Joined:
+        """Hand splits on, up to so many, until no other can be faster than the time to beat, or time is over."""
+        while True:
+            model.below(self.to_beat_s)
+            self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
+            split, bound_s = self._solve(model)
+            bound_s = min(max(bound_s, self.least_s) * (1 - MARGIN), self.beyond_s)
+            if split is None:
+                return self._joined(bound_s, proven=bound_s >= self.to_beat_s * (1 - 2 * MARGIN))
+            if self.is_over:
+                return self._joined(bound_s, proven=False)
+            seconds, new = self._judge(model, split)
+            if new and split.bound_s < (1 - SETTLED) * seconds:
+                continue  # with its critical path the model may turn it down
+            if len(self.splits) >= most_splits:
+                return self._joined(bound_s, proven=False)
+            layers = model.families[split.family].with_units(split.units).layers_per_stage
+            self.splits[layers] = None
+            for index in range(len(model.families)):
+                self._exclude(model, index, layers)
+
+    def _go_on(self, time_limit_s: float, to_beat_s: float) -> JointModel:
+        """What is proven with more time, and with a faster plan to compare with; no more splits are handed on."""
+        self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
+        self.ends = time.perf_counter() + time_limit_s
+        if self.model is None:
+            return self._joined(min(self.beyond_s, self.to_beat_s), proven=True).model
+        return self._prove(self.model, len(self.splits)).model
+
+    def _is_usual(self, config: ParallelConfig) -> bool:
+        pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+        usual = (*layer_splits(self.instance.model.num_layers, pp, chunks), *self.space.more_splits)
+        return config.layers_per_stage in usual
+
+    def _exclude(self, model: LayerModel, index: int, layers: tuple[int, ...]) -> None:
+        """Leave a split out of a family that can have it."""
+        family = model.families[index]
+        if len(layers) == family.config.pipeline_model_parallel_size:
+            chunks = family.config.num_chunks
+            if not any(one % chunks for one in layers):
+                model.exclude(index, [one // chunks for one in layers])
+
+    def _judge(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
+        """The fastest choice of overlap on hosts as they are listed, seconds; and how many paths were new."""
+        family = model.families[split.family]
+        nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
+        base, best_s = family.with_units(split.units), float("inf")
+        placement = block_placement(base, family.block, nodes)
+        is_interleaved, begun = family.config.num_chunks > 1, time.perf_counter()
+        is_first = is_interleaved not in self.loaded
+        try:
+            with self.loading() if is_first else nullcontext():
+                for config in overlap_choices(self.space, base):
+                    seconds = estimate(self.instance, config, placement).iteration_time_s
+                    best_s = min(best_s, seconds)
+                    if seconds < self.to_beat_s:
+                        self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
+                times = placed_times(self.instance, base, placement)
+                counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
+        except MissingLinkError:
+            return float("inf"), 0
+        if is_first:
+            self.loaded.add(is_interleaved)
+            self.ends += time.perf_counter() - begun  # compiling is no part of the limit
+        new = model.add_paths(family.schedule, counts)
+        if new:
+            self.learned.setdefault(family.schedule, []).append(counts)
+        return best_s, new
+
+    def _joined(self, bound_s: float, *, proven: bool) -> Joined:
+        """``INFEASIBLE``: the model has no split that beats the time to beat."""
+        return Joined(
+            splits=tuple(self.splits),
+            first=self.first,
+            go_on=self._go_on,
+            model=JointModel(
+                status="INFEASIBLE" if proven else "FEASIBLE",
+                bound_s=float(bound_s),
+                splits=len(self.splits),
+                **asdict(self.size),
+            ),
+        )
+
+
+def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator[ParallelConfig]:
+    """One configuration of each family that has stages to deal layers to."""
+    seen = set()
+    for config in candidates:
+        pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+        if pp == 1 or instance.model.num_layers % chunks or instance.model.num_layers // chunks < pp:
+            continue
+        base = replace(without_overlap(config), layers_per_stage=(chunks,) * pp)
+        if base not in seen:
+            seen.add(base)
+            yield base
+
+
+def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray) -> float:
+    """
+    No split of a family is faster: seconds; infinite if its layers have no room.
+
+    As :meth:`~pipette_opt.costs.work.WorkBounds.of_any_split`, with the kinds of GPU that there are: hosts of the
+    fastest kinds fill whole rows first, and a row is as slow as its slowest host.
+    """
+    m, pp = family.num_microbatches, family.config.pipeline_model_parallel_size
+    per_unit = family.layer_s.sum(axis=0) * family.config.num_chunks  # (kinds,)
+    fixed = family.fixed_s.sum(axis=(0, 2)).min()
+    kinds = np.argsort(per_unit, kind="stable")
+    rows = np.diff(np.minimum(np.cumsum(hosts_of_kind[kinds]) // family.hosts_per_row, family.grid[0]), prepend=0)
+    if rows.sum() < family.grid[0]:
+        return float("inf")
+    stages = rows * family.block.stages
+    most = int(family.most_units.max())
+    if pp * most < family.num_units:
+        return float("inf")
+
+    def held(total_s: float) -> float:
+        """Units that the stages can hold in time."""
+        left, units = total_s * (1.0 - (1.0 - 1.0 / m) ** pp) - pp * fixed, 0.0
+        for kind, count in zip(kinds.tolist(), stages.tolist(), strict=True):
+            each = min(max(total_s / m - fixed, 0.0), most * per_unit[kind])
+            work = min(count * each, max(left, 0.0))
+            units += work / per_unit[kind]
+            left -= work
+        return units
+
+    low, high = 0.0, m * (family.num_units * float(per_unit.max()) + pp * fixed) * 2.0
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if held(middle) >= family.num_units else (middle, high)
+    return low + family.least_optimizer_s
+
+
+def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:
+    """
+    Hosts in the order in which they are listed, so many of each kind in each row; shape of the family's grid.
+
+    Each row has its kinds in the same order, so that slow hosts share columns.
+    """
+    kind_of_node = instance.cluster.kind_of_node
+    waiting = [np.flatnonzero(kind_of_node == kind).tolist() for kind in range(kinds.shape[1])]
+    nodes = [[waiting[kind].pop(0) for kind, count in enumerate(row) for _ in range(count)] for row in kinds.tolist()]
+    return np.array(nodes, dtype=np.int64).reshape(family.grid)

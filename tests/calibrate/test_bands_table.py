@@ -1,0 +1,81 @@
+"""The table of bands: quantiles by kind, only where they hold, of the jobs that the clock knows."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from benchmark_modules import loaded
+from measured_runs import measured_run
+
+from pipette_opt.calibrate.cases import Case, make_case
+from pipette_opt.read.runs import BANDWIDTH_COLUMN
+from pipette_opt.specs import DEFAULT_STACK
+
+
+@pytest.fixture(scope="module")
+def bands() -> ModuleType:
+    """The module."""
+    return loaded("bands")
+
+
+def points(bands: ModuleType, **ratios: list[float]) -> list[object]:
+    """Runs of one kind, by source."""
+    return [
+        bands.Point(kind="dense", source=source, gpu="a100-80gb", num_gpus=8 * (index + 1), ratio=ratio)
+        for source, listed in ratios.items()
+        for index, ratio in enumerate(listed)
+    ]
+
+
+def test_quantiles_of_two_sources_that_agree(bands: ModuleType) -> None:
+    """101 ratios from 1 to 2: 5 % lie below 1.05 and above 1.95; what one source shows holds for the other."""
+    ratios = np.linspace(1, 2, 101).tolist()
+    row = bands.bands_of(points(bands, one=ratios[::2], two=ratios[1::2]))["kinds"]["dense"]
+    assert (row["low"], row["high"]) == (pytest.approx(1.05, abs=0.011), pytest.approx(1.95, abs=0.011))
+    assert (row["runs"], row["sources"], row["largest_gpus"]) == (101, 2, 8 * 51)
+    assert row["left_out"] >= 0.85
+
+
+@pytest.mark.parametrize(
+    "ratios",
+    [
+        {"one": [1.0] * 10, "two": [1.1] * 5},
+        {"one": [1.0 + index / 100 for index in range(40)]},
+        {"one": [1.0 + index / 100 for index in range(20)], "two": [3.0 + index / 100 for index in range(20)]},
+    ],
+)
+def test_no_band_where_it_would_promise_too_much(bands: ModuleType, ratios: dict[str, list[float]]) -> None:
+    """Too few runs, one source, or sources that contradict each other; how many there are is still said."""
+    row = bands.bands_of(points(bands, **ratios))["kinds"]["dense"]
+    assert row["low"] is row["high"] is None
+    assert row["runs"] == sum(map(len, ratios.values()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, True),
+        ({"notes": "SFT Performance"}, False),
+        ({"model": "Nemotron-H-56B"}, False),
+        ({"extra": {"is_lora": "True"}}, False),
+        ({"source": "MegatronBridge-25.09", "precision": ""}, False),
+    ],
+)
+def test_other_jobs_do_not_count(bands: ModuleType, changes: dict[str, object], counts: bool) -> None:
+    """Fine-tuning, layers that nobody models, and tables that do not name the precision."""
+    assert bands._is_this_job(measured_run(**changes)) is counts
+
+
+def test_what_rows_do_not_say_is_as_usual(bands: ModuleType) -> None:
+    """NICs of the machine, unless the row has them; overlap of recipes that have it."""
+    row = bands._as_usual(measured_run())
+    assert row.gpu is not None
+    family = row.gpu.gpu.name.split("-")[0]
+    expected = 0.9 * bands.NIC_BYTES_PER_S[family] * row.gpus_per_node / 1e9
+    assert float(row.extra[BANDWIDTH_COLUMN]) == pytest.approx(expected)
+    told = measured_run(extra={BANDWIDTH_COLUMN: "7"})
+    assert bands._as_usual(told).extra[BANDWIDTH_COLUMN] == "7"
+    for source, beside in (("MLPerf-Training-v5.0", True), ("vTrain", False)):
+        case = make_case(measured_run(source=source), DEFAULT_STACK)
+        assert isinstance(case, Case)
+        assert bands._overlapping(case).config.overlap_grad_reduce is beside

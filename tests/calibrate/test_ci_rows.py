@@ -1,0 +1,81 @@
+"""Rows of Megatron-LM's functional tests: flags in notes as columns, and halves of layouts."""
+
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+from benchmark_modules import loaded
+from measured_runs import measured_run
+
+from pipette_opt.calibrate.cases import Case, make_case
+from pipette_opt.specs import DEFAULT_STACK
+
+
+@pytest.fixture(scope="module")
+def rows() -> ModuleType:
+    """The module."""
+    return loaded("ci_rows")
+
+
+def small(notes: str = "env dev; flags deterministic-mode", **changes: object) -> object:
+    """A test of the small model."""
+    fields = {"hidden": 512, "num_layers": 12, "heads": 8, "kv_heads": 8, "ffn_hidden": 2048, "notes": notes}
+    return measured_run(**(fields | changes))
+
+
+def test_flags_become_columns(rows: ModuleType) -> None:
+    """Embeddings are tied unless untied, SwiGLU is gated, the version is the environment's."""
+    plain = rows.with_flags(small())
+    assert (plain.extra["tied_embeddings"], plain.extra["gated_linear_unit"]) == ("true", "false")
+    assert (plain.extra["stack_version"], plain.model) == ("dev", "12 layers, 512 wide")
+    other = rows.with_flags(small("env lts; flags untie-embeddings-and-output-weights,swiglu"))
+    assert (other.extra["tied_embeddings"], other.extra["gated_linear_unit"]) == ("false", "true")
+    assert other.extra["stack_version"] == "lts"
+    again = rows.with_flags(small(recompute="full uniform 1", recompute_text="full uniform 1"))
+    assert again.recompute == "full"
+
+
+def test_experts(rows: ModuleType) -> None:
+    """One of them for each token, or two by the test's name."""
+    experts = small(num_gpus=4, tp=1, pp=1, dp=4, extra={"n_experts": "8.0", "ep": "2"})
+    row = rows.with_flags(experts)
+    assert (row.model, row.extra["moe_router_topk"]) == ("12 layers, 512 wide, 8 experts", "1")
+    made = make_case(row, DEFAULT_STACK)
+    assert isinstance(made, Case)
+    assert made.instance.model.num_experts == 8
+    assert rows.with_flags(replace(experts, model="te_top2router")).extra["moe_router_topk"] == "2"
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "use-megatron-fsdp",
+        "multi-latent-attention",
+        "decoder-first-pipeline-num-layers=2",
+        "account-for-embedding-in-pipeline-split",
+    ],
+)
+def test_what_is_not_modelled_is_left_out(rows: ModuleType, flag: str) -> None:
+    """Rather than predicted as something else."""
+    assert rows.with_flags(small(f"env dev; flags swiglu,{flag}")) is None
+
+
+def test_layouts_are_halved(rows: ModuleType) -> None:
+    """Both versions of a layout are fitted, or both are judged; larger models are neither."""
+    runs = [
+        small(f"env {version}; flags deterministic-mode", mbs=mbs, tp=tp, dp=16 // tp // 2)
+        for version in ("dev", "lts")
+        for tp in (1, 2, 4, 8)
+        for mbs in (1, 2)
+    ]
+    seen, judged = rows.small_models([*runs, measured_run(notes="env dev")])
+    assert len(seen) == len(judged) == 8
+    assert not {run.tp for run in seen} & {run.tp for run in judged}
+
+
+def test_larger_models_need_a_batch(rows: ModuleType) -> None:
+    """Nothing is fitted to; without a batch a row tells too little."""
+    large = measured_run(notes="env dev")
+    seen, judged = rows.large_models([large, replace(large, gbs=None), small()])
+    assert not seen
+    assert [run.model for run in judged] == ["24 layers, 2048 wide"]

@@ -1,0 +1,162 @@
+"""Calibration finds what made the runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from measured_runs import measured_run
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.calibrate import fit as calibrate
+from pipette_opt.calibrate.fit import calibrate_runs
+from pipette_opt.calibrate.metrics import measure_predictions
+from pipette_opt.calibrate.predict import predict_runs
+from pipette_opt.costs.edge import losing_chance
+from pipette_opt.memory.framework import Framework, numbers_of
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import DEFAULT_STACK, StackSpec
+
+TRUTH = DEFAULT_STACK.with_constants(
+    {
+        "best_matmul": 0.6,
+        "elementwise": 2.0,
+        "host_kernel_s": 40e-6,
+        "iteration_s": 0.05,
+        "assumed_node_bytes_per_s": 30e9,
+        "congestion": 1.0,
+    }
+)
+
+
+def runs_of(stack: StackSpec, shapes: list[dict[str, object]], noise: float = 0.0, seed: int = 0) -> list[MeasuredRun]:
+    """Runs that took what the stack says, with noise."""
+    rng = np.random.default_rng(seed)
+    runs = [measured_run(row=index, **shape) for index, shape in enumerate(shapes)]
+    found = []
+    for run, one in zip(runs, predict_runs(runs, stack, rivals=False), strict=True):
+        assert one.iter_time_s is not None
+        found.append(replace(run, iter_time_s=one.iter_time_s * float(np.exp(noise * rng.standard_normal()))))
+    return found
+
+
+def shapes(gpus: tuple[int, ...], hidden: int) -> list[dict[str, object]]:
+    """Layouts on some numbers of GPUs."""
+    return [
+        {"num_gpus": num, "tp": tp, "pp": pp, "dp": num // tp // pp, "mbs": mbs, "hidden": hidden, "gbs": 256}
+        for num in gpus
+        for tp in (1, 2, 4)
+        for pp in (1, 2)
+        for mbs in (1, 2)
+        if 256 % (num // tp // pp * mbs) == 0
+    ]
+
+
+def test_it_finds_a_stack_and_extrapolates() -> None:
+    """Fitted to small noisy jobs, right on larger jobs with a model twice as wide."""
+    seen = runs_of(TRUTH, shapes((8, 16, 32), 2048), noise=0.02)
+    spoiled = [replace(run, iter_time_s=4 * (run.iter_time_s or 0.0)) if run.row == 5 else run for run in seen]
+    fit = calibrate_runs(spoiled, DEFAULT_STACK, validate=False)
+    judged = runs_of(TRUTH, shapes((64,), 4096))
+    before = measure_predictions(predict_runs(judged, DEFAULT_STACK, rivals=False))
+    after = measure_predictions(predict_runs(judged, fit.stack, rivals=False))
+    assert before is not None
+    assert after is not None
+    assert before.mean > 0.2
+    assert after.mean < 0.08
+    assert fit.stack.best_matmul == pytest.approx(0.6, rel=0.1)
+
+
+def test_runs_in_16_bits_leave_fp8_twice_as_fast_at_most() -> None:
+    """Nothing tells of products in fp8, so that they keep their ratio to the others; runs in fp8 would say it."""
+    fit = calibrate_runs(runs_of(TRUTH, shapes((8,), 2048)), DEFAULT_STACK, validate=False).stack
+    assert fit.best_matmul < 0.7
+    assert fit.best_matmul_fp8 == pytest.approx(fit.best_matmul)
+
+
+def test_few_runs_move_little() -> None:
+    """Five runs as the starting stack has them leave it where it was, and a note says that five are few."""
+    seen = runs_of(DEFAULT_STACK, shapes((8,), 2048)[:5])
+    fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+    assert fit.stack.best_matmul == pytest.approx(DEFAULT_STACK.best_matmul, rel=0.15)
+    assert any("only 5 runs" in note for note in fit.notes)
+    assert fit.errors.mean < 0.03
+
+
+def test_it_says_how_far_it_can_be_trusted() -> None:
+    """Groups left out, and the largest jobs."""
+    seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2], noise=0.02)
+    fit = calibrate_runs(seen, DEFAULT_STACK)
+    assert fit.held_out is not None
+    assert fit.larger is not None
+    assert fit.held_out.num_runs == len(seen)
+    assert fit.larger.num_runs == sum(run.num_gpus == 16 for run in seen)
+
+
+def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constants are those of the whole fit, and a note says what is missing; before, it interrupts."""
+    seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2])
+    whole = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate, "_cross_validate", interrupt)
+    fit = calibrate_runs(seen, DEFAULT_STACK)
+    assert replace(fit.stack, layers=None) == replace(whole.stack, layers=None)
+    assert fit.stack.layers is not None
+    assert whole.stack.layers is not None
+    assert fit.stack.layers.shapes == whole.stack.layers.shapes
+    assert (fit.interrupted, whole.interrupted) == (True, False)
+    assert "cross-validation was interrupted" in fit.notes[-1]
+    monkeypatch.setattr(calibrate, "descend", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_runs(seen, DEFAULT_STACK)
+
+
+def test_times_in_milliseconds_are_not_fitted() -> None:
+    """Constants would become absurd; some such rows are left out, and a file of them is refused."""
+    runs = runs_of(TRUTH, shapes((8,), 2048)[:6])
+    slow = [replace(run, row=index, iter_time_s=1e3 * (run.iter_time_s or 0.0)) for index, run in enumerate(runs)]
+    with pytest.raises(InputError, match=r"6 of 6 rows left out \(rows 0-5\): takes .* must be in seconds"):
+        calibrate_runs(slow, DEFAULT_STACK, validate=False)
+    fit = calibrate_runs([slow[0], *runs[1:]], DEFAULT_STACK, validate=False)
+    assert [one.row for one in fit.left_out] == [0]
+    assert len(fit.runs) == 5
+    assert fit.errors.mean < 0.05
+
+
+def test_nothing_to_fit() -> None:
+    """Failed runs tell nothing about time."""
+    failed = [measured_run(row=index, iter_time_s=None, oom=True) for index in range(9)]
+    with pytest.raises(InputError, match="needs at least 3 runs"):
+        calibrate_runs(failed, DEFAULT_STACK)
+
+
+def test_slopes_that_steps_bring_up_to_date_lead_to_the_same_place() -> None:
+    """Noise-free runs are matched almost exactly, though most steps reuse old slopes."""
+    seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2])
+    fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+    assert fit.errors.mean < 0.02
+
+
+LOSSY = replace(
+    TRUTH, host_kernel_s=0.0, refill_s_per_billion=2.0, memory=numbers_of(Framework(spread=0.02)), refill_half_gpus=0.0
+)
+
+
+def test_groups_that_lose_nothing_near_full_memory_do_not_drown_those_that_do() -> None:
+    """Of four groups two lose two seconds for each billion parameters; that is found, and so is how many do."""
+    common = {"num_gpus": 16, "tp": 2, "pp": 1, "dp": 8, "mbs": 1, "hidden": 4096, "gbs": 64}
+    jobs = [
+        common | {"num_layers": layers, "extra": {"gradients": "freed"}} for layers in (8, 16, 24, 32, 40, 44, 48, 52)
+    ]
+    full = runs_of(LOSSY, jobs)
+    plain = runs_of(replace(LOSSY, refill_s_per_billion=0.0), jobs)
+    lost = max((one.iter_time_s or 0) / (other.iter_time_s or 1) for one, other in zip(full, plain, strict=True))
+    assert lost > 1.1
+    groups = [("a", full), ("b", plain), ("c", full), ("d", plain)]
+    seen = [replace(run, model=name) for name, runs in groups for run in runs]
+    fit = calibrate_runs(seen, replace(LOSSY, refill_s_per_billion=0.0), validate=False)
+    assert fit.stack.refill_s_per_billion == pytest.approx(2.0, rel=0.3)
+    assert losing_chance(fit.stack.refill_half_gpus, 16) == pytest.approx(0.5, abs=0.1)
+    assert fit.errors.mean < 0.02

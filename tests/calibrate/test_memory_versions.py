@@ -1,0 +1,53 @@
+"""Factors of versions of a stack."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
+from pipette_opt.calibrate.memory_spread import fit_framework
+from pipette_opt.memory.framework import COLUMNS, Framework, framework_of, numbers_of
+
+
+def sweep(factors: dict[str, float], count: int) -> list[MemoryRun]:
+    """So many runs of each version in turn; each takes the counted tensors times 1.04 and times its factor."""
+    rng = np.random.default_rng(1)
+    runs = []
+    for version, factor in factors.items():
+        for index in range(count):
+            columns = np.zeros((1, len(COLUMNS)))
+            columns[0, COLUMNS.index("counted")] = size = rng.uniform(5, 60)
+            peak = 1.04 * factor * size * np.exp(rng.normal(0, 0.01))
+            runs.append(MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=200.0, peak_gib=peak,
+                                  group=str(index), version=version))  # fmt: skip
+    return runs
+
+
+def test_versions_are_told_apart() -> None:
+    """The older version takes an eighth more: found within a hundredth, and the constants are those of the newer."""
+    runs = sweep({"1.0": 1.125, "2.0": 1.0}, 20)
+    fitted = fit_framework(runs, Framework())
+    assert dict(fitted.versions).keys() == {"1.0"}
+    assert fitted.factor("1.0") == pytest.approx(1.125, abs=0.01)
+    assert fitted.factor("2.0") == fitted.factor("of the future") == 1.0
+    assert fitted.counted == pytest.approx(1.04, abs=0.01)
+    old, new = predict_memory(fitted, runs[0]), predict_memory(fitted, replace(runs[0], version=""))
+    assert old.taken_gib / new.taken_gib == pytest.approx(fitted.factor("1.0"))
+    assert old.needed_gib / new.needed_gib == pytest.approx(fitted.factor("1.0"))
+
+
+def test_without_versions_nothing_changes() -> None:
+    """One version, or a second one with three runs: no factor but 1."""
+    runs = sweep({"1.0": 1.0}, 20)
+    assert fit_framework(runs, Framework()).versions == ()
+    few = sweep({"0.9": 1.3}, 3) + runs
+    assert fit_framework(few, Framework()).versions == ()
+
+
+def test_versions_go_through_a_file() -> None:
+    """Their names may have dots; factors beyond e are refused."""
+    kept = framework_of(numbers_of(Framework(versions=(("2.1", 0.05), ("a b", -0.1)))))
+    assert kept.versions == (("2.1", 0.05), ("a b", -0.1))
+    with pytest.raises(ValueError, match=r"version_3 must be within 1 of 0, got 1.5"):
+        framework_of({"version_3": 1.5})

@@ -1,0 +1,109 @@
+"""Rows that vendors published, with what they leave out."""
+
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+from benchmark_modules import loaded
+from measured_runs import measured_run
+
+from pipette_opt.calibrate.cases import Case, Skipped, make_case
+from pipette_opt.calibrate.predict import predict_runs
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.specs import DEFAULT_STACK
+
+
+@pytest.fixture(scope="module")
+def vendor() -> ModuleType:
+    """The module."""
+    return loaded("vendor")
+
+
+def test_gpt_oss(vendor: ModuleType) -> None:
+    """Only in 16 bits; the degree comes out of the notes, a fabric over many hosts is one host."""
+    one = measured_run(model="GPT OSS 120B", num_gpus=64, tp=1, pp=4, dp=16, gbs=1280, mbs=1, notes="EP 8; FSDP 0")
+    fabric = replace(one, gpu_name="GB200", gpus_per_node=4)
+    others = [replace(one, precision="mxfp8"), replace(one, model="Llama-3-8B"), replace(one, gpu=None)]
+    seen, judged = vendor.gpt_oss([one, fabric, *others])
+    assert not seen
+    assert [(each.model, each.gpus_per_node) for each in judged] == [
+        ("GPT OSS 120B, A100-80GB", 8),
+        ("GPT OSS 120B, GB200", 64),
+    ]
+    case = make_case(judged[0], DEFAULT_STACK)
+    assert isinstance(case, Case)
+    assert case.config.expert_model_parallel_size == 8
+    assert 115e9 < case.instance.model.num_parameters < 118e9
+
+
+def test_mixtures(vendor: ModuleType) -> None:
+    """Qwen3 30B is seen, 235B judged; both have the parameters of their names, and the degree of the notes."""
+    given = {"hidden": None, "num_layers": None, "precision": "fp8", "notes": "EP 8; FSDP 0", "tp": 1, "mbs": 1}
+    small = measured_run(model="Qwen3_30B_a3B", num_gpus=16, pp=1, dp=16, gbs=1024, **given)
+    large = measured_run(model="Qwen3_235B_a22B", num_gpus=256, pp=2, dp=128, gbs=2048, **given)
+    h100 = {"gpu": read_gpu_entry("h100-80gb"), "gpu_name": "H100"}
+    seen, judged = vendor.experts([replace(small, **h100), replace(large, **h100), measured_run(model="DeepSeekV3")])
+    for (run,), billions, layers in ((seen, 30.5, 48), (judged, 235.0, 94)):
+        case = make_case(run, DEFAULT_STACK)
+        assert isinstance(case, Case)
+        assert case.instance.model.num_parameters / 1e9 == pytest.approx(billions, rel=0.01)
+        assert case.instance.model.num_layers == layers
+        assert case.config.expert_model_parallel_size == 8
+        assert case.instance.training.fp8
+
+
+def test_dense_models(vendor: ModuleType) -> None:
+    """Pre-training alone; sequence parallel wherever there are tensor ranks; the optimizer is sharded."""
+    base = measured_run(model="Llama-3-70B", num_gpus=64, tp=4, pp=4, dp=4, gbs=128, hidden=None, num_layers=None)
+    told = [base, replace(base, notes="LoRA Performance"), replace(base, model="Llama-3.1-405B")]
+    seen, judged = vendor.dense(told)
+    assert len(seen) == len(judged) == 1
+    (case,) = (make_case(run, DEFAULT_STACK) for run in seen)
+    assert isinstance(case, Case)
+    assert case.instance.model.num_parameters / 1e9 == pytest.approx(70.6, rel=0.01)
+    assert case.config.sequence_parallel
+    assert case.config.use_distributed_optimizer
+
+
+def test_hosts(vendor: ModuleType) -> None:
+    """Up to 64 GPUs of a fabric are one host that sends over a link for each of them; others are as the row says."""
+    run = measured_run(gpu_name="NVIDIA Blackwell GPU (GB200)", num_gpus=256, gpus_per_node=4)
+    hosts = vendor.on_hosts(run, {})
+    assert (hosts.gpus_per_node, hosts.extra["node_bandwidth_gb_per_s"]) == (64, "3200.0")
+    assert vendor.on_hosts(replace(run, num_gpus=8), {}).gpus_per_node == 8
+    plain = vendor.on_hosts(measured_run(), {"a": "b"})
+    assert (plain.gpus_per_node, dict(plain.extra)) == (8, {"a": "b"})
+
+
+def test_rounds_are_versions(vendor: ModuleType) -> None:
+    """Each round of GPT-3; Llama is judged."""
+    rounds = [measured_run(model="GPT-3-175B", source=f"MLPerf-{one}", attention_kernel="") for one in ("v3.0", "v3.1")]
+    seen, judged = vendor.mlperf([*rounds, measured_run(model="Llama-3.1-405B")])
+    assert [run.extra["stack_version"] for run in seen] == ["MLPerf-v3.0", "MLPerf-v3.1"]
+    assert len(judged) == 1
+    case = make_case(seen[0], DEFAULT_STACK)
+    assert isinstance(case, Case)
+    assert case.instance.training.attention_kernel == "flash"
+
+
+def test_what_a_row_says_a_host_sends_counts() -> None:
+    """In place of the stack's assumption, for the run that says it."""
+    told = measured_run(extra={"node_bandwidth_gb_per_s": "7"})
+    for run, expected in ((told, 7e9), (measured_run(), DEFAULT_STACK.assumed_node_bytes_per_s)):
+        case = make_case(run, DEFAULT_STACK)
+        assert isinstance(case, Case)
+        assert case.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(expected)
+
+
+def test_fully_sharded_rows() -> None:
+    """Stage 3 takes longer than stage 1 on slow links; with a pipeline the reason is said, and nothing is guessed."""
+    slow = {"extra": {"node_bandwidth_gb_per_s": "5"}, "tp": 1, "pp": 1, "dp": 16, "mbs": 1}
+    one, three, pipeline = predict_runs(
+        [measured_run(zero_stage=stage, **slow) for stage in (1, 3)] + [measured_run(zero_stage=3)], DEFAULT_STACK
+    )
+    assert one.iter_time_s is not None
+    assert three.iter_time_s is not None
+    assert three.iter_time_s > 1.5 * one.iter_time_s
+    assert pipeline.iter_time_s is None
+    assert "ZeRO stage 3 are not known with pipelines" in pipeline.reason
+    assert not isinstance(make_case(measured_run(zero_stage=3), DEFAULT_STACK), Skipped)

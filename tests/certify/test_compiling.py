@@ -1,0 +1,115 @@
+"""Kernels before a search: none is missing afterwards, and a machine that starts no processes has them too."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from instances import one_candidate_cluster
+from specs_for_tests import LLAMA_8B, cluster
+
+from pipette_opt.base.backends import Work
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify import compiling
+from pipette_opt.certify.compiling import PARTS, Sample, compile_kernels
+from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.specs import Instance, TrainingSpec
+
+
+def small() -> Prepared:
+    """Candidates of two hosts, with and without interleaving."""
+    training = TrainingSpec(global_batch_size=16, seq_length=1024)
+    given = Instance(model=LLAMA_8B, cluster=cluster(2), training=training)
+    return prepare(given, SearchSpace(tensor_parallel=(4, 8)), 0.01)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    """See :func:`small`."""
+    return small()
+
+
+def test_a_machine_without_processes(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be compiled beside is compiled here."""
+    called = []
+
+    class Fails:
+        num_workers = 2
+
+        def __init__(self, workers: int) -> None:
+            pass
+
+        def run(self, work: Work, pieces: Sequence[object], stop: threading.Event) -> Iterator[tuple[int, object]]:
+            called.append(len(pieces))
+            raise OSError("no semaphores")
+            yield
+
+    monkeypatch.setattr(compiling, "is_cached", lambda compiled: False)
+    monkeypatch.setattr(compiling, "JoblibBackend", Fails)
+    compile_kernels(prepared, threading.Event())
+    assert called == [len(PARTS)]
+
+
+def test_a_stop(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is begun after it."""
+    tried: list[Sample] = []
+    monkeypatch.setattr(compiling, "PARTS", (tried.append,))
+    stop = threading.Event()
+    compile_kernels(prepared, stop)
+    assert tried
+    tried.clear()
+    stop.set()
+    compile_kernels(prepared, stop)
+    assert not tried
+
+
+def test_hosts_without_links(prepared: Prepared) -> None:
+    """A candidate whose first hosts are not connected is passed over."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
+    one = data.candidates[0]
+    apart = replace(one, p2p_ticks=np.full_like(one.p2p_ticks, UNUSABLE_TICKS))
+    sample = Sample(instance=prepared.instance, data=replace(data, candidates=(apart,)))
+    PARTS[0](sample)
+
+
+CODE = """
+import threading
+import numba.core.event as event
+from pipette_opt.certify import compiling
+from test_compiling import small
+prepared = small()
+compiling.PARTS = compiling.PARTS[FROM:]
+with event.install_recorder("numba:compile") as compiled:
+    compiling.compile_kernels(prepared, threading.Event())
+print(len(compiled.buffer))
+"""
+
+
+def compiled_here(first_part: int, **variables: str) -> int:
+    """How many kernels a process compiles itself in all parts from this one on."""
+    folders = f"{Path(__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = os.environ | {"PYTHONPATH": folders} | variables
+    code = CODE.replace("FROM", str(first_part))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_leave_nothing_to_compile(tmp_path: Path) -> None:
+    """With an empty cache, annealing and judging: what other processes compiled is all that this one calls."""
+    count = compiled_here(1, NUMBA_CACHE_DIR=str(tmp_path))
+    assert any(tmp_path.rglob("swaps.anneal_grid-*.nbi"))
+    assert count == 0 or os.cpu_count() == 1
+
+
+@pytest.mark.slow
+def test_a_second_run_compiles_nothing() -> None:
+    """Every kernel of a search is kept in the cache, whoever was first to compile it."""
+    compiled_here(0)
+    assert compiled_here(0) == 0

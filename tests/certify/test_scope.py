@@ -1,0 +1,76 @@
+"""What a certificate says that it covers, and which reason ruled out how much."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import LLAMA_8B, TINY, instance, random_cluster
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates import SearchSpace, space_of
+from pipette_opt.certify.scope import not_searched, scope, searched
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.prepare import prepare
+from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+from pipette_opt.specs import Instance
+
+SPACE = SearchSpace(micro_batch_size=(1,), tensor_parallel=(2, 4), virtual_pipeline=(1, 2))
+
+
+def job() -> Instance:
+    """A small model on three hosts whose links differ."""
+    return instance(random_cluster(np.random.default_rng(0), 3, gpus=4), TINY, 24, 2048)
+
+
+def test_searched_and_not_searched_are_what_the_space_has() -> None:
+    """Values come from the candidates; each pin, and what no space has, is named in the sentence."""
+    prepared = prepare(job(), SPACE, 0.01, keep=lambda config: False)
+    values = searched(prepared)
+    assert values["tensor_parallel"] == (2, 4)
+    assert values["context_parallel"] == (1, 2)
+    assert values["overlap_grad_reduce"] == (False, True)
+    assert values["num_gpus"] == tuple(sorted(prepared.enumeration.world_sizes))
+    missing = not_searched(prepared)
+    assert "tensor parallel other than 2 or 4 (pinned)" in missing
+    assert "micro batch size other than 1 (pinned)" in missing
+    assert "context parallelism across hosts" in missing
+    assert "ZeRO 2 and 3" in missing
+    assert not any("overlap" in text for text in missing)
+    pinned = replace(prepared, space=replace(SPACE, overlap_grad_reduce=False, context_parallel=(1,)))
+    assert {"overlap grad reduce other than off (pinned)", "context parallel other than 1 (pinned)"} <= {
+        *not_searched(pinned)
+    }
+    assert all(text in scope(prepared) for text in missing)
+
+
+def test_proof_counts_every_combination_once() -> None:
+    """The counts add up to all combinations; no bound of a part is below the certificate's."""
+    given = job()
+    plan = optimize(given, SPACE, OptimizeParams(time_limit_s=10.0, workers=1))
+    proof = plan.certificate.proof
+    prepared = prepare(given, space_of(plan.inputs["search"]), 0.01)
+    assert sum(part.configurations for part in proof) == prepared.enumeration.num_combinations
+    counts = {part.by: part.configurations for part in proof}
+    assert counts.get("memory", 0) == len(prepared.memory.rejected)
+    bounds = [part.bound_s for part in proof if part.bound_s is not None]
+    assert plan.certificate.joint_model is not None
+    bounds.append(plan.certificate.joint_model.bound_s)
+    assert min([*bounds, plan.certificate.objective_s]) == pytest.approx(plan.certificate.lower_bound_s, rel=1e-8)
+    again = plan_from_dict(plan_to_dict(plan))
+    assert again.certificate == plan.certificate
+    assert replace(space_of(again.inputs["search"]), more_splits=()) == SPACE
+
+
+def test_a_recorded_space_comes_back() -> None:
+    """As JSON has it; an unknown field is refused."""
+    space = SearchSpace(num_gpus=8, layers_per_stage=((3, 5),), recompute=(None, "full"))
+    recorded = {"num_gpus": 8, "layers_per_stage": [[3, 5]], "recompute": [None, "full"]}
+    assert space_of(recorded) == space
+    with pytest.raises(InputError, match="unheard_of"):
+        space_of({"unheard_of": 1})
+
+
+def test_models_with_experts_have_their_dimensions() -> None:
+    """A dense model has none of them."""
+    prepared = prepare(instance(random_cluster(np.random.default_rng(0), 2), LLAMA_8B, 16, 4096), SPACE, 0.01)
+    assert "expert_parallel" not in searched(prepared)

@@ -1,0 +1,95 @@
+"""Why configurations are not the plan."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import LLAMA_8B, cluster, instance, random_cluster
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
+from pipette_opt.certify.why import MOST_RULES, _broken_rules, pinned, why
+from pipette_opt.optimize import OptimizeParams, optimize
+
+JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
+SPACE = SearchSpace(micro_batch_size=(1, 2))
+
+
+def test_illegal_names_the_rule() -> None:
+    """With its numbers."""
+    answer = why(JOB, SPACE, "tp=3", 0.01)
+    assert answer.verdict == "illegal"
+    assert any("num_attention_heads=32" in reason for reason in answer.reasons)
+    assert answer.config is None
+
+
+def test_illegal_names_each_rule_once_with_a_count() -> None:
+    """As many as fit on a screen, those that rule out most first; the counts are those of the enumeration."""
+    found = enumerate_with_reasons(JOB, pinned(SPACE, "tp=3"))
+    reasons = why(JOB, SPACE, "tp=3", 0.01).reasons
+    for reason, (rule, count) in zip(reasons, found.rejected.items(), strict=True):
+        assert reason.startswith(f"{rule}: ")
+        assert reason.endswith(f"({count:,} of {found.num_combinations:,} combinations)")
+    many = replace(
+        found, rejected={f"rule {n}": 20 - n for n in range(12)}, examples={f"rule {n}": "" for n in range(12)}
+    )
+    lines = _broken_rules(many)
+    assert len(lines) == MOST_RULES + 1
+    assert lines[0].startswith("rule 0")
+    assert lines[-1] == "and 3 rules more that fewer break"
+
+
+def test_too_big_names_stage_and_size() -> None:
+    """Nothing is split, so one stage holds all."""
+    answer = why(JOB, SPACE, "tp=1,pp=1,cp=1,dopt=off", 0.01)
+    assert answer.verdict == "too big"
+    assert any(reason.startswith("stage 0 needs up to") for reason in answer.reasons)
+
+
+def test_slower_says_by_how_much_and_where() -> None:
+    """Small tensor groups win over groups that span hosts; a plan that is known may be compared with."""
+    answer = why(JOB, SPACE, "tp=16", 0.01)
+    assert answer.verdict == "slower"
+    assert answer.bound_s is not None
+    assert answer.best_s is not None
+    assert answer.bound_s >= answer.best_s
+    assert any("every placement is at least" in reason for reason in answer.reasons)
+    assert any(reason.startswith("tensor parallel: +") for reason in answer.reasons)
+
+
+def test_what_nothing_rules_out_may_win() -> None:
+    """The whole space holds the best."""
+    assert why(JOB, SPACE, "gpus=32", 0.01).verdict == "may win"
+
+
+def test_the_pins_are_read() -> None:
+    """Every name and word; what is unknown is refused with what there is."""
+    found = pinned(SPACE, "tp=8, pp=2,dp=2,vpp=1,mbs=1,recompute=full,sp=on,dopt=off,overlap=on,gather=off")
+    assert (found.tensor_parallel, found.pipeline_parallel, found.recompute) == ((8,), (2,), ("full",))
+    assert (found.sequence_parallel, found.use_distributed_optimizer) == ((True,), (False,))
+    assert (found.overlap_grad_reduce, found.overlap_param_gather) == (True, False)
+    for text, said in (
+        ("tp=x", "whole number"),
+        ("pq=1", "knows tp, pp"),
+        ("recompute=some", "none, selective or full"),
+    ):
+        with pytest.raises(InputError, match=said):
+            pinned(SPACE, text)
+
+
+def test_an_unplaceable_configuration() -> None:
+    """No link between hosts was measured."""
+    links = np.full((2, 2), np.nan)
+    answer = why(instance(cluster(2, links), LLAMA_8B, 32, 4096), SPACE, "gpus=16,tp=8", 0.01)
+    assert answer.verdict == "cannot be placed"
+
+
+def test_a_plan_answers_for_itself_and_for_what_it_searched() -> None:
+    """Its own configuration is no rival, and its certificate covers the others."""
+    plan = optimize(JOB, SPACE, OptimizeParams(time_limit_s=20, workers=1))
+    recorded = replace(plan, inputs={"search": plan.inputs["search"]})
+    tp = plan.config.tensor_model_parallel_size
+    assert why(JOB, SPACE, f"tp={tp}", 0.01, recorded).verdict == "the plan"
+    assert plan.certificate.status == "OPTIMAL"
+    others = replace(SPACE, micro_batch_size=(3 - plan.config.micro_batch_size,))
+    assert why(JOB, others, f"tp={tp}", 0.01, recorded).verdict in ("slower", "not faster")

@@ -1,0 +1,42 @@
+"""Splits that leave out more than large jobs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.lab.backtest.memory_evaluation import split_cases
+from pipette_opt.lab.backtest.memory_stress import STRESS, stress_rows
+
+FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[3].parent / "shared")) / "measured"
+needs_measurements = pytest.mark.skipif(not FOLDER.is_dir(), reason="no measured runs beside the project")
+
+
+def test_nothing_without_the_file(tmp_path: Path) -> None:
+    """No rows."""
+    assert stress_rows(tmp_path) == []
+
+
+@needs_measurements
+def test_what_is_judged_was_not_seen() -> None:
+    """No value that a split leaves out is among the runs that calibrate; every other split is looked at."""
+    for split in STRESS[:-1:2]:
+        known, judged = ([run for run, _ in part] for part in split_cases(split, FOLDER))
+        assert known
+        assert judged
+        assert {run.num_gpus for run in known} <= {8, 16}
+        assert {run.num_gpus for run in judged} == {32}
+        name = split.name.split()[0]
+        values = "model" if name == "without" else name
+        assert not {getattr(run, values) for run in known} & {getattr(run, values) for run in judged}
+
+
+@needs_measurements
+@pytest.mark.slow
+def test_bounds_hold_where_more_is_new() -> None:
+    """A risk of 1 % misses at most one in a hundred jobs of all splits; at most one bound fails its interval."""
+    rows = stress_rows(FOLDER)
+    missed, died = (sum(int(row["missed OOM"].split(" of ")[part]) for row in rows) for part in (0, 1))
+    assert died > 100
+    assert missed <= 0.01 * died
+    assert sum("fails" in cell for row in rows for cell in row.values()) <= 1

@@ -1,0 +1,107 @@
+"""Going on when hosts are lost or join."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from plans import plan_of, small_config, small_instance
+
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.plans.plan import Plan
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.replan.changed_hosts import check_hosts, held_cells, replan, start_from, world_sizes
+from pipette_opt.specs import Instance
+
+FAST = OptimizeParams(time_limit_s=2.0)
+
+
+def without_host(given: Instance, host: str) -> Instance:
+    """The same job on the other hosts."""
+    keep = [index for index, name in enumerate(given.cluster.hosts) if name != host]
+    links = given.cluster.link_matrices[0].bytes_per_s[np.ix_(keep, keep)]
+    return replace(
+        given,
+        cluster=replace(
+            given.cluster,
+            nodes=tuple(given.cluster.nodes[index] for index in keep),
+            link_matrices=(replace(given.cluster.link_matrices[0], bytes_per_s=links),),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def old() -> Plan:
+    """Four of five hosts; n2 is a spare."""
+    return plan_of(small_instance(), small_config())
+
+
+def test_a_spare_takes_over(old: Plan) -> None:
+    """One host must load, and the plan says which; with no load allowed there is no plan."""
+    given = without_host(small_instance(), "n3")
+    found = replan(given, old, params=FAST)
+    fewest = found.options[0]
+    assert fewest.num_loads == 1
+    assert {move.host for move in fewest.moves if move.parameter_bytes} == {"n2"}
+    times = [one.plan.estimate.iteration_time_s for one in found.options]
+    assert times == sorted(times, reverse=True)
+    assert found.chosen.plan.config.world_size == 16
+    assert "n3" not in found.chosen.plan.hosts
+    with pytest.raises(InfeasibleError, match="makes 1 or more hosts load parameters; --max-moves allows 0"):
+        replan(given, old, max_loads=0, params=FAST)
+
+
+def test_a_lost_spare_changes_nothing_that_must_load(old: Plan) -> None:
+    """The plan can go on as it is."""
+    found = replan(without_host(small_instance(), "n2"), old, max_loads=0, params=FAST)
+    assert found.chosen.num_loads == 0
+    assert found.chosen.plan.estimate.iteration_time_s <= old.estimate.iteration_time_s * (1 + 1e-9)
+
+
+def test_fewer_hosts_than_before(old: Plan) -> None:
+    """Three hosts of four GPUs: what a new job would take, and two replicas fewer of the old pipeline."""
+    given = without_host(without_host(small_instance(), "n3"), "n2")
+    sizes = world_sizes(given, old, None)
+    assert sizes[-1] == 8
+    assert world_sizes(given, old, 4) == [4]
+    found = replan(given, old, params=FAST)
+    assert found.options[0].num_loads == 0
+    assert found.chosen.plan.config.world_size in sizes
+
+
+def test_what_hosts_hold(old: Plan) -> None:
+    """Rows of the grid; a host that the plan leaves out holds nothing."""
+    given = small_instance()
+    fits = FittingCandidate(config=small_config(), need_bytes=np.zeros(2, dtype=np.int64))
+    data = build_problem_data(given, [fits], np.full(5, 2**36))
+    candidate = next(one for one in data.candidates if one.block.stages == 1)
+    holds = held_cells(given, candidate, old)
+    assert holds.tolist() == [0, 1, -1, 0, 1]
+    start = start_from(data, candidate, holds)
+    assert start is not None
+    assert sorted(start[0].ravel().tolist()) == [0, 3]
+    assert sorted(start[1].ravel().tolist()) == [1, 4]
+    other = next(one for one in data.candidates if one.block.stages == 2)
+    assert held_cells(given, other, old).tolist() == [-1] * 5
+
+
+@pytest.mark.parametrize(
+    ("lost", "joined", "message"),
+    [
+        (["n9"], [], "--lost: host 'n9' is not among the hosts of the plan"),
+        (["n1"], ["n1"], "host 'n1' is also given with --joined"),
+        ([], ["n1"], "host 'n1' was among the hosts of the plan already"),
+        ([], ["n7"], "host 'n7' is not in the cluster file"),
+    ],
+)
+def test_wrong_hosts(lost: list[str], joined: list[str], message: str) -> None:
+    """Each says which host."""
+    with pytest.raises(InputError, match=message):
+        check_hosts(["n0", "n1", "n5"], ["n0", "n1"], lost, joined)
+
+
+def test_hosts_now() -> None:
+    """In the cluster's order; a spare that nobody names is not used."""
+    assert check_hosts(["n5", "n0", "n1", "n6"], ["n0", "n1"], ["n1"], ["n5"]) == ["n5", "n0"]
+    with pytest.raises(InputError, match="--cluster: lacks host 'n1' of the plan"):
+        check_hosts(["n0"], ["n0", "n1"], [], [])

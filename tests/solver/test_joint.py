@@ -1,0 +1,138 @@
+"""Layers, kinds of GPU and degrees chosen together: against every split on every placement, by the judge."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance, matrix
+
+from pipette_opt.base.units import GIB, TFLOP
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.memory.filter import keep_fitting, usable_bytes
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.plans.plan import Plan
+from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.solver.joint import JointLimits
+from pipette_opt.specs import GpuSpec, Instance, NodeSpec
+from pipette_opt.verify import verify
+
+SLOW = GpuSpec(
+    name="slow-32gb",
+    memory_bytes=32 * GIB,
+    peak_flops={"bf16": 125 * TFLOP, "fp16": 125 * TFLOP, "fp32": 15 * TFLOP},
+    memory_bytes_per_s=0.9e12,
+)
+"""A made-up kind of GPU, two and a half times slower than an A100."""
+
+FEW = SearchSpace(
+    tensor_parallel=(2,),
+    pipeline_parallel=(2, 3),
+    context_parallel=(1,),
+    micro_batch_size=(1,),
+    virtual_pipeline=(1,),
+    recompute=(None,),
+    overlap_grad_reduce=False,
+)
+
+
+def mixed(kinds: tuple[GpuSpec, ...], rng: np.random.Generator, model_layers: int = 12) -> Instance:
+    """Hosts of two GPUs, of these kinds, with links of their own."""
+    values = rng.uniform(6.0, 25.0, (len(kinds), len(kinds)))
+    hosts = cluster(
+        len(kinds),
+        gpus=2,
+        nodes=tuple(NodeSpec(host=f"n{i}", gpu=gpu, num_gpus=2) for i, gpu in enumerate(kinds)),
+        link_matrices=(matrix(values, len(kinds)),),
+    )
+    return instance(hosts, replace(LLAMA_8B, num_layers=model_layers), 24, 4096)
+
+
+def fastest(job: Instance, space: SearchSpace) -> float:
+    """The judge's least time over all degrees, splits and placements."""
+    best = np.inf
+    for pp in space.pipeline_parallel or ():
+        cuts = itertools.combinations(range(1, job.model.num_layers), pp - 1)
+        every = tuple(tuple(int(n) for n in np.diff([0, *cut, job.model.num_layers])) for cut in cuts)
+        listed = replace(space, pipeline_parallel=(pp,), layers_per_stage=every)
+        predictor = load_predictor(0.01, job)
+        found = keep_fitting(job, enumerate_candidates(job, listed), predictor)
+        capacity = usable_bytes(job.cluster, predictor)
+        for one in found.fitting:
+            for block in node_blocks(one.config, 2, job.launcher):
+                grid = block.node_grid(one.config)
+                need = one.need_bytes.reshape(grid[0], -1).max(axis=1)
+                for hosts in itertools.permutations(range(job.cluster.num_nodes), int(np.prod(grid))):
+                    nodes = np.array(hosts).reshape(grid)
+                    if (capacity[nodes].reshape(grid[0], -1).min(axis=1) < need).any():
+                        continue
+                    placement = block_placement(one.config, block, nodes)
+                    best = min(best, estimate(job, one.config, placement).iteration_time_s)
+    return float(best)
+
+
+def solved(job: Instance, space: SearchSpace) -> Plan:
+    """The plan, with time enough to prove it."""
+    return optimize(job, space, OptimizeParams(time_limit_s=30, workers=2))
+
+
+@pytest.mark.parametrize("kinds", [(A100_80, A100_80, SLOW), (A100_80, SLOW, SLOW)])
+def test_mixed_hosts_get_the_split_of_an_enumeration(kinds: tuple[GpuSpec, ...]) -> None:
+    """Proven, by splits that no list of usual ones has."""
+    job = mixed(kinds, np.random.default_rng(kinds.count(SLOW)))
+    plan = solved(job, FEW)
+    assert plan.estimate.iteration_time_s == pytest.approx(fastest(job, FEW), rel=1e-4)
+    assert plan.certificate.status == "OPTIMAL"
+    model = plan.certificate.joint_model
+    assert model is not None
+    assert model.solves >= 1
+    assert len(set(plan.config.layers_per_stage)) > 1
+    verify(job, plan)
+
+
+def test_memory_binds_in_the_model() -> None:
+    """As fast, but with less room: a host gets the layers that fit it, and more are not proposed."""
+    small = GpuSpec(
+        name="a100-24gb",
+        memory_bytes=24 * GIB,
+        peak_flops=A100_40.peak_flops,
+        memory_bytes_per_s=A100_80.memory_bytes_per_s,
+    )
+    roomy = GpuSpec(
+        name="a100-80gb-too",
+        memory_bytes=80 * GIB,
+        peak_flops=A100_40.peak_flops,
+        memory_bytes_per_s=A100_80.memory_bytes_per_s,
+    )
+    space = replace(FEW, pipeline_parallel=(2,), data_parallel=(1,))
+    job = mixed((roomy, small), np.random.default_rng(0), model_layers=16)
+    even = config(
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        data_parallel_size=1,
+        layers_per_stage=(8, 8),
+        sequence_parallel=True,
+    )
+    assert keep_fitting(job, [even], load_predictor(0.01, job)).rejected  # both need more than the small host has
+    plan = solved(job, space)
+    assert plan.estimate.iteration_time_s == pytest.approx(fastest(job, space), rel=1e-4)
+    assert plan.certificate.status == "OPTIMAL"
+    assert max(plan.config.layers_per_stage) > 8
+
+
+def test_layers_that_are_given_are_not_chosen() -> None:
+    """Nor where uneven splits are refused: then there is no joint model, and the scope says what is left out."""
+    job = mixed((A100_80, A100_80), np.random.default_rng(0))
+    plan = solved(job, replace(FEW, pipeline_parallel=(2,), uneven_layers=False))
+    assert plan.certificate.joint_model is None
+    assert "uneven layers per stage" in plan.certificate.not_searched
+
+
+def test_stopped_model_still_bounds() -> None:
+    """With no time at all, the bound of what was not looked at is that of the work alone."""
+    job = mixed((A100_80, A100_80, SLOW), np.random.default_rng(1))
+    joined = prepare(job, FEW, 0.01, keep=lambda config: False, joint=JointLimits(time_limit_s=1e-3)).joined
+    assert joined is not None
+    assert 0 <= joined.model.bound_s <= fastest(job, FEW) * (1 + 1e-9)

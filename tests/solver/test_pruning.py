@@ -1,0 +1,154 @@
+"""What is left out before anything expensive cannot win, and what is kept is enough."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
+
+from pipette_opt import prepare as module
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.candidates import SearchSpace, enumerate_candidates, world_sizes
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.memory.filter import keep_fitting
+from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+from pipette_opt.parallel import block_placement, node_blocks, without_overlap
+from pipette_opt.prepare import fitting_candidates, load_predictor, prepare
+from pipette_opt.solver import pruning
+from pipette_opt.solver.pruning import prune
+from pipette_opt.specs import Instance
+from pipette_opt.verify import verify
+
+
+def fastest_by_enumeration(job: Instance, space: SearchSpace) -> dict[object, float]:
+    """The judge's least time of each configuration over all placements."""
+    found = {}
+    for config in enumerate_candidates(job, space):
+        for block in node_blocks(config, job.cluster.gpus_per_node, job.launcher):
+            grid = block.node_grid(config)
+            for hosts in itertools.permutations(range(job.cluster.num_nodes), int(np.prod(grid))):
+                placement = block_placement(config, block, np.array(hosts).reshape(grid))
+                seconds = estimate(job, config, placement).iteration_time_s
+                found[config] = min(seconds, found.get(config, np.inf))
+    return found
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("seed", range(2))
+def test_bounds_hold_and_the_winner_is_kept(seed: int, p2p: str) -> None:
+    """Every choice of overlap, context size and number of chunks, on every placement of three hosts."""
+    rng = np.random.default_rng(seed)
+    job = instance(random_cluster(rng, 3, gpus=4), LLAMA_8B, 32, 4096, p2p=p2p)
+    space = SearchSpace(
+        num_gpus=8, tensor_parallel=(2, 4), micro_batch_size=(1,), virtual_pipeline=(1, 2), uneven_layers=False
+    )
+    prepared = prepare(job, space, 0.01, keep=lambda config: False)
+    pruned = prepared.pruned
+    assert pruned is not None
+    fastest = fastest_by_enumeration(job, space)
+    fitting = {one.config for one in prepared.memory.fitting}
+    for config in fitting:
+        assert pruned.bounds_s[without_overlap(config)] <= fastest[config] * (1 + 1e-9)
+    kept = {one.config for one in pruned.kept}
+    assert pruned.ruled_out == len(fitting - kept) > 0
+    assert pruned.bound_s <= min(fastest[config] for config in fitting - kept)
+    assert min(fitting, key=lambda config: fastest[config]) in kept
+    assert pruned.first is not None
+    assert pruned.first.seconds >= min(fastest[config] for config in fitting)
+
+
+def test_memory_is_the_same_whatever_overlaps() -> None:
+    """It is predicted once for all of them."""
+    job = instance(cluster(2), LLAMA_8B, 32, 4096)
+    configs = enumerate_candidates(job, SearchSpace(tensor_parallel=(8,), micro_batch_size=(1,)))
+    check = keep_fitting(job, configs, load_predictor(0.01, job), 0.01)
+    checked = (*check.fitting, *check.rejected)
+    assert {one.config for one in checked} == set(configs)
+    needs = {one.config: one.need_bytes.tolist() for one in checked}
+    assert all(needs[config] == needs[without_overlap(config)] for config in configs)
+
+
+def test_a_wider_space_is_never_worse() -> None:
+    """Context parallelism and overlap beside what was searched before: as fast or faster, and proven."""
+    rng = np.random.default_rng(3)
+    model = replace(TINY, num_layers=4, hidden_size=512, ffn_hidden_size=1408)
+    job = instance(random_cluster(rng, 3, gpus=2), model, 16, 2048)
+    params = OptimizeParams(time_limit_s=5.0, workers=1)
+    narrow = SearchSpace(num_gpus=6, context_parallel=(1,), overlap_grad_reduce=False, micro_batch_size=(1,))
+    before = optimize(job, narrow, params)
+    after = optimize(job, replace(narrow, context_parallel=None, overlap_grad_reduce=None), params)
+    assert after.estimate.iteration_time_s <= before.estimate.iteration_time_s * (1 + 1e-9)
+    assert before.certificate.status == after.certificate.status == "OPTIMAL"
+
+
+def test_all_hosts_and_fewer_are_one_problem() -> None:
+    """The best number of hosts is found: no count alone is faster."""
+    job = instance(cluster(5, gpus=2), replace(TINY, num_layers=10), 32, 2048)
+    params = OptimizeParams(time_limit_s=10.0, workers=1)
+    space = SearchSpace(tensor_parallel=(1,), micro_batch_size=(1,), recompute=(None,), context_parallel=(1,))
+    sizes = world_sizes(job, space)
+    assert sizes[0] == 10
+    assert len(sizes) > 1
+    together = optimize(job, space, params)
+    alone = {size: optimize(job, replace(space, num_gpus=size), params).estimate.iteration_time_s for size in sizes}
+    assert together.estimate.iteration_time_s == pytest.approx(min(alone.values()), rel=2e-6)
+    assert together.certificate.status == "OPTIMAL"
+    assert together.certificate.searched["num_gpus"] == tuple(sorted(sizes))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_limit_that_ends_while_configurations_are_bounded(monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+    """The best plan so far, and an honest bound over what was not looked at; verify shows all of it again."""
+    monkeypatch.setattr(pruning, "AT_ONCE", 1)
+    monkeypatch.setattr(pruning, "KEPT", 2)
+    monkeypatch.setattr(module, "BOUNDING_SHARE", 0.0)
+    links = np.random.default_rng(5).uniform(0.5, 2.0, (3, 3))
+    job = instance(cluster(3, links, gpus=4), replace(TINY, num_layers=6), 24, 2048)
+    space = SearchSpace(num_gpus=12, micro_batch_size=(1,))
+    watcher = Watcher()
+    if stopped:
+        watcher.stop.set()
+    plan = optimize(job, space, OptimizeParams(time_limit_s=5.0, workers=1), watcher)
+    proof = plan.certificate
+    waiting = [part for part in proof.proof if part.by == "work alone"]
+    assert proof.status == "FEASIBLE"
+    assert 0 < proof.lower_bound_s < proof.objective_s
+    if not stopped:
+        assert proof.joint_model is not None
+        assert waiting[0].bound_s is not None
+        left_out_s = min(waiting[0].bound_s, proof.joint_model.bound_s)  # of other splits, if time was short for them
+        assert proof.lower_bound_s == pytest.approx(left_out_s, rel=1e-6)
+    assert len(verify(job, plan).rules) > 20
+    monkeypatch.undo()
+    whole = optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1))
+    assert proof.lower_bound_s <= whole.certificate.objective_s <= proof.objective_s * (1 + 1e-9)
+
+
+def test_annealing_gives_a_better_time_to_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many configurations may win, hosts in a better order than listed leave fewer."""
+    near, moves = np.arange(8) % 2, AnnealingParams(time_limit_s=None, max_moves=100_000)
+    links = np.where(near[:, None] == near[None, :], 4.0, 0.4) + 0.001 * np.random.default_rng(3).random((8, 8))
+    job = instance(cluster(8, links, gpus=2), replace(TINY, num_layers=8), 32, 2048)
+    space = SearchSpace(
+        num_gpus=16,
+        tensor_parallel=(2,),
+        pipeline_parallel=(4,),
+        virtual_pipeline=(1,),
+        context_parallel=(1,),
+        micro_batch_size=(1,),
+        overlap_grad_reduce=False,
+    )
+    prepared = prepare(job, space, 0.01)
+    fitting = fitting_candidates(prepared.memory)
+    monkeypatch.setattr(pruning, "MANY", 1)
+    monkeypatch.setattr(pruning, "anneal", lambda data, params: anneal(data, moves))  # not by the clock
+    plain = prune(prepared.instance, fitting, prepared.memory.capacity_bytes)
+    annealed = prune(prepared.instance, fitting, prepared.memory.capacity_bytes, annealing_s=1.0)
+    assert plain.first is not None
+    assert annealed.first is not None
+    assert annealed.first.seconds < 0.999 * plain.first.seconds
+    assert annealed.ruled_out >= plain.ruled_out
+    placement = block_placement(annealed.first.config, annealed.first.block, annealed.first.nodes)
+    judged = estimate(prepared.instance, annealed.first.config, placement)
+    assert judged.iteration_time_s == annealed.first.seconds
