@@ -93,7 +93,8 @@ print(len(compiled.buffer))
 
 def compiled_here(first_part: int, **variables: str) -> int:
     """How many kernels a process compiles itself in all parts from this one on."""
-    folders = f"{Path(__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    here = Path(__file__)
+    folders = os.pathsep.join([str(here.parent), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": folders} | variables
     code = CODE.replace("FROM", str(first_part))
     done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
