@@ -22,15 +22,16 @@ from pipette_opt.solver.pruning import BoundedPackings, Pruned, prune
 from pipette_opt.specs import Instance
 
 BOUNDING_SHARE = 0.1
-"""
-Of the time limit that is left, what bounding may take. Chosen.
-"""
+"""Share of the time that is left in which configurations are bounded. Chosen."""
 
-FIRST_SHARE, MOST_FIRST_S = 0.05, 10.0
-"""Of the time limit that is left, and seconds at most, for a better time to beat if very many may win. Chosen."""
+FIRST_SHARE = 0.05
+"""Share of the time that is left for annealing a better time to beat, where very many may win. Chosen."""
+
+MOST_FIRST_S = 10.0
+"""Largest number of seconds for the same. Chosen."""
 
 BUILDING_SHARE = 0.15
-"""Of the time limit that is left after that, what building the problems of what is kept may take. Chosen."""
+"""Share of the time that is left after that in which the problems of kept configurations are built. Chosen."""
 
 MANY_HOSTS = 256
 """
@@ -38,11 +39,14 @@ From so many hosts on, a time to beat is looked for before the joint model is as
 which they are listed only, and over many hosts that loses more than its splits gain. Chosen.
 """
 
-MEMORY_SHARE, MOST_LINK_BYTES = 0.15, 3 << 30
+MEMORY_SHARE = 0.15
 """
-Of the machine's memory, and bytes at most, that link costs between hosts may take. Searches copy those of the
-candidates that they look at, so that the process takes about twice as much. Chosen.
+Share of the machine's memory that link costs between hosts may take. Searches copy those of the candidates that they
+look at, so that the process takes about twice as much. Chosen.
 """
+
+MOST_LINK_BYTES = 3 << 30
+"""Largest number of bytes for the same. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

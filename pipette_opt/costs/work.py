@@ -81,8 +81,8 @@ class WorkBounds:
         """
         No plan of the configuration is faster, however its layers are dealt to the stages, where all layers are alike.
 
-        A stage with work ``w`` for one micro-batch takes ``m * w`` after what the stages before it do first; so in time
-        ``T`` all stages together do ``T * (1 - (1 - 1/m)^pp)`` at most, and some stage has as many layers as the mean.
+        All stages together have no more than :func:`busy_share` of the time, and some stage has as many layers as the
+        mean.
         """
         self(config)
         seconds = self._seconds[_DECIDING(config)]
@@ -92,9 +92,21 @@ class WorkBounds:
         m = config.num_microbatches(self._instance.training.global_batch_size)
         dense, experts, look_up, head, passes = seconds.work_s.tolist()
         layer = dense if model.num_experts is None else experts
-        together = (model.num_layers * layer + look_up + head + pp * passes) / (1.0 - (1.0 - 1.0 / m) ** pp)
+        together = (model.num_layers * layer + look_up + head + pp * passes) / busy_share(m, pp, chunks)
         fullest = m * (ceil_div(model.num_layers // chunks, pp) * chunks * layer + passes)
         return float(max(together, fullest)) * (1 - MARGIN)
+
+
+def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:
+    """
+    Work of one micro-batch on all stages together, at most, as a share of the iteration.
+
+    A stage with work ``w`` for one micro-batch takes ``m * w``, after the first of ``v`` equal chunks of every stage
+    before it: ``m * w[s] + sum(w[:s]) / v <= T``. The sum of all ``w`` is largest where each stage takes all that is
+    left to it, which makes it ``T * v * (1 - (1 - 1 / (m * v))^pp)``.
+    """
+    passes = num_microbatches * chunks
+    return chunks * (1.0 - (1.0 - 1.0 / passes) ** pp)
 
 
 class _Pieces(NamedTuple):

@@ -25,7 +25,7 @@ from pipette_opt.problem.ticks import tensor_ticks
 from pipette_opt.specs import Instance
 
 FINE_TICK_S = 1e-9
-"""Resolution in which tensor communication over hosts is read from its matrices, seconds."""
+"""Seconds in a tick of the matrices that tensor communication over hosts is read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,13 +112,6 @@ class LayerFamily:
         """The configuration whose stages hold so many units."""
         chunks = self.config.num_chunks
         return replace(self.config, layers_per_stage=tuple(chunks * int(one) for one in units))
-
-    def units_of(self, config: ParallelConfig) -> tuple[int, ...] | None:
-        """Units of a configuration's stages; ``None`` where its chunks are unequal."""
-        chunks = self.config.num_chunks
-        if any(layers % chunks for layers in config.layers_per_stage):
-            return None
-        return tuple(layers // chunks for layers in config.layers_per_stage)
 
     def path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """

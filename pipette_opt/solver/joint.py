@@ -22,7 +22,7 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.costs.work import WorkBounds
+from pipette_opt.costs.work import WorkBounds, busy_share
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -35,28 +35,28 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 UNKNOWN_TIME = 4.0
-"""Of the least bound, what the first model may take at most, before any plan is known."""
+"""Largest iteration time in a model before any plan is known, as a multiple of its families' least bound. Chosen."""
 
 FIRST_CONFIGURATIONS = 32
-"""Configurations in the first model, those with the least bounds; its answer is the time to beat for all others."""
+"""Number of configurations in the first models, and of those that are built between looks at the clock. Chosen."""
 
 GROWTH = 4
-"""How many times as many configurations, and families, the next model has before a time to beat is settled. Chosen."""
+"""Factor by which the number of configurations grows from model to model until a time to beat is settled. Chosen."""
 
 MOST_SPLITS = 24
-"""Splits that are handed on to be searched beside the usual ones, at most."""
+"""Largest number of splits that are handed on to be searched beside the usual ones. Chosen."""
 
 FIRST_SHARE = 0.1
-"""Of the time limit, what one model may take that looks for a time to beat; what it proves is not needed."""
+"""Share of the time limit for one CP-SAT call that looks for a time to beat and need prove nothing. Chosen."""
 
 MARGIN = 1e-6
-"""Relative; what is given back of a bound that is computed in doubles and ticks."""
+"""Relative part of a bound that is given up, as bounds are computed in doubles and ticks."""
 
 SETTLED = 1e-3
-"""Of the judge's time; nearer than this the model knows all paths that matter at a split."""
+"""Relative difference of judge and model below which further critical paths of a split are not asked for. Chosen."""
 
 BISECTIONS = 24
-"""Halvings of the interval in which a family's bound lies."""
+"""Number of halvings of the interval in which the bound of a family lies: to 1e-7 of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,10 @@ class _Joint:
     beyond_s: float = float("inf")
     """No family outside of it is faster."""
     loaded: set[bool] = field(default_factory=set)
+    """Sorts of schedule (plain, interleaved) that were judged before, so that their kernels are loaded."""
     ends: float = 0.0
+    bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
+    """Bound of each family, computed once."""
 
     @property
     def to_beat_s(self) -> float:
@@ -193,18 +196,18 @@ class _Joint:
         """Families that may be faster than the time to beat, these and more."""
         more = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
         hosts = self._hosts_of_kind()
-        return [family for family in (*before, *more) if family_bound_s(family, hosts) < self.to_beat_s]
+        self.bounds_s.update((family, family_bound_s(family, hosts)) for family in more)
+        return [family for family in (*before, *more) if self.bounds_s[family] < self.to_beat_s]
 
     def _hosts_of_kind(self) -> IntArray:
         cluster = self.instance.cluster
         return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
 
     def _model(self, families: Sequence[LayerFamily]) -> LayerModel:
-        hosts = self._hosts_of_kind()
         ceiling_s = self.to_beat_s
         if ceiling_s == float("inf"):
-            ceiling_s = UNKNOWN_TIME * min(family_bound_s(family, hosts) for family in families)
-        model = LayerModel(families, hosts, ceiling_s)
+            ceiling_s = UNKNOWN_TIME * min(self.bounds_s[family] for family in families)
+        model = LayerModel(families, self._hosts_of_kind(), ceiling_s)
         for schedule, paths in self.learned.items():
             if any(family.schedule == schedule for family in families):
                 for counts in paths:
@@ -224,8 +227,8 @@ class _Joint:
         With a time to beat CP-SAT's presolve removes most of a model, without one it takes seconds. So the first models
         are of few families, those with the least bounds.
         """
-        hosts, count = self._hosts_of_kind(), 1 if self.first is None else len(families)
-        ordered = sorted(families, key=lambda family: family_bound_s(family, hosts))
+        count = 1 if self.first is None else len(families)
+        ordered = sorted(families, key=lambda family: self.bounds_s[family])
         while True:
             self._settle(ordered[:count])
             ordered = self._families(ordered, [])
@@ -254,9 +257,9 @@ class _Joint:
             self.splits[self.first.config.layers_per_stage] = None
         self.beyond_s = beyond_s
         if not families:
-            return self._joined(min(beyond_s, self.to_beat_s), proven=True)
+            return self._joined(min(beyond_s, self.to_beat_s))
         self.model = model = self._model(families)
-        self.least_s = min(family_bound_s(family, self._hosts_of_kind()) for family in families)
+        self.least_s = min(self.bounds_s[family] for family in families)
         for index, family in enumerate(families):
             config = family.config
             usual = layer_splits(num_layers, config.pipeline_model_parallel_size, config.num_chunks)
@@ -271,15 +274,13 @@ class _Joint:
             self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
             split, bound_s = self._solve(model)
             bound_s = min(max(bound_s, self.least_s) * (1 - MARGIN), self.beyond_s)
-            if split is None:
-                return self._joined(bound_s, proven=bound_s >= self.to_beat_s * (1 - 2 * MARGIN))
-            if self.is_over:
-                return self._joined(bound_s, proven=False)
+            if split is None or self.is_over:
+                return self._joined(bound_s)
             seconds, new = self._judge(model, split)
             if new and split.bound_s < (1 - SETTLED) * seconds:
                 continue  # with its critical path the model may turn it down
             if len(self.splits) >= most_splits:
-                return self._joined(bound_s, proven=False)
+                return self._joined(bound_s)
             layers = model.families[split.family].with_units(split.units).layers_per_stage
             self.splits[layers] = None
             for index in range(len(model.families)):
@@ -290,7 +291,7 @@ class _Joint:
         self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
         self.ends = time.perf_counter() + time_limit_s
         if self.model is None:
-            return self._joined(min(self.beyond_s, self.to_beat_s), proven=True).model
+            return self._joined(min(self.beyond_s, self.to_beat_s)).model
         return self._prove(self.model, len(self.splits)).model
 
     def _is_usual(self, config: ParallelConfig) -> bool:
@@ -333,8 +334,9 @@ class _Joint:
             self.learned.setdefault(family.schedule, []).append(counts)
         return best_s, new
 
-    def _joined(self, bound_s: float, *, proven: bool) -> Joined:
-        """``INFEASIBLE``: the model has no split that beats the time to beat."""
+    def _joined(self, bound_s: float) -> Joined:
+        """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
+        proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
         return Joined(
             splits=tuple(self.splits),
             first=self.first,
@@ -365,15 +367,15 @@ def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray) -> float:
     """
     No split of a family is faster: seconds; infinite if its layers have no room.
 
-    As :meth:`~pipette_opt.costs.work.WorkBounds.of_any_split`, with the kinds of GPU that there are: hosts of the
-    fastest kinds fill whole rows first, and a row is as slow as its slowest host.
+    As :meth:`~pipette_opt.costs.work.WorkBounds.of_any_split`, with the kinds of GPU that there are: the mean column
+    has as many hosts of each kind as there are for a column, the fastest first, and works no longer than the slowest.
     """
     m, pp = family.num_microbatches, family.config.pipeline_model_parallel_size
     per_unit = family.layer_s.sum(axis=0) * family.config.num_chunks  # (kinds,)
-    fixed = family.fixed_s.sum(axis=(0, 2)).min()
+    fixed = family.config.num_chunks * family.fixed_s.sum(axis=0).min()
     kinds = np.argsort(per_unit, kind="stable")
-    rows = np.diff(np.minimum(np.cumsum(hosts_of_kind[kinds]) // family.hosts_per_row, family.grid[0]), prepend=0)
-    if rows.sum() < family.grid[0]:
+    rows = np.diff(np.minimum(np.cumsum(hosts_of_kind[kinds]) / family.hosts_per_row, family.grid[0]), prepend=0.0)
+    if hosts_of_kind.sum() < family.grid[0] * family.hosts_per_row:
         return float("inf")
     stages = rows * family.block.stages
     most = int(family.most_units.max())
@@ -382,7 +384,7 @@ def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray) -> float:
 
     def held(total_s: float) -> float:
         """Units that the stages can hold in time."""
-        left, units = total_s * (1.0 - (1.0 - 1.0 / m) ** pp) - pp * fixed, 0.0
+        left, units = total_s * busy_share(m, pp, family.config.num_chunks) - pp * fixed, 0.0
         for kind, count in zip(kinds.tolist(), stages.tolist(), strict=True):
             each = min(max(total_s / m - fixed, 0.0), most * per_unit[kind])
             work = min(count * each, max(left, 0.0))
@@ -394,7 +396,7 @@ def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray) -> float:
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
         low, high = (low, middle) if held(middle) >= family.num_units else (middle, high)
-    return low + family.least_optimizer_s
+    return low * (1 - MARGIN) + family.least_optimizer_s
 
 
 def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:

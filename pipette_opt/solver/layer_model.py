@@ -36,7 +36,7 @@ from pipette_opt.problem.families import LayerFamily
 from pipette_opt.solver.stoppable import solve_until
 
 RESOLUTION = 10_000_000
-"""Ticks of the time to beat."""
+"""Number of ticks in the time to beat: times of the model are whole ticks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -214,7 +214,8 @@ class LayerModel:
         ticks = self._floor(np.where(np.isfinite(family.link_s), family.link_s, 0.0))
         least, most = int(ticks.min()), int(ticks.max())
         rows = family.grid[0]
-        for row in range(rows if rows > 1 else 0):
+        wraps = family.config.num_chunks > 1 and rows > 1  # only then the last row sends to the first
+        for row in range(rows if wraps else rows - 1):
             link = self.model.new_int_var(0, most, "link")
             self.model.add(link >= least * variables.chosen)
             here, there = variables.present[row], variables.present[(row + 1) % rows]
@@ -317,7 +318,8 @@ class LayerModel:
         constant = float(transfers[inside].sum()) * family.inside_s
         parts: list[LinearExpr] = []
         if self.num_kinds == 1:
-            constant += float(transfers[~inside].sum()) * float(family.link_s.min()) if (~inside).any() else 0.0
+            sent = float(transfers[~inside].sum())
+            constant += sent * float(family.link_s[0, 0]) if sent else 0.0  # without a link it is infinite
         else:
             for stage in np.flatnonzero(~inside).tolist():
                 if transfers[stage]:

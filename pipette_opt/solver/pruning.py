@@ -2,11 +2,10 @@
 Before anything expensive: configurations that cannot win, by bounds that look at no reduction and no pair of hosts.
 
 A plan that is judged on the hosts as they are listed gives the time to beat, or annealing finds a faster one if very
-many configurations are left. A first bound is the work of a
-configuration alone, and costs microseconds (:mod:`pipette_opt.costs.work`). Where that is less than the time to beat,
-packings are built for a second one, a lower form over the best links without reductions of gradients. Both hold for
-every placement, and for every choice of what is sent beside compute, so configurations that differ only in that share
-them.
+many configurations are left. A first bound is the work of a configuration alone, and costs microseconds
+(:mod:`pipette_opt.costs.work`). Where that is less than the time to beat, packings are built for a second one, a lower
+form over the best links without reductions of gradients. Both hold for every placement, and for every choice of what is
+sent beside compute, so configurations that differ only in that share them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,18 +31,20 @@ from pipette_opt.specs import Instance
 MOST_JUDGED = 24
 """Configurations judged on the listed hosts to find a time to beat, those with the least bounds."""
 
-KEPT, MOST_KEPT = 12, 600
+KEPT = 12
+"""Configurations kept in any case, those with the least bounds: the next best plans are among them."""
+
+MOST_KEPT = 600
+"""Largest number of configurations that are kept if time is over: to build them takes ten seconds or so. Chosen."""
+
+MANY = 100
 """
-Configurations kept in any case, those with the least bounds: the next best plans are among them. And how many are kept
-at most if time is over: to build them takes ten seconds or so. Chosen.
+Number of configurations above which annealing looks for a better time to beat. Where hosts are many, their order costs
+a few percent, and hundreds of configurations lie between. Chosen.
 """
 
-MANY, ANNEALED = 100, 8
-"""
-If more configurations than that may beat the plan on the listed hosts, so many of the most promising ones are annealed
-for a better time to beat: where hosts are many, their order costs a few percent, and hundreds of configurations lie
-between. Chosen.
-"""
+ANNEALED = 8
+"""Number of the most promising configurations that are annealed for it. Chosen."""
 
 UNUSABLY_SLOW = 100.0
 """Of its own bound; a plan slower than this uses links that no search would use, and is no time to beat."""

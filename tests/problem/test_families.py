@@ -100,15 +100,17 @@ def test_room_is_that_of_the_memory_predictor() -> None:
                 assert fits == (units <= family.most_units[kind, stage])
 
 
-def test_work_of_any_split_is_below_that_of_each() -> None:
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_work_of_any_split_is_below_that_of_each(chunks: int) -> None:
     """Compared with splits dealt at random."""
     rng, job = np.random.default_rng(5), instance(cluster(2), LLAMA_8B, 32, 4096)
     work = WorkBounds(job)
     for _ in range(40):
         pp = int(rng.choice([2, 4, 8]))
-        cuts = np.sort(rng.choice(np.arange(1, 32), pp - 1, replace=False))
-        layers = tuple(int(one) for one in np.diff(np.concatenate([[0], cuts, [32]])))
+        cuts = np.sort(rng.choice(np.arange(1, 32 // chunks), pp - 1, replace=False))
+        layers = tuple(chunks * int(one) for one in np.diff(np.concatenate([[0], cuts, [32 // chunks]])))
         split = config(
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
             tensor_model_parallel_size=1,
             pipeline_model_parallel_size=pp,
             data_parallel_size=16 // pp,

@@ -12,25 +12,33 @@ from specs_for_tests import config
 from pipette_opt.parallel import NodeBlock
 from pipette_opt.problem.build import PathCounts, plain_counts
 from pipette_opt.problem.families import LayerFamily
+from pipette_opt.solver.joint import family_bound_s
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit
 
 STOP = threading.Event()
 
 
 def random_family(
-    rng: np.random.Generator, pp: int, columns: int, kinds: int, units: int = 9, *, reduces: bool = False
+    rng: np.random.Generator,
+    pp: int,
+    columns: int,
+    kinds: int,
+    units: int = 9,
+    *,
+    reduces: bool = False,
+    chunks: int = 1,
 ) -> LayerFamily:
     """A family whose every stage is a row of so many hosts."""
-    chunks = 1
     return LayerFamily(
         config=config(
             tensor_model_parallel_size=8,
             pipeline_model_parallel_size=pp,
             data_parallel_size=columns,
-            layers_per_stage=(1,) * pp,
+            layers_per_stage=(chunks,) * pp,
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
         ),
         block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
-        num_microbatches=int(rng.integers(2, 9)),
+        num_microbatches=int(rng.integers(2, 9)) * (pp if chunks > 1 else 1),
         num_units=units,
         layer_s=rng.uniform(0.5, 2.0, (2, kinds)),
         fixed_s=rng.uniform(0.0, 1.0, (2, kinds, chunks, pp)),
@@ -176,3 +184,52 @@ def test_further_paths_raise_the_time_of_all_families_with_the_schedule() -> Non
     split, after_s = model.solve(20, 1, 0, STOP)
     assert isinstance(split, LayerSplit)
     assert after_s > before_s
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+@pytest.mark.parametrize("hosts", [(5,), (3, 2), (2, 2, 1)])
+@pytest.mark.parametrize("seed", range(3))
+def test_bound_of_a_family_is_below_its_model(hosts: tuple[int, ...], chunks: int, seed: int) -> None:
+    """Interleaved or not: first micro-batches go through first chunks only."""
+    rng = np.random.default_rng(seed)
+    for pp in (2, 5):
+        family = random_family(rng, pp, 1, len(hosts), units=15, chunks=chunks)
+        bound_s = family_bound_s(family, np.array(hosts))
+        split, least_s = LayerModel([family], np.array(hosts), 4000.0).solve(20, 1, 0, STOP)
+        if split is not None:
+            assert bound_s <= least_s * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bound_of_rows_of_three_kinds_is_below_every_placement(seed: int) -> None:
+    """Rows of two hosts of two or three kinds, whose slow hosts may be in different columns."""
+    rng = np.random.default_rng(seed)
+    family = random_family(rng, 3, 2, 3, units=7)
+    counts, hosts, best = plain_counts(*family.schedule), (2, 2, 2), np.inf
+    for placed in set(itertools.permutations((0, 0, 1, 1, 2, 2))):
+        rows = np.array(placed).reshape(3, 2)
+        for units in splits(family):
+            if not any(units[s] > family.most_units[kind, s] for s in range(3) for kind in rows[s]):
+                best = min(best, max(time_of(family, units, tuple(rows[:, d]), counts) for d in range(2)))
+    assert family_bound_s(family, np.array(hosts)) <= best
+
+
+def test_the_last_row_needs_no_link_to_the_first_without_interleaving() -> None:
+    """Three kinds in a row, of which the first and the last were never connected."""
+    rng = np.random.default_rng(0)
+    family = random_family(rng, 3, 1, 3)
+    links = family.link_s.copy()
+    links[0, 2] = links[2, 0] = np.inf
+    apart = replace(family, link_s=links, most_units=np.full((3, 3), 9))
+    model = LayerModel([apart], np.array([1, 1, 1]), 4000.0)
+    split, _ = model.solve(20, 1, 0, STOP)
+    assert isinstance(split, LayerSplit)
+    assert split.kinds[1].argmax() == 1
+
+
+def test_hosts_without_links_hold_no_pipeline() -> None:
+    """Of one kind, none of whose hosts are connected."""
+    family = replace(random_family(np.random.default_rng(0), 3, 1, 1), link_s=np.full((1, 1), np.inf))
+    split, bound_s = LayerModel([family], np.array([3]), 4000.0).solve(20, 1, 0, STOP)
+    assert split is None
+    assert bound_s >= 4000.0 * (1 - 1e-6)
