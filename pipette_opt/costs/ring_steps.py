@@ -26,24 +26,29 @@ SGLang and vLLM on A100, H100 and B200 to 20,258 causal forward kernels of head 
 (public tables of NVIDIA's AIConfigurator, Apache-2.0; median errors of the form 4 to 7 %).
 """
 
-FORWARD_QUERY_PASSES, FORWARD_KEY_PASSES = 5, 3
+FORWARD_QUERY_PASSES = 5
+"""Forward passes over the queries' size: query read, partial output written; then merged, two reads and a write."""
+
+FORWARD_KEY_PASSES = 3
+"""Forward passes over the keys' size: half of keys and of values copied (a read and a write each), then read."""
+
+BACKWARD_QUERY_PASSES = 12
 """
-Passes over the queries' size: query read, partial output written; then merged, two reads and a write.
-Passes over the keys' size: half of keys and of values copied to be contiguous (a read and a write each), then read.
+Backward passes over the queries' size: gradient and output of the preprocessing, 2, fp32 sums of ``dQ`` cleared, 2;
+query and gradient read, 2; the sums cast, 3; ``dQ`` added to the others', 3.
 """
 
-BACKWARD_QUERY_PASSES, BACKWARD_KEY_PASSES = 12, 7
+BACKWARD_KEY_PASSES = 7
 """
-Over the queries' size: gradient and output of the preprocessing, 2, fp32 sums of ``dQ`` cleared, 2; query and gradient
-read, 2; the sums cast, 3; ``dQ`` added to the others', 3. Over the keys' size: halves copied, 2, read, 1, their
-gradients written, 1, and added to those that travel with them, 3.
+Backward passes over the keys' size: halves copied, 2, read, 1, their gradients written, 1, and added to those that
+travel with them, 3.
 """
 
-FORWARD_KERNELS, BACKWARD_KERNELS = 1, 4
-"""
-Kernels that follow the main one and start with it in turn: the merging; forward, the others run on a second stream.
-Backward: preprocessing, cast, and two additions.
-"""
+FORWARD_KERNELS = 1
+"""Kernels that follow the attention of a forward block on its own stream: the merging."""
+
+BACKWARD_KERNELS = 4
+"""Kernels that follow that of a backward block one after the other: preprocessing, cast, and two additions."""
 
 HOST_KERNELS = 5
 """Launches by the host for a block, forward: attention, two copies, two kernels that merge."""

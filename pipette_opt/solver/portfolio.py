@@ -141,8 +141,11 @@ class Row:
         return all(least <= number <= most for number, (least, most) in zip(numbers, limits, strict=True))
 
 
-SMALL, LARGE = (1, FEW_CELLS), (FEW_CELLS + 1, ANY)
-"""Cells of small and of large grids."""
+SMALL = (1, FEW_CELLS)
+"""Least and most cells of small grids."""
+
+LARGE = (FEW_CELLS + 1, ANY)
+"""Least and most cells of large grids."""
 
 TABLE: tuple[Row, ...] = (
     # Candidates one by one.
