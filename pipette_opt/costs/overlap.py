@@ -66,7 +66,7 @@ class StageRing(NamedTuple):
         Pieces of both; 0 if nothing runs beside compute.
     forward_s, backward_s
         What the stage's first forward and last backward take wherever it is placed: at least for a closed form, at most
-        for a lower form (which leaves the waits for parameters and the slowdown out).
+        and slowed down for a lower form (whose paths have the waits for parameters and the slowdown).
     first
         Whether it is the first stage.
     others
@@ -131,6 +131,8 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
     if chunks > 1:  # one chunk's part follows the last backward
         return [StageRing(_part(one, chunks), experts=other and _part(other, chunks)) for one, other in both]
     buckets, (forward, backward) = num_buckets(model, config), hiding_s(instance, config, compute, least=closed)
+    if not closed:
+        backward = backward * (1.0 + stack.overlap_slowdown * (1.0 - 1.0 / buckets))
     gathers = expert_gathers = nobody
     if config.overlap_param_gather and closed:
         gathers = [*parameter_traffic(model, training, config)]

@@ -76,17 +76,18 @@ def causes_of(
             program.hop_link,
             num_microbatches,
             num_forward_rows,
+            program.launch,
             targets,
         )
 
-    operations, transfers, started_s, *_ = follow(replica, np.array([stage]))
+    operations, transfers, started_s, *_ = follow(replica, np.array([[stage, -1]]))
     path = {name: float((operations[0] * table[:, :, replica]).sum()) for name, table in parts.items()}
     path["pipeline_parallel"] = float(transfers[0] @ links[:, replica])
     path["data_parallel"] += float(started_s[0]) + judged.iteration_time_s - times.optimizer_s
     path["data_parallel"] -= float(judged.finish_s[stage, replica])
 
     distinct, column = distinct_columns(work.reshape(-1, dp), links, ready.reshape(-1, dp))
-    waits = [follow(int(one), np.empty(0, dtype=np.int64))[3:] for one in distinct]
+    waits = [follow(int(one), np.empty((0, 2), dtype=np.int64))[4:] for one in distinct]
     transfer_s, gather_s = (np.stack(each, axis=1)[:, column] for each in zip(*waits, strict=True))
     counts = np.stack([np.bincount(one, minlength=len(work)) for one in piece], axis=1)  # of each kind, by stage
     ranks = {name: np.einsum("rs,rsd->sd", counts, table) for name, table in parts.items()}

@@ -10,51 +10,61 @@ as sharp as the judge (:mod:`pipette_opt.certify` collects them).
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, P2PMode
-from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.judge.program import megatron_program
-from pipette_opt.judge.schedule import FORWARD, build_schedule
-from pipette_opt.problem.build import PathCounts
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.judge.program import FIRST, LAST, megatron_program
+from pipette_opt.judge.schedule import BACKWARD, FORWARD
+from pipette_opt.judge.time_tables import link_table, piece_rows, ready_table, work_table
+from pipette_opt.problem.path_counts import PathCounts
+
+KINDS = (FORWARD, FIRST, BACKWARD, LAST)
+"""Operations that paths tell apart: the first forward and the last backward of a chunk may take longer."""
 
 
 def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> PathCounts:
     """
     The critical path to each stage's last backward in each replica, each once; 1F1B, interleaved or not.
 
-    What first forwards wait for parameters, and what collectives slow compute down, is left out.
+    Interleaved, the paths to where the last chunk's reduction may start come with them: all reductions follow it.
     """
     from pipette_opt.judge._path_kernel import count_critical
 
     chunks, pp, _ = times.forward_s.shape
-    program, schedule = (
-        megatron_program(pp, num_microbatches, chunks, p2p),
-        build_schedule(pp, num_microbatches, chunks),
-    )
-    piece = np.where(schedule.kind == FORWARD, 0, chunks) + schedule.chunk
-    work = np.concatenate([times.forward_s, times.backward_s])
-    links = np.concatenate([times.send_forward_s, times.send_backward_s, np.zeros((1, work.shape[2]))])
+    program, batch = megatron_program(pp, num_microbatches, chunks, p2p), PlacedBatch.of([times])
+    piece, stages = piece_rows(program, KINDS, chunks), np.arange(pp)
+    work, links, ready = work_table(batch, KINDS)[0], link_table(batch)[0], ready_table(batch)[0]
+    chunk_of = (-1, chunks - 1) if chunks > 1 else (-1,)
+    targets = np.array([(stage, chunk) for chunk in chunk_of for stage in stages])
+    parts = np.where(targets[:, 1] < 0, 1, chunks)
+    columns = np.concatenate([one.reshape(-1, one.shape[-1]) for one in (work, links, ready)])
     found = []
-    for replica in _distinct(np.concatenate([work.reshape(-1, work.shape[2]), links])):
-        operations, transfers, *_ = count_critical(
+    for replica in _distinct(columns):
+        operations, transfers, _, begun, *_ = count_critical(
             program.rows,
             piece,
             np.ascontiguousarray(work[:, :, replica]),
-            np.zeros((chunks, pp)),
+            np.ascontiguousarray(ready[:, :, replica]),
             np.ascontiguousarray(links[program.hop_link, replica]),
             program.hop_link,
             num_microbatches,
-            chunks,
-            np.arange(pp),
+            2 * chunks,
+            program.launch,
+            targets,
         )
-        found.append(np.concatenate([np.arange(pp)[:, None], operations.reshape(pp, -1), transfers], axis=1))
+        ends = np.stack([targets[:, 0], parts, begun], axis=1)
+        found.append(np.concatenate([ends, operations.reshape(len(targets), -1), transfers], axis=1))
     table = np.unique(np.concatenate(found), axis=0)
-    ends = 1 + 2 * chunks * pp
-    operations = table[:, 1:ends].reshape(len(table), 2, chunks, pp)
+    end = 3 + len(KINDS) * chunks * pp
+    forward, first, backward, last = np.moveaxis(table[:, 3:end].reshape(len(table), len(KINDS), chunks, pp), 1, 0)
     return PathCounts(
         stage=table[:, 0],
-        forward=operations[:, 0],
-        backward=operations[:, 1],
-        up=table[:, ends : ends + pp],
-        down=table[:, ends + pp : ends + 2 * pp],
+        parts=table[:, 1],
+        begun=table[:, 2],
+        forward=forward + first,
+        backward=backward + last,
+        first=first,
+        last=last,
+        up=table[:, end : end + pp],
+        down=table[:, end + pp : end + 2 * pp],
     )
 
 

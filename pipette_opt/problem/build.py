@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import MIB
 from pipette_opt.costs.compute import StageCompute, stage_compute
-from pipette_opt.costs.context import inside_stages_s
-from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
+from pipette_opt.problem.beside import Beside, chunk_seconds, least_beside
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
+from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.problem.ticks import (
     TICKS_PER_ROUND_TRIP,
     Rounding,
@@ -49,72 +49,15 @@ class FittingCandidate:
     need_bytes: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PathCounts:
-    """
-    How often paths through a schedule do what; what :class:`~pipette_opt.problem.data.Paths` are, before any times.
-
-    Parameters
-    ----------
-    stage
-        Whose last backward each path ends with, shape ``(num_paths,)``.
-    forward, backward
-        Operations of one micro-batch on each chunk of each stage, shape ``(num_paths, chunks, pp)``.
-    up, down
-        Transfers from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
-    """
-
-    stage: IntArray
-    forward: IntArray
-    backward: IntArray
-    up: IntArray
-    down: IntArray
-
-    def ending_at(self, stages: BoolArray) -> "PathCounts":
-        """Those that end at some of the stages, shape ``(pp,)``."""
-        which = stages[self.stage]
-        return PathCounts(
-            stage=self.stage[which],
-            forward=self.forward[which],
-            backward=self.backward[which],
-            up=self.up[which],
-            down=self.down[which],
-        )
-
-
-def plain_counts(pp: int, num_microbatches: int, chunks: int) -> PathCounts:
-    """
-    The paths that every schedule has.
-
-    The first micro-batch goes through the first chunks up to a stage, the stage does all its work, and its last
-    backward, one of the first chunk, ends the path or goes back to the first stage.
-    """
-    stage = np.arange(pp)
-    before = np.tile(np.tri(pp, k=-1, dtype=np.int64), (2, 1))
-    here = np.tile(np.eye(pp, dtype=np.int64), (2, 1))
-    back = np.concatenate([np.zeros((pp, pp), dtype=np.int64), before[pp:]])
-    work = np.repeat(num_microbatches * here[:, None, :], chunks, axis=1)
-    forward, backward = work, work.copy()
-    forward[:, 0] += before
-    backward[:, 0] += back
-    first_ends_once = np.arange(1, 2 * pp)
-    return PathCounts(
-        stage=np.concatenate([stage, np.zeros_like(stage)])[first_ends_once],
-        forward=forward[first_ends_once],
-        backward=backward[first_ends_once],
-        up=before[first_ends_once],
-        down=back[first_ends_once],
-    )
-
-
 def with_paths(
     instance: Instance, data: ProblemData, candidate: CandidateData, counts: Sequence[PathCounts]
 ) -> CandidateData:
     """A candidate whose lower form also has these paths."""
     config, block, paths = candidate.config, candidate.block, candidate.paths
-    chunk_s = chunk_seconds(instance, config, stage_compute(instance, config), block)
+    compute = stage_compute(instance, config)
+    chunk_s, beside = chunk_seconds(instance, config, compute, block), least_beside(instance, config, block)
     for one in counts:
-        more = _paths(config, block, one, chunk_s, data.tick_s)
+        more = _paths(config, block, one, chunk_s, data.tick_s, beside)
         paths = more if paths is None else paths.joined(more)
     return replace(candidate, paths=paths)
 
@@ -308,7 +251,7 @@ def _candidate(
     paths = None
     if not closed:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
-        paths = _paths(config, block, counts, (forward, backward), tick_s)
+        paths = _paths(config, block, counts, (forward, backward), tick_s)  # with_paths adds what runs beside compute
     none = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
     return CandidateData(
         config=config,
@@ -354,35 +297,27 @@ def _candidate(
     )
 
 
-def chunk_seconds(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
-) -> tuple[FloatArray, FloatArray]:
-    """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
-    if block.nodes_per_slot > 1:
-        return compute.forward_s, compute.backward_s
-    experts = 0.0, 0.0
-    if instance.model.num_experts is not None:
-        ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
-        experts = expert_layer_s(instance, config, ranks, gpus)
-    forward, backward = inside_stages_s(instance, config, compute, experts)
-    return compute.forward_s + forward, compute.backward_s + backward
-
-
 def _paths(
     config: ParallelConfig,
     block: NodeBlock,
     counts: PathCounts,
     chunk_s: tuple[FloatArray, FloatArray],
     tick_s: float,
+    beside: Beside | None = None,
 ) -> Paths:
-    """Paths with the times of a configuration's chunks, forward and backward."""
+    """Paths with the times of a configuration's chunks, forward and backward, and with what runs beside them."""
     forward, backward = chunk_s
-    work = np.einsum("rcs,kcs->rks", counts.forward, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
+    if beside is None:
+        counts = counts.take(counts.parts == 1)
+    operations = counts.forward if beside is None else counts.without_begun(counts.forward)
+    work = np.einsum("rcs,kcs->rks", operations, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
+    if beside is not None:
+        work += beside.of_paths_s(counts)[:, None, :]
     layers = np.array(config.layers_per_chunk) * (block.nodes_per_slot > 1)
     return Paths(
         stage=counts.stage,
         work_ticks=np.floor(work / tick_s),
-        forward_layers=(counts.forward * layers).sum(axis=1),
+        forward_layers=(operations * layers).sum(axis=1),
         backward_layers=(counts.backward * layers).sum(axis=1),
         up=counts.up,
         down=counts.down,

@@ -20,7 +20,8 @@ from pipette_opt.costs.work import reduction_pieces_s
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
-from pipette_opt.problem.build import PathCounts, chunk_seconds
+from pipette_opt.problem.beside import chunk_seconds
+from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.problem.ticks import tensor_ticks
 from pipette_opt.specs import Instance
 

@@ -11,7 +11,7 @@ ones, and a bound on all others.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import IntArray
-from pipette_opt.base.units import counted
+from pipette_opt.base.units import ceil_div, counted
 from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds, busy_share
@@ -28,8 +28,8 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.plans.plan import JointModel
-from pipette_opt.problem.build import PathCounts
 from pipette_opt.problem.families import LayerFamily, layer_families
+from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -42,6 +42,18 @@ FIRST_CONFIGURATIONS = 32
 
 GROWTH = 4
 """Factor by which the number of configurations grows from model to model until a time to beat is settled. Chosen."""
+
+MOST_FAMILIES = 64
+"""
+Largest number of families in one model. Building a model and its presolve take time by families; with several kinds of
+GPU a model of a thousand families takes half a minute before its search begins. Chosen.
+"""
+
+LEAST_SLICE_S = 1.0
+"""Least time limit of a CP-SAT call that is to prove something, in seconds. Chosen."""
+
+SLICE_SHARE = 0.1
+"""Share of the time left that one CP-SAT call may take that is to prove something. Chosen."""
 
 MOST_SPLITS = 24
 """Largest number of splits that are handed on to be searched beside the usual ones. Chosen."""
@@ -134,6 +146,22 @@ def join(
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class _Part:
+    """
+    Families that one model chooses among.
+
+    Parameters
+    ----------
+    bound_s
+        No other split of theirs is faster.
+    """
+
+    families: list[LayerFamily]
+    bound_s: float
+    model: LayerModel | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Joint:
     """The models, one after the other, and what they have in common."""
 
@@ -150,17 +178,15 @@ class _Joint:
     size: ModelSize = field(default_factory=ModelSize)
     learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
     """Critical paths of the judge by schedule, for every model that follows."""
-    model: LayerModel | None = None
-    """The last one, of all other splits."""
-    least_s: float = 0.0
-    """No family of it is faster, by its own bound."""
+    parts: list[_Part] = field(default_factory=list)
+    """Families of which other splits are not yet ruled out."""
     beyond_s: float = float("inf")
-    """No family outside of it is faster."""
+    """No family outside of the parts is faster."""
     loaded: set[bool] = field(default_factory=set)
     """Sorts of schedule (plain, interleaved) that were judged before, so that their kernels are loaded."""
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
-    """Bound of each family, computed once."""
+    """No other split of the family is faster: at first by its own bound, then by the models it was in."""
 
     @property
     def to_beat_s(self) -> float:
@@ -168,7 +194,11 @@ class _Joint:
 
     @property
     def is_over(self) -> bool:
-        return self.stop.is_set() or time.perf_counter() >= self.ends
+        return self.stop.is_set() or self.seconds_left <= 0
+
+    @property
+    def seconds_left(self) -> float:
+        return self.ends - time.perf_counter()
 
     def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
         """First a time to beat, from the most promising configurations; then all that may beat it."""
@@ -176,28 +206,34 @@ class _Joint:
         work = WorkBounds(self.instance)
         bounded = [(work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
         bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
-        families: list[LayerFamily] = []
         count = 0
         while True:
             able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
             if count >= able or (self.is_over and count):
                 break
-            enough = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count))
+            enough, families = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count)), []
             while count < enough and not (self.is_over and count):
                 some = bounded[count : min(count + FIRST_CONFIGURATIONS, enough)]
-                families = self._families(families, [base for _, base in some])
+                families += self._families([base for _, base in some])
                 count += len(some)
-            if families:
-                self._find_first(families)
-        beyond = min((bound_s for bound_s, _ in bounded[count:]), default=float("inf"))
-        return self._all_other_splits(families, beyond)
+            self._find_first(families)
+        self.beyond_s = min((bound_s for bound_s, _ in bounded[count:]), default=float("inf"))
+        if self.first is not None and not self._is_usual(self.first.config):
+            self.splits[self.first.config.layers_per_stage] = None
+        self.parts = self._parts(self._able(self.bounds_s))
+        return self._prove(MOST_SPLITS)
 
-    def _families(self, before: Sequence[LayerFamily], bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
-        """Families that may be faster than the time to beat, these and more."""
+    def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
+        """Families of some configurations, bounded."""
         more = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
         hosts = self._hosts_of_kind()
         self.bounds_s.update((family, family_bound_s(family, hosts)) for family in more)
-        return [family for family in (*before, *more) if self.bounds_s[family] < self.to_beat_s]
+        return more
+
+    def _able(self, families: Iterable[LayerFamily]) -> list[LayerFamily]:
+        """Those that may be faster than the time to beat, the most promising first."""
+        able = [family for family in families if self.bounds_s[family] < self.to_beat_s]
+        return sorted(able, key=lambda family: self.bounds_s[family])
 
     def _hosts_of_kind(self) -> IntArray:
         cluster = self.instance.cluster
@@ -214,8 +250,8 @@ class _Joint:
                     model.add_paths(schedule, counts)
         return model
 
-    def _solve(self, model: LayerModel, share: float = 1.0) -> tuple[LayerSplit | None, float]:
-        limit_s = min(share * self.limits.time_limit_s, self.ends - time.perf_counter())
+    def _solve(self, model: LayerModel, limit_s: float) -> tuple[LayerSplit | None, float]:
+        limit_s = min(limit_s, self.seconds_left)
         split, bound_s = model.solve(limit_s, self.limits.workers, self.limits.seed, self.stop)
         self.size = self.size.joined(model.size)
         return split, bound_s
@@ -227,21 +263,21 @@ class _Joint:
         With a time to beat CP-SAT's presolve removes most of a model, without one it takes seconds. So the first models
         are of few families, those with the least bounds.
         """
-        count = 1 if self.first is None else len(families)
-        ordered = sorted(families, key=lambda family: self.bounds_s[family])
-        while True:
+        count = 1 if self.first is None else MOST_FAMILIES
+        ordered = self._able(families)[:MOST_FAMILIES]
+        while ordered and not self.is_over:
             self._settle(ordered[:count])
-            ordered = self._families(ordered, [])
-            if count >= len(ordered) or self.is_over:
+            if count >= len(ordered):
                 return
             count *= GROWTH
+            ordered = self._able(ordered)
 
     def _settle(self, families: Sequence[LayerFamily]) -> None:
         """The best split of some families, until the judge agrees with the model."""
         model = self._model(families)
         while not self.is_over:
             self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
-            split, _ = self._solve(model, FIRST_SHARE)
+            split, _ = self._solve(model, FIRST_SHARE * self.limits.time_limit_s)
             if split is None:
                 return
             seconds, new = self._judge(model, split)
@@ -249,50 +285,76 @@ class _Joint:
                 return
             model.below(self.to_beat_s)
 
-    def _all_other_splits(self, families: Sequence[LayerFamily], beyond_s: float) -> Joined:
-        """Every split but the usual ones: those that may be faster, and a bound on the others."""
-        families = self._families(families, [])
-        num_layers = self.instance.model.num_layers
-        if self.first is not None and not self._is_usual(self.first.config):
-            self.splits[self.first.config.layers_per_stage] = None
-        self.beyond_s = beyond_s
-        if not families:
-            return self._joined(min(beyond_s, self.to_beat_s))
-        self.model = model = self._model(families)
-        self.least_s = min(self.bounds_s[family] for family in families)
+    def _parts(self, families: Sequence[LayerFamily], most: int = MOST_FAMILIES) -> list[_Part]:
+        """Families in models of no more than so many, those with like bounds together."""
+        ordered = sorted(families, key=lambda family: self.bounds_s[family])
+        some = [ordered[start : start + most] for start in range(0, len(ordered), most)]
+        return [_Part(families=one, bound_s=self.bounds_s[one[0]]) for one in some]
+
+    def _prove(self, most_splits: int) -> Joined:
+        """
+        Every split but the usual ones: those that may be faster, up to so many, and a bound on the others.
+
+        Until no other can be faster than the time to beat, or time is over. The part with the least bound is the next.
+        """
+        while self.parts and not self.is_over:
+            part = min(self.parts, key=lambda one: one.bound_s)
+            if part.bound_s >= self.to_beat_s:
+                break
+            self.parts.remove(part)
+            self.parts += self._proven(part, most_splits)
+            if len(self.splits) >= most_splits and any(one.bound_s < self.to_beat_s for one in self.parts):
+                break
+        return self._joined()
+
+    def _proven(self, part: _Part, most_splits: int) -> list[_Part]:
+        """What is left of a part after a slice of time: nothing, itself, or its halves with a better bound."""
+        families, limit_s = part.families, max(LEAST_SLICE_S, SLICE_SHARE * self.seconds_left)
+        ends = time.perf_counter() + limit_s
+        model = part.model = part.model or self._model_of_others(families)
+        while True:
+            model.below(self.to_beat_s)
+            self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
+            split, bound_s = self._solve(model, ends - time.perf_counter())
+            bound_s *= 1 - MARGIN
+            if split is None and bound_s >= self.to_beat_s * (1 - 2 * MARGIN):
+                return []
+            part.bound_s = max(part.bound_s, bound_s)
+            self.bounds_s.update((family, max(bound_s, self.bounds_s[family])) for family in families)
+            if split is None or self.is_over or time.perf_counter() >= ends:
+                return (
+                    [part] if len(families) == 1 or self.is_over else self._parts(families, ceil_div(len(families), 2))
+                )
+            seconds, new = self._judge(model, split)
+            if new and split.bound_s < (1 - SETTLED) * seconds:
+                continue  # with its critical path the model may turn it down
+            if len(self.splits) >= most_splits:
+                return [part]
+            self._hand_on(model.families[split.family].with_units(split.units).layers_per_stage, [part, *self.parts])
+
+    def _model_of_others(self, families: Sequence[LayerFamily]) -> LayerModel:
+        """The model of all splits that no list has."""
+        model, num_layers = self._model(families), self.instance.model.num_layers
         for index, family in enumerate(families):
             config = family.config
             usual = layer_splits(num_layers, config.pipeline_model_parallel_size, config.num_chunks)
             for layers in dict.fromkeys((*usual, *self.space.more_splits, *self.splits)):
                 self._exclude(model, index, layers)
-        return self._prove(model, MOST_SPLITS)
+        return model
 
-    def _prove(self, model: LayerModel, most_splits: int) -> Joined:
-        """Hand splits on, up to so many, until no other can be faster than the time to beat, or time is over."""
-        while True:
-            model.below(self.to_beat_s)
-            self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
-            split, bound_s = self._solve(model)
-            bound_s = min(max(bound_s, self.least_s) * (1 - MARGIN), self.beyond_s)
-            if split is None or self.is_over:
-                return self._joined(bound_s)
-            seconds, new = self._judge(model, split)
-            if new and split.bound_s < (1 - SETTLED) * seconds:
-                continue  # with its critical path the model may turn it down
-            if len(self.splits) >= most_splits:
-                return self._joined(bound_s)
-            layers = model.families[split.family].with_units(split.units).layers_per_stage
-            self.splits[layers] = None
-            for index in range(len(model.families)):
-                self._exclude(model, index, layers)
+    def _hand_on(self, layers: tuple[int, ...], parts: Sequence[_Part]) -> None:
+        """A split is searched beside the usual ones, by others."""
+        self.splits[layers] = None
+        for part in parts:
+            if part.model is not None:
+                for index in range(len(part.families)):
+                    self._exclude(part.model, index, layers)
 
     def _go_on(self, time_limit_s: float, to_beat_s: float) -> JointModel:
         """What is proven with more time, and with a faster plan to compare with; no more splits are handed on."""
         self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
         self.ends = time.perf_counter() + time_limit_s
-        if self.model is None:
-            return self._joined(min(self.beyond_s, self.to_beat_s)).model
-        return self._prove(self.model, len(self.splits)).model
+        return self._prove(len(self.splits)).model
 
     def _is_usual(self, config: ParallelConfig) -> bool:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
@@ -334,8 +396,9 @@ class _Joint:
             self.learned.setdefault(family.schedule, []).append(counts)
         return best_s, new
 
-    def _joined(self, bound_s: float) -> Joined:
+    def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
+        bound_s = min([self.beyond_s, self.to_beat_s, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
         return Joined(
             splits=tuple(self.splits),

@@ -31,8 +31,8 @@ from ortools.sat.python.cp_model import (
 )
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.problem.build import PathCounts, plain_counts
 from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.stoppable import solve_until
 
 RESOLUTION = 10_000_000
@@ -242,15 +242,12 @@ class LayerModel:
             How many were new.
         """
         seen, new = self._seen.setdefault(schedule, set()), []
-        names = ("stage", "forward", "backward", "up", "down")
-        for path in range(len(counts.stage)):
-            key = b"".join(getattr(counts, name)[path].astype(np.int64).tobytes() for name in names)
-            if key not in seen:
+        for path, row in enumerate(counts.table()):
+            if (key := row.tobytes()) not in seen:
                 seen.add(key)
                 new.append(path)
         if new:
-            which = np.array(new)
-            some = PathCounts(**{name: getattr(counts, name)[which] for name in names})
+            some = counts.take(np.array(new))
             for index, family in enumerate(self.families):
                 if family.schedule == schedule:
                     self._add_family_paths(index, some)

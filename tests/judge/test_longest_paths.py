@@ -8,7 +8,7 @@ from pipette_opt.base.types import FloatArray, P2PMode
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge import critical_path
 from pipette_opt.judge.longest_paths import critical_counts
-from pipette_opt.problem.build import PathCounts, plain_counts
+from pipette_opt.problem.path_counts import PathCounts, plain_counts
 
 KINDS = ("equal", "near", "uneven", "wild", "binary")
 MODES: tuple[P2PMode, ...] = ("blocking", "async")

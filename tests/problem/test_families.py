@@ -13,8 +13,9 @@ from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.parallel import block_placement
 from pipette_opt.prepare import load_predictor
-from pipette_opt.problem.build import chunk_seconds, plain_counts
+from pipette_opt.problem.beside import chunk_seconds
 from pipette_opt.problem.families import layer_families
+from pipette_opt.problem.path_counts import plain_counts
 
 
 @pytest.mark.parametrize("chunks", [1, 2])

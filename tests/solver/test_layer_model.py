@@ -10,8 +10,8 @@ import pytest
 from specs_for_tests import config
 
 from pipette_opt.parallel import NodeBlock
-from pipette_opt.problem.build import PathCounts, plain_counts
 from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.joint import family_bound_s
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit
 
@@ -174,9 +174,7 @@ def test_further_paths_raise_the_time_of_all_families_with_the_schedule() -> Non
     first = random_family(rng, 2, 1, 1)
     other = replace(random_family(rng, 2, 1, 1), num_microbatches=first.num_microbatches)
     longer = plain_counts(*first.schedule).ending_at(np.array([True, False]))
-    longer = PathCounts(
-        stage=longer.stage, forward=longer.forward + 1, backward=longer.backward, up=longer.up, down=longer.down
-    )
+    longer = replace(longer, forward=longer.forward + 1)
     model = LayerModel([first, other], np.array([2]), 1000.0)
     _, before_s = model.solve(20, 1, 0, STOP)
     assert model.add_paths(first.schedule, longer) == len(longer.stage)

@@ -1,0 +1,185 @@
+"""
+What collectives beside compute cost a configuration at least, wherever it is placed.
+
+A path through the schedule is made longer by first forwards that wait for parameters, by compute that collectives slow
+down, and by what is left of the reduction when it ends. All of these grow with the times of the rings, so they are at
+least what the best rings make of them. Rows of the grid have their rings at once: of the rates that so many rings can
+have (:mod:`pipette_opt.costs.best_rings`) each row has one, whichever is the best for a path.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.costs.best_rings import best_ring_rates
+from pipette_opt.costs.collectives import (
+    RingTraffic,
+    across_s,
+    gradient_traffic,
+    hierarchical_s,
+    intra_node_ring_s,
+    parameter_traffic,
+    stacked,
+)
+from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.context import inside_stages_s
+from pipette_opt.costs.exchange import expert_layer_s, expert_ring_s
+from pipette_opt.costs.experts import expert_block
+from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets, shown_gather_s
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host
+from pipette_opt.problem.path_counts import PathCounts
+from pipette_opt.specs import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Beside:
+    """
+    Seconds at least, for each rate that the rings of a grid row may have.
+
+    Parameters
+    ----------
+    first_s, last_s
+        What the first forward and the last backward of a chunk take longer than others, shape ``(rates, chunks, pp)``.
+    ready_s
+        No forward of a chunk ends before, same shape.
+    part_s
+        One of the equal parts of a stage's reduction, shape ``(rates, pp)``.
+    stages
+        Stages of a grid row.
+    """
+
+    first_s: FloatArray
+    last_s: FloatArray
+    ready_s: FloatArray
+    part_s: FloatArray
+    stages: int
+
+    def of_paths_s(self, counts: PathCounts) -> FloatArray:
+        """What is added to each path, on the stage where it ends, shape ``(num_paths, pp)``."""
+        paths, _, pp = counts.first.shape
+        rates, which = len(self.first_s), np.arange(paths)
+        first, begun = counts.without_begun(counts.first), np.flatnonzero(counts.begun >= 0)
+        by_stage = np.einsum("rcs,kcs->rks", first, self.first_s) + np.einsum("rcs,kcs->rks", counts.last, self.last_s)
+        chunk, stage = np.divmod(counts.begun[begun], pp)
+        by_stage[begun, :, stage] += self.ready_s[:, chunk, stage].T
+        by_stage[which, :, counts.stage] += (counts.parts - 1)[:, None] * self.part_s[:, counts.stage].T
+        by_row = by_stage.reshape(paths, rates, pp // self.stages, self.stages).sum(axis=3)
+        added = np.zeros((paths, pp))
+        if rates == 1:
+            added[which, counts.stage] = by_row[:, 0].sum(axis=1)
+            return added
+        for path in which.tolist():
+            of_row, rate = linear_sum_assignment(by_row[path].T)
+            added[path, counts.stage[path]] = by_row[path, rate, of_row].sum()
+        return added
+
+
+@lru_cache(maxsize=4096)
+def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Beside | None:
+    """What runs beside compute costs at least; ``None`` if nothing does, or no link is known to do it."""
+    if not config.overlap_grad_reduce:
+        return None
+    compute, chunks = stage_compute(instance, config), config.num_chunks
+    forward, backward = (seconds.min(axis=0) for seconds in chunk_seconds(instance, config, compute, block))
+    rings = _least_rings_s(instance, config, block)
+    if rings is None:
+        return None
+    reduction, gather = rings
+    buckets, slowdown = num_buckets(instance.model, config), instance.stack.overlap_slowdown
+    each = len(reduction)
+    beside = exposed(
+        np.tile(buckets, (each, 1)),
+        np.tile(forward[None, :, :, None], (each, 1, 1, 1)),
+        np.tile(backward[None, :, :, None], (each, 1, 1, 1)),
+        reduction,
+        gather,
+        np.zeros((each, 2, len(buckets))),
+        slowdown,
+    )
+
+    def least(seconds: FloatArray | None) -> FloatArray:
+        return np.zeros((each, *forward.shape)) if seconds is None else seconds[..., 0]
+
+    first = least(beside.first_extra_s)
+    if chunks == 1 and gather is not None:
+        # A longer forward hides more of a gather in buckets: what it waits for is least where the forward is longest.
+        most = hiding_s(instance, config, compute, least=False)[0]
+        slower = slowdown * (1.0 - 1.0 / buckets) * np.minimum(gather, forward[0])
+        first = (shown_gather_s(gather, buckets, most, 0.0) + slower)[:, None, :]
+    return Beside(
+        first_s=first,
+        last_s=least(beside.last_extra_s),
+        ready_s=least(beside.ready_s),
+        part_s=reduction / chunks,
+        stages=block.stages,
+    )
+
+
+def _least_rings_s(
+    instance: Instance, config: ParallelConfig, block: NodeBlock
+) -> tuple[FloatArray, FloatArray | None] | None:
+    """
+    Reduction and parameter gather of each stage over the best rings, shape ``(rates, pp)``.
+
+    The gather is ``None`` if it does not run beside the forwards; all is ``None`` if no ring was measured.
+    """
+    cluster, stack = instance.cluster, instance.stack
+    gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    replicas = config.data_parallel_size * config.context_parallel_size
+    rows = config.pipeline_model_parallel_size // block.stages
+    num_hosts = -(-replicas // members)
+    ranks, size = ranks_of_a_host(config, block), expert_block(config)
+    rates = np.array([np.inf])
+    if num_hosts > 1:
+        rates = best_ring_rates(cluster, gpus, num_hosts, rows)
+        if not rates.min() > 0:
+            return None
+        if rates.min() == rates.max():
+            rates = rates[:1]
+    over = hierarchical_s if instance.allreduce == "hierarchical" else across_s
+
+    def ring_s(traffic: RingTraffic, rate: float, flows: int = members) -> float:
+        if not traffic.num_steps:
+            return 0.0
+        inside = intra_node_ring_s(cluster, traffic, stack) if flows > 1 else 0.0
+        if num_hosts == 1:
+            return inside
+        flow = np.array([rate / gpus])
+        return max(
+            inside, float(over(cluster, stacked([traffic]), flow, np.array(flows), np.array(num_hosts), stack)[0])
+        )
+
+    def experts_s(traffic: RingTraffic, rate: float) -> float:
+        if ranks % size == 0 and traffic.num_steps and num_hosts > 1:
+            return ring_s(traffic, rate, ranks // size)
+        return expert_ring_s(instance, config, traffic, ranks, gpus)
+
+    def stages_s(traffic: Callable[..., list[RingTraffic]]) -> FloatArray:
+        dense = [[ring_s(one, rate) for one in traffic(experts=False)] for rate in rates]
+        if instance.model.num_experts is None:
+            return np.array(dense)
+        return np.array(dense) + [[experts_s(one, rate) for one in traffic(experts=True)] for rate in rates]
+
+    model, training = instance.model, instance.training
+    reduction = stages_s(lambda experts: gradient_traffic(model, training, config, stack, experts=experts))
+    if not config.overlap_param_gather:
+        return reduction, None
+    return reduction, stages_s(lambda experts: parameter_traffic(model, training, config, experts=experts))
+
+
+def chunk_seconds(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+) -> tuple[FloatArray, FloatArray]:
+    """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
+    if block.nodes_per_slot > 1:
+        return compute.forward_s, compute.backward_s
+    experts = 0.0, 0.0
+    if instance.model.num_experts is not None:
+        ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
+        experts = expert_layer_s(instance, config, ranks, gpus)
+    forward, backward = inside_stages_s(instance, config, compute, experts)
+    return compute.forward_s + forward, compute.backward_s + backward

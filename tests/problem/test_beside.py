@@ -1,0 +1,86 @@
+"""What runs beside compute, at least: exact over equal links, below the judge over others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import LLAMA_8B, cluster, instance, matrix
+
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.judge.estimate import judge_times
+from pipette_opt.judge.longest_paths import critical_counts
+from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.specs import Instance
+
+SPACE = SearchSpace(
+    tensor_parallel=(1,),
+    pipeline_parallel=(1, 2, 4),
+    context_parallel=(1,),
+    micro_batch_size=(1,),
+    virtual_pipeline=(1, 4),
+    recompute=(None,),
+)
+
+MOST = 24
+"""Configurations that are looked at, at least."""
+
+
+def job(values: np.ndarray, slowdown: float) -> Instance:
+    """Eight hosts of two GPUs."""
+    made = instance(cluster(8, gpus=2, link_matrices=(matrix(values, 8),)), replace(LLAMA_8B, num_layers=8), 32, 1024)
+    return replace(made, stack=replace(made.stack, overlap_slowdown=slowdown))
+
+
+def beside_compute(made: Instance) -> list[ParallelConfig]:
+    """Configurations with something beside compute."""
+    found = [one for one in enumerate_candidates(made, SPACE) if one.overlap_grad_reduce]
+    return found[:: max(1, len(found) // MOST)]
+
+
+def shares(made: Instance, configs: list[ParallelConfig], rng: np.random.Generator) -> list[float]:
+    """The lower form with the placement's own critical paths as a share of the judge's time, placements at random."""
+    found = []
+    for config in configs:
+        fitting = FittingCandidate(config=config, need_bytes=np.zeros(config.pipeline_model_parallel_size, dtype=int))
+        data = build_problem_data(made, [fitting], np.full(8, 1 << 40), lower_form=True)
+        for candidate in data.candidates:
+            nodes = rng.permutation(8)[: candidate.num_cells].reshape(candidate.grid)
+            times = placed_times(made, config, block_placement(config, candidate.block, nodes))
+            counts = critical_counts(times, candidate.num_microbatches, data.p2p)
+            form = objective_ticks(data, with_paths(made, data, candidate, [counts]), nodes) * data.tick_s
+            judged = judge_times(times, candidate.num_microbatches, data.p2p).iteration_time_s
+            found.append(form / judged)
+    return found
+
+
+@pytest.mark.parametrize(("gb_per_s", "slowdown"), [(1.0, 0.2), (20.0, 0.0)])
+def test_equal_links_make_the_form_exact(gb_per_s: float, slowdown: float) -> None:
+    """Every ring is a best ring then: waits, slowdown and queued reductions are counted to the end."""
+    rng = np.random.default_rng(0)
+    made = job(np.full((8, 8), gb_per_s), slowdown)
+    configs = beside_compute(made)
+    assert {one.num_chunks for one in configs} == {1, 4}
+    assert {one.overlap_param_gather for one in configs} == {False, True}
+    found = np.array(shares(made, configs, rng))
+    assert (found <= 1 + 1e-9).all()
+    assert (found >= 1 - 1e-6).all()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_other_links_keep_it_below_the_judge(seed: int) -> None:
+    """Rows have the best rings at once, whatever the hosts."""
+    rng = np.random.default_rng(seed)
+    made = job(rng.uniform(1.0, 25.0, (8, 8)), 0.1)
+    found = np.array(shares(made, beside_compute(made), rng))
+    assert (found <= 1 + 1e-9).all()
+
+
+def test_nothing_beside_compute_adds_nothing() -> None:
+    """Paths to where a reduction may start early are of no use then."""
+    made = job(np.full((8, 8), 10.0), 0.1)
+    configs = [replace(one, overlap_grad_reduce=False, overlap_param_gather=False) for one in beside_compute(made)]
+    found = np.array(shares(made, list(dict.fromkeys(configs)), np.random.default_rng(1)))
+    assert found == pytest.approx(1.0, abs=1e-6)
