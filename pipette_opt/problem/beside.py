@@ -9,7 +9,7 @@ have (:mod:`pipette_opt.costs.best_rings`) each row has one, whichever is the be
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -85,7 +85,7 @@ def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -
         return None
     compute, chunks = stage_compute(instance, config), config.num_chunks
     forward, backward = (seconds.min(axis=0) for seconds in chunk_seconds(instance, config, compute, block))
-    rings = _least_rings_s(instance, config, block)
+    rings = least_rings_s(instance, config, block)
     if rings is None:
         return None
     reduction, gather = rings
@@ -119,7 +119,7 @@ def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -
     )
 
 
-def _least_rings_s(
+def least_rings_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """
@@ -142,6 +142,7 @@ def _least_rings_s(
             rates = rates[:1]
     over = hierarchical_s if instance.allreduce == "hierarchical" else across_s
 
+    @cache
     def ring_s(traffic: RingTraffic, rate: float, flows: int = members) -> float:
         if not traffic.num_steps:
             return 0.0

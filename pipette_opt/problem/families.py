@@ -8,6 +8,7 @@ what a kind of GPU has room for is a largest number of layers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,10 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
-from pipette_opt.costs.work import reduction_pieces_s
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
-from pipette_opt.problem.beside import chunk_seconds
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, without_overlap
+from pipette_opt.problem.beside import chunk_seconds, least_rings_s
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.problem.ticks import tensor_ticks
 from pipette_opt.specs import Instance
@@ -37,7 +37,7 @@ class LayerFamily:
     Parameters
     ----------
     config
-        One of them, without anything that is sent beside compute.
+        One of them, with what is sent beside compute.
     block
         What one host holds.
     num_microbatches
@@ -55,9 +55,13 @@ class LayerFamily:
     inside_s
         One transfer between stages of one host.
     reduction_s
-        What the reduction of gradients takes for a unit, at least, whatever is sent beside compute.
+        What a unit adds to the reduction of its stage, over the best ring.
     fixed_reduction_s
-        The same of what a stage has beside its layers, shape ``(pp,)``.
+        The reduction of what a stage has beside its layers, shape ``(pp,)``.
+    gather_s, fixed_gather_s
+        The same of the parameter gather, if it runs beside the forwards; else zero.
+    slowdown
+        Share by which collectives slow down the compute beside them.
     step_s
         What a unit adds to the optimizer's step of its stage; the largest stage decides.
     fixed_step_s
@@ -78,13 +82,16 @@ class LayerFamily:
     inside_s: float
     reduction_s: float
     fixed_reduction_s: FloatArray
+    gather_s: float
+    fixed_gather_s: FloatArray
+    slowdown: float
     step_s: float
     fixed_step_s: FloatArray
     optimizer_s: float
     most_units: IntArray
 
     def __post_init__(self) -> None:
-        for name in ("layer_s", "fixed_s", "link_s", "fixed_reduction_s", "fixed_step_s"):
+        for name in ("layer_s", "fixed_s", "link_s", "fixed_reduction_s", "fixed_gather_s", "fixed_step_s"):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
         object.__setattr__(self, "most_units", read_only(self.most_units, np.int64))
 
@@ -118,28 +125,64 @@ class LayerFamily:
         """
         Seconds of each path on each kind of GPU and stage: without layers, and for each unit of the stage.
 
-        Both of shape ``(num_paths, num_kinds, pp)``.
+        Both of shape ``(num_paths, num_kinds, pp)``. What runs beside compute counts as ``costs/overlap.py`` says, at
+        least, and linear in the layers: of two times of which the smaller counts, the smaller of their parts.
         """
-        passes = (counts.forward, counts.backward)
-        fixed = sum(np.einsum("rcs,kcs->rks", one, self.fixed_s[way]) for way, one in enumerate(passes))
-        unit = sum(np.einsum("rcs,k->rks", one, self.layer_s[way]) for way, one in enumerate(passes))
-        return np.asarray(fixed), np.asarray(unit)
+        gathers, chunks = self.config.overlap_param_gather, self.config.num_chunks
+        forward = counts.without_begun(counts.forward) if gathers else counts.forward
+        passes = (forward, counts.backward)
+        fixed = np.asarray(sum(np.einsum("rcs,kcs->rks", one, self.fixed_s[way]) for way, one in enumerate(passes)))
+        unit = np.asarray(sum(np.einsum("rcs,k->rks", one, self.layer_s[way]) for way, one in enumerate(passes)))
+        if gathers:
+            first = counts.without_begun(counts.first)
+            if chunks == 1:  # all but the first stage wait for all of their parameters
+                waiting = first[:, 0] * (np.arange(first.shape[2]) > 0)
+                fixed += (waiting * self.fixed_gather_s)[:, None]
+                unit += (waiting * self.gather_s)[:, None]
+            else:
+                slow_fixed, slow_unit = self._slowed_s(0, self.fixed_gather_s, self.gather_s)
+                fixed += (first[:, 1:] * slow_fixed[1:]).sum(axis=1)[:, None]
+                unit += (first[:, 1:] * slow_unit).sum(axis=1)[:, None]
+                self._add_gathers(counts, fixed, unit)
+        if self.config.overlap_grad_reduce and chunks > 1:
+            slow_fixed, slow_unit = self._slowed_s(1, self.fixed_reduction_s, self.reduction_s)
+            fixed += (counts.last[:, :-1] * slow_fixed[:-1]).sum(axis=1)[:, None]
+            unit += (counts.last[:, :-1] * slow_unit).sum(axis=1)[:, None]
+        return fixed, unit
+
+    def _slowed_s(self, way: int, fixed_ring_s: FloatArray, ring_s: float) -> tuple[FloatArray, float]:
+        """How much longer ``pp`` passes of a chunk take beside a part of a ring: shape ``(chunks, pp)``, and a unit."""
+        pp, chunks = self.config.pipeline_model_parallel_size, self.config.num_chunks
+        fixed = np.minimum(fixed_ring_s / chunks, pp * self.fixed_s[way].min(axis=0))
+        return self.slowdown * fixed, self.slowdown * min(ring_s / chunks, pp * float(self.layer_s[way].min()))
+
+    def _add_gathers(self, counts: PathCounts, fixed: FloatArray, unit: FloatArray) -> None:
+        """What paths begin with that wait for parameters: the gathers of all chunks so far, and then the forward."""
+        which = np.flatnonzero(counts.begun >= 0)
+        chunk, stage = np.divmod(counts.begun[which], fixed.shape[2])
+        gathered = (chunk + 1) / self.config.num_chunks
+        whole = counts.begun[which] > 0  # the first stage's first chunk comes in buckets
+        forward = self.fixed_s[0].min(axis=0)[chunk, stage]
+        fixed[which, :, stage] += (gathered * self.fixed_gather_s[stage] + whole * forward)[:, None]
+        unit[which, :, stage] += (gathered * self.gather_s + whole * self.layer_s[0].min())[:, None]
 
     def reduced_path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """
-        The same of each path and then the reduction that it waits for, whatever is sent beside compute.
+        The same of each path and then the reduction that it waits for.
 
-        Without interleaving all but the first stage reduce after their last backward, and the first not before this
-        begins. Interleaved, each chunk is a part of the reduction, and the last part begins no sooner than the last
-        backward.
+        Beside compute and interleaved so many parts of it as the path says; otherwise all of it. Without interleaving
+        that of the first stage does not begin before the last backward does.
         """
-        chunks, paths = self.config.num_chunks, np.arange(len(counts.stage))
-        backward = counts.backward.copy()
-        beside = np.ones(len(paths), dtype=np.bool_) if chunks > 1 else counts.stage == 0
-        backward[paths[beside], 0, counts.stage[beside]] -= 1
+        overlaps, chunks, paths = self.config.overlap_grad_reduce, self.config.num_chunks, np.arange(len(counts.stage))
+        backward, parts = counts.backward, np.ones(len(paths))
+        if overlaps and chunks > 1:
+            parts = counts.parts / chunks
+        elif overlaps:
+            backward = backward.copy()
+            backward[counts.stage == 0, 0, 0] -= 1
         fixed, unit = self.path_s(replace(counts, backward=backward))
-        fixed[paths, :, counts.stage] += self.fixed_reduction_s[counts.stage][:, None] / chunks
-        unit[paths, :, counts.stage] += self.reduction_s / chunks
+        fixed[paths, :, counts.stage] += (parts * self.fixed_reduction_s[counts.stage])[:, None]
+        unit[paths, :, counts.stage] += (parts * self.reduction_s)[:, None]
         return fixed, unit
 
 
@@ -155,21 +198,30 @@ def layer_families(
     Parameters
     ----------
     configs
-        One of each family, without anything that is sent beside compute.
+        One of each family, with what is sent beside compute.
     """
     free = replace(instance, edge_loss_s=None)
     kinds, kind_of_node = len(instance.cluster.gpu_kinds), instance.cluster.kind_of_node
     capacity = usable_bytes(instance.cluster, predictor)
     room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
-    most = _most_units(instance, configs, predictor, max_oom_risk, room)
+    bases = list(dict.fromkeys(without_overlap(config) for config in configs))
+    most = dict(zip(bases, _most_units(instance, bases, predictor, max_oom_risk, room), strict=True))
+    computed = {base: [(one, stage_compute(free, one)) for one in _sized(base)] for base in bases}
+    plain: dict[tuple[ParallelConfig, NodeBlock], LayerFamily] = {}
     families = []
-    for config, limit in zip(configs, most, strict=True):
-        pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
-        sized = [replace(config, layers_per_stage=(chunks * units,) * pp) for units in (1, 2)]
-        computed = [(one, stage_compute(free, one)) for one in sized]
+    for config in configs:
+        base = without_overlap(config)
         for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-            families.append(_family(free, config, block, computed, limit))
+            if (base, block) not in plain:
+                plain[base, block] = _family(free, base, block, computed[base], most[base])
+            families.append(_with_rings(free, plain[base, block], config))
     return families
+
+
+def _sized(config: ParallelConfig) -> list[ParallelConfig]:
+    """With one unit in each stage, and with two."""
+    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+    return [replace(config, layers_per_stage=(chunks * units,) * pp) for units in (1, 2)]
 
 
 def _family(
@@ -179,7 +231,7 @@ def _family(
     computed: Sequence[tuple[ParallelConfig, StageCompute]],
     most_units: IntArray,
 ) -> LayerFamily:
-    """One family, from the times of a unit and of two in each stage."""
+    """One family without its rings, from the times of a unit and of two in each stage."""
     cluster, chunks = instance.cluster, config.num_chunks
     held = [np.stack(chunk_seconds(instance, sized, compute, block)) for sized, compute in computed]
     layer_s = (held[1] - held[0]).min(axis=(2, 3))
@@ -188,15 +240,12 @@ def _family(
         for way, ticks in enumerate(tensor_ticks(instance, *computed[0], block, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     message = p2p_bytes(instance.model, instance.training, config)
-    dense, experts, look_up, head, _ = reduction_pieces_s(instance, config, block).tolist()
-    fixed_reduction_s = np.zeros(config.pipeline_model_parallel_size)
-    fixed_reduction_s[0] += look_up
-    fixed_reduction_s[-1] += head
     (sized, one), (_, two) = computed
     step_s = two.optimizer_s - one.optimizer_s
     largest = int((stage_parameters(instance.model, sized) + stage_expert_parameters(instance.model, sized)).argmax())
-    fixed_step_s = np.zeros_like(fixed_reduction_s)
+    fixed_step_s = np.zeros(config.pipeline_model_parallel_size)
     fixed_step_s[largest] = max(one.optimizer_s - instance.stack.iteration_s - step_s, 0.0)
+    nothing = np.zeros(config.pipeline_model_parallel_size)
     return LayerFamily(
         config=config,
         block=block,
@@ -206,13 +255,33 @@ def _family(
         fixed_s=fixed_s,
         link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),
         inside_s=intra_node_message_s(cluster, message),
-        reduction_s=chunks * (dense if instance.model.num_experts is None else experts),
-        fixed_reduction_s=fixed_reduction_s,
+        reduction_s=0.0,
+        fixed_reduction_s=nothing,
+        gather_s=0.0,
+        fixed_gather_s=nothing,
+        slowdown=instance.stack.overlap_slowdown,
         step_s=step_s,
         fixed_step_s=fixed_step_s,
         optimizer_s=instance.stack.iteration_s,
         most_units=most_units,
     )
+
+
+def _with_rings(instance: Instance, family: LayerFamily, config: ParallelConfig) -> LayerFamily:
+    """
+    A family with what it sends beside compute, and its reduction and gather.
+
+    From one unit and two: times of rings are convex in what they move, so no split has less than the line through both.
+    """
+    rings: dict[str, Any] = {}
+    both = [least_rings_s(instance, sized, family.block) for sized in _sized(config)]
+    for way, name in enumerate(("reduction_s", "gather_s")):
+        one, two = (None if found is None else found[way] for found in both)
+        if one is not None and two is not None:
+            fastest = one.sum(axis=1).argmin()
+            unit = max(0.0, float((two[fastest] - one[fastest]).min()))
+            rings |= {name: unit, f"fixed_{name}": np.maximum(one[fastest] - unit, 0.0)}
+    return replace(family, config=config, **rings)
 
 
 def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:

@@ -23,7 +23,7 @@ from pipette_opt.base.units import ceil_div, counted
 from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds, busy_share
-from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
@@ -58,17 +58,20 @@ SLICE_SHARE = 0.1
 MOST_SPLITS = 24
 """Largest number of splits that are handed on to be searched beside the usual ones. Chosen."""
 
-FIRST_SHARE = 0.1
-"""Share of the time limit for one CP-SAT call that looks for a time to beat and need prove nothing. Chosen."""
+FIRST_SHARE, MOST_FIRST_S = 0.05, 1.0
+"""Share of the time limit, and seconds, that a CP-SAT call may take at most to find a time to beat. Chosen."""
 
 MARGIN = 1e-6
 """Relative part of a bound that is given up, as bounds are computed in doubles and ticks."""
 
-SETTLED = 1e-3
-"""Relative difference of judge and model below which further critical paths of a split are not asked for. Chosen."""
+SETTLED, NEARLY_SETTLED = 1e-3, 1e-2
+"""
+Relative difference of judge and model below which further critical paths of a split are not asked for: where splits are
+to be ruled out, and where a time to beat is looked for. Chosen.
+"""
 
-BISECTIONS = 24
-"""Number of halvings of the interval in which the bound of a family lies: to 1e-7 of it."""
+BISECTIONS = 14
+"""Number of halvings of the interval in which the bound of a family lies: to 6e-5 of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,9 +228,10 @@ class _Joint:
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """Families of some configurations, bounded."""
-        more = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
+        choices = [config for base in bases for config in overlap_choices(self.space, base)]
+        more = layer_families(self.instance, choices, self.predictor, self.max_oom_risk)
         hosts = self._hosts_of_kind()
-        self.bounds_s.update((family, family_bound_s(family, hosts)) for family in more)
+        self.bounds_s.update((family, family_bound_s(family, hosts, self.to_beat_s)) for family in more)
         return more
 
     def _able(self, families: Iterable[LayerFamily]) -> list[LayerFamily]:
@@ -277,11 +281,11 @@ class _Joint:
         model = self._model(families)
         while not self.is_over:
             self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
-            split, _ = self._solve(model, FIRST_SHARE * self.limits.time_limit_s)
+            split, _ = self._solve(model, min(MOST_FIRST_S, FIRST_SHARE * self.limits.time_limit_s))
             if split is None:
                 return
             seconds, new = self._judge(model, split)
-            if not new or split.bound_s >= (1 - SETTLED) * min(seconds, self.to_beat_s):
+            if not new or split.bound_s >= (1 - NEARLY_SETTLED) * min(seconds, self.to_beat_s):
                 return
             model.below(self.to_beat_s)
 
@@ -370,31 +374,29 @@ class _Joint:
                 model.exclude(index, [one // chunks for one in layers])
 
     def _judge(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
-        """The fastest choice of overlap on hosts as they are listed, seconds; and how many paths were new."""
+        """Its time on hosts as they are listed, seconds; and how many of its critical paths were new."""
         family = model.families[split.family]
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
-        base, best_s = family.with_units(split.units), float("inf")
-        placement = block_placement(base, family.block, nodes)
+        config = family.with_units(split.units)
+        placement = block_placement(config, family.block, nodes)
         is_interleaved, begun = family.config.num_chunks > 1, time.perf_counter()
         is_first = is_interleaved not in self.loaded
         try:
             with self.loading() if is_first else nullcontext():
-                for config in overlap_choices(self.space, base):
-                    seconds = estimate(self.instance, config, placement).iteration_time_s
-                    best_s = min(best_s, seconds)
-                    if seconds < self.to_beat_s:
-                        self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
-                times = placed_times(self.instance, base, placement)
+                times = placed_times(self.instance, config, placement)
+                seconds = judge_times(times, family.num_microbatches, self.instance.p2p).iteration_time_s
                 counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
         except MissingLinkError:
             return float("inf"), 0
         if is_first:
             self.loaded.add(is_interleaved)
             self.ends += time.perf_counter() - begun  # compiling is no part of the limit
+        if seconds < self.to_beat_s:
+            self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
         new = model.add_paths(family.schedule, counts)
         if new:
             self.learned.setdefault(family.schedule, []).append(counts)
-        return best_s, new
+        return seconds, new
 
     def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
@@ -426,40 +428,101 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
             yield base
 
 
-def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray) -> float:
+def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray, to_beat_s: float = float("inf")) -> float:
     """
-    No split of a family is faster: seconds; infinite if its layers have no room.
+    No split of a family is faster: seconds, up to the time to beat; infinite if its layers have no room.
 
-    As :meth:`~pipette_opt.costs.work.WorkBounds.of_any_split`, with the kinds of GPU that there are: the mean column
-    has as many hosts of each kind as there are for a column, the fastest first, and works no longer than the slowest.
+    The least time, to a bisection, in which the stages can hold all units: by the room of each stage
+    (:func:`_room_in_time`), and by the work of all stages together (:func:`_share_in_time`).
     """
-    m, pp = family.num_microbatches, family.config.pipeline_model_parallel_size
-    per_unit = family.layer_s.sum(axis=0) * family.config.num_chunks  # (kinds,)
-    fixed = family.config.num_chunks * family.fixed_s.sum(axis=0).min()
-    kinds = np.argsort(per_unit, kind="stable")
-    rows = np.diff(np.minimum(np.cumsum(hosts_of_kind[kinds]) / family.hosts_per_row, family.grid[0]), prepend=0.0)
     if hosts_of_kind.sum() < family.grid[0] * family.hosts_per_row:
         return float("inf")
-    stages = rows * family.block.stages
-    most = int(family.most_units.max())
-    if pp * most < family.num_units:
+    pp, m = family.config.pipeline_model_parallel_size, family.num_microbatches
+    if pp * int(family.most_units.max()) < family.num_units:
         return float("inf")
+    rows = _rows_without(family, hosts_of_kind)
 
-    def held(total_s: float) -> float:
-        """Units that the stages can hold in time."""
-        left, units = total_s * busy_share(m, pp, family.config.num_chunks) - pp * fixed, 0.0
-        for kind, count in zip(kinds.tolist(), stages.tolist(), strict=True):
-            each = min(max(total_s / m - fixed, 0.0), most * per_unit[kind])
-            work = min(count * each, max(left, 0.0))
-            units += work / per_unit[kind]
-            left -= work
-        return units
+    def holds(total_s: float) -> bool:
+        room = _room_in_time(family, total_s, rows)
+        return room >= family.num_units and _share_in_time(family, total_s, hosts_of_kind) >= family.num_units
 
-    low, high = 0.0, m * (family.num_units * float(per_unit.max()) + pp * fixed) * 2.0
+    slowest = float(family.layer_s.sum(axis=0).max())
+    passes = m * family.config.num_chunks * (family.num_units * slowest + pp * float(family.fixed_s.sum(axis=0).max()))
+    low, high = 0.0, 2.0 * passes + family.num_units * family.reduction_s + float(family.fixed_reduction_s.max())
+    if not holds(high):
+        return float("inf")
+    if to_beat_s < high and not holds(to_beat_s - family.least_optimizer_s):
+        return to_beat_s
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if held(middle) >= family.num_units else (middle, high)
-    return low * (1 - MARGIN) + family.least_optimizer_s
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return min(low * (1 - MARGIN) + family.least_optimizer_s, to_beat_s)
+
+
+def _rows_without(family: LayerFamily, hosts_of_kind: IntArray) -> list[tuple[list[int], int]]:
+    """
+    Kinds, the fastest first: those from some kind on, and how many rows more may have none of the kinds behind these.
+
+    Rows that have none of the slower kinds use up hosts of the faster ones.
+    """
+    kinds = np.argsort(family.layer_s.sum(axis=0), kind="stable").tolist()
+    able = np.minimum(np.cumsum(hosts_of_kind[kinds]) // family.hosts_per_row, family.grid[0])
+    return [(kinds[place:], int(more)) for place, more in enumerate(np.diff(able, prepend=0).tolist())]
+
+
+def _room_in_time(family: LayerFamily, total_s: float, rows: Sequence[tuple[list[int], int]]) -> int:
+    """
+    Units that all stages can hold so that each by itself is done in time.
+
+    A stage does all its work and then reduces: all of it, or interleaved and beside compute the last part; or all of it
+    from where the last chunk's gradients are made, when at most ``pp`` backwards of each chunk before are left. A row
+    with hosts of several kinds is as slow as the slowest of them.
+    """
+    pp, chunks, m = family.config.pipeline_model_parallel_size, family.config.num_chunks, family.num_microbatches
+    (forward, backward), fixed = family.layer_s[:, :, None], m * family.fixed_s.sum(axis=(0, 2))  # fixed: (kinds, pp)
+    work = m * chunks * (forward + backward)
+    overlaps, part = family.config.overlap_grad_reduce, 1.0
+    if overlaps and chunks > 1:
+        part = 1.0 / chunks
+    reduced = fixed + part * family.fixed_reduction_s, work + part * family.reduction_s
+    limits = [reduced]
+    if overlaps and chunks == 1:  # the first stage's reduction may be over with its last backward
+        limits = [(np.where(np.arange(pp) == 0, fixed, reduced[0]), np.where(np.arange(pp) == 0, work, reduced[1]))]
+    elif overlaps:
+        left = (chunks - 1) * pp
+        early = fixed - pp * family.fixed_s[1, :, :-1].sum(axis=1) + family.fixed_reduction_s
+        limits.append((early, np.maximum(work - left * backward, 0.0) + family.reduction_s))
+    room = family.most_units
+    for rest, unit in limits:
+        within = np.floor((total_s - rest) / np.maximum(unit, 1e-300) * (1 + MARGIN))
+        room = np.minimum(room, np.maximum(within, 0.0))
+    by_row = room.reshape(len(room), family.grid[0], -1).sum(axis=2)
+    units = 0.0
+    for kinds, count in rows:
+        units += float(np.sort(by_row[kinds].max(axis=0))[::-1][:count].sum())
+    return int(units)
+
+
+def _share_in_time(family: LayerFamily, total_s: float, hosts_of_kind: IntArray) -> float:
+    """
+    Units that all stages together have time for, as :meth:`~pipette_opt.costs.work.WorkBounds.of_any_split`.
+
+    With the kinds of GPU that there are: the mean column has as many hosts of each kind as there are for a column, the
+    fastest first, and works no longer than the slowest.
+    """
+    m, pp, chunks = family.num_microbatches, family.config.pipeline_model_parallel_size, family.config.num_chunks
+    per_unit = family.layer_s.sum(axis=0) * chunks  # (kinds,)
+    fixed = chunks * family.fixed_s.sum(axis=0).min()
+    kinds = np.argsort(per_unit, kind="stable")
+    rows = np.diff(np.minimum(np.cumsum(hosts_of_kind[kinds]) / family.hosts_per_row, family.grid[0]), prepend=0.0)
+    most = int(family.most_units.max())
+    left, units = total_s * busy_share(m, pp, chunks) - pp * fixed, 0.0
+    for kind, count in zip(kinds.tolist(), (rows * family.block.stages).tolist(), strict=True):
+        each = min(max(total_s / m - fixed, 0.0), most * per_unit[kind])
+        work = min(count * each, max(left, 0.0))
+        units += work / per_unit[kind]
+        left -= work
+    return units
 
 
 def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:

@@ -39,6 +39,10 @@ RESOLUTION = 10_000_000
 """Number of ticks in the time to beat: times of the model are whole ticks."""
 
 
+HEAVY = 0.5
+"""Part of the work that a path does in its busiest row from which another row is looked at by kind, too. Chosen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSplit:
     """
@@ -255,18 +259,17 @@ class LayerModel:
 
     def _add_family_paths(self, index: int, counts: PathCounts) -> None:
         family = self.families[index]
-        alone, reduced = family.path_s(counts), family.reduced_path_s(counts)
+        overlaps, chunks = family.config.overlap_grad_reduce, family.config.num_chunks
+        if not overlaps or chunks == 1:
+            counts = counts.take(counts.parts == 1)
+        fixed, unit = family.reduced_path_s(counts)
         transfers = counts.up + counts.down
         for path in range(len(counts.stage)):
-            both = [(fixed[path], unit[path]) for fixed, unit in (alone, reduced)]
-            if counts.stage[path] > 0:
-                both = both[1:] if family.reduction_s > 0 else []
-            elif _is_above(both[0], both[1]):
-                both = both[:1]
-            elif _is_above(both[1], both[0]):
-                both = both[1:]
-            for fixed_s, unit_s in both:
-                self._add_path(index, self._floor(fixed_s), self._floor(unit_s), transfers[path])
+            self._add_path(index, self._floor(fixed[path]), self._floor(unit[path]), transfers[path])
+        if overlaps and chunks == 1:  # the first stage's reduction may be over with its last backward
+            own = counts.take(counts.stage == 0)
+            for fixed_s, unit_s, moved in zip(*family.path_s(own), own.up + own.down, strict=True):
+                self._add_path(index, self._floor(fixed_s), self._floor(unit_s), moved)
 
     def _add_path(self, index: int, fixed: IntArray, unit: IntArray, transfers: IntArray) -> None:
         """One path; ticks on each kind and stage without layers and for each unit, and transfers from each stage."""
@@ -285,7 +288,8 @@ class LayerModel:
         """
         Some column has any kind that a row has; in the other rows it is at least as slow as their fastest.
 
-        So a path is bounded for each row and kind: there by the kind, elsewhere by the fastest.
+        So a path is bounded for each row and kind: there by the kind, elsewhere by the fastest. Rows where a path does
+        little are left out, as their kind changes it little.
         """
         per_row = family.block.stages
         quick: list[LinearExpr] = []
@@ -299,7 +303,8 @@ class LayerModel:
         if family.hosts_per_row == 1:
             self.model.add(variables.time >= everywhere)
             return
-        for row in range(family.grid[0]):
+        weights = unit.max(axis=0).reshape(family.grid[0], per_row).sum(axis=1)
+        for row in np.flatnonzero(weights >= HEAVY * weights.max()).tolist():
             stages = range(row * per_row, (row + 1) * per_row)
             others = everywhere - quick[row]
             for kind in range(self.num_kinds):
@@ -385,8 +390,3 @@ class LayerModel:
             bound_s=solver.objective_value * self.tick_s,
         )
         return split, float(bound) * self.tick_s
-
-
-def _is_above(one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray]) -> bool:
-    """Whether a path is as long as another wherever its stages are and however many layers they have."""
-    return all(bool((mine >= its).all()) for mine, its in zip(one, other, strict=True))
