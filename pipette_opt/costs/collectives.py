@@ -34,8 +34,8 @@ class RingTraffic(NamedTuple):
     """What collectives move over each hop of a ring: bytes, messages one after the other, and how many calls."""
 
     hop_bytes: float
-    num_steps: int
-    num_calls: int = 1
+    num_steps: float
+    num_calls: float = 1
 
 
 NO_TRAFFIC = RingTraffic(0.0, 0, 0)

@@ -156,7 +156,8 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
 
 
 def _part(traffic: RingTraffic, chunks: int) -> RingTraffic:
-    return traffic._replace(hop_bytes=traffic.hop_bytes / chunks)
+    """What takes an equal part of the time, latencies included."""
+    return RingTraffic(traffic.hop_bytes / chunks, traffic.num_steps / chunks, traffic.num_calls / chunks)
 
 
 def hiding_s(

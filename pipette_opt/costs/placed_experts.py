@@ -62,7 +62,7 @@ class PlacedExperts:
         rings = [one.rings[0] for one in self.costs]
         if not rings[0].num_steps:
             return 1
-        return rings[0].num_steps // rings[0].num_calls + 1
+        return int(rings[0].num_steps // rings[0].num_calls) + 1
 
     def _exchange_s(self, groups: IntArray) -> FloatArray:
         """One all-to-all of groups, shape ``(n, groups, members)``; seconds, shape ``(n, groups)``."""
