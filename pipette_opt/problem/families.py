@@ -17,6 +17,8 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
+from pipette_opt.costs.overlap import exposed
+from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, without_overlap
@@ -120,6 +122,48 @@ class LayerFamily:
         """The configuration whose stages hold so many units."""
         chunks = self.config.num_chunks
         return replace(self.config, layers_per_stage=tuple(chunks * int(one) for one in units))
+
+    def times(self, units: FloatArray, kind_of_row: IntArray) -> PlacedTimes:
+        """
+        What the judge would be given if all links were the best between their kinds, in a single replica.
+
+        Parameters
+        ----------
+        units
+            Of each stage, whole or not, shape ``(pp,)``.
+        kind_of_row
+            Kind of GPU of each grid row, shape ``(rows,)``.
+        """
+        pp, stages = self.config.pipeline_model_parallel_size, np.arange(self.config.pipeline_model_parallel_size)
+        rows = stages // self.block.stages
+        kinds, after = kind_of_row[rows], np.roll(rows, -1)
+        forward, backward = (
+            (self.fixed_s[way][kinds, :, stages].T + units * self.layer_s[way][kinds])[..., None] for way in range(2)
+        )
+        links = self.link_s[kind_of_row[rows], kind_of_row[after]]
+        sends = np.where(rows == after, self.inside_s, np.where(np.isfinite(links), links, 0.0))[:, None] * (pp > 1)
+        reduction = self.fixed_reduction_s + units * self.reduction_s
+        gather = self.fixed_gather_s + units * self.gather_s if self.config.overlap_param_gather else None
+        beside: dict[str, Any] = {}
+        if self.config.overlap_grad_reduce:
+            none, one = np.zeros((1, 2, pp)), np.ones((1, pp), dtype=np.int64)
+            shown = exposed(
+                one, forward[None], backward[None], reduction[None], None if gather is None else gather[None], none,
+                self.slowdown,
+            )  # fmt: skip
+            beside = {name: None if value is None else value[0] for name, value in shown._asdict().items()}
+        return PlacedTimes(
+            forward_s=forward,
+            backward_s=backward,
+            tensor_forward_s=np.zeros_like(forward),
+            tensor_backward_s=np.zeros_like(backward),
+            send_forward_s=sends,
+            send_backward_s=sends,
+            reduction_s=reduction,
+            optimizer_s=self.least_optimizer_s,
+            gather_s=gather,
+            **beside,
+        )
 
     def path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """

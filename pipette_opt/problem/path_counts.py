@@ -1,5 +1,6 @@
 """What paths through a schedule consist of, before any times."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -44,6 +45,14 @@ class PathCounts:
     def take(self, which: IntArray | BoolArray) -> "PathCounts":
         """Some of the paths."""
         return PathCounts(**{one.name: getattr(self, one.name)[which] for one in fields(self)})
+
+    @classmethod
+    def joined(cls, some: Sequence["PathCounts"]) -> "PathCounts":
+        """The paths of all, each once."""
+        names = [one.name for one in fields(cls)]
+        every = cls(**{name: np.concatenate([getattr(one, name) for one in some]) for name in names})
+        _, first = np.unique(every.table(), axis=0, return_index=True)
+        return every.take(np.sort(first))
 
     def ending_at(self, stages: BoolArray) -> "PathCounts":
         """Those that end at some of the stages, shape ``(pp,)``."""

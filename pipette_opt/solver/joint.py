@@ -12,14 +12,14 @@ ones, and a bound on all others.
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
 from pipette_opt.base.errors import MissingLinkError
-from pipette_opt.base.types import IntArray
-from pipette_opt.base.units import ceil_div, counted
+from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds, busy_share
@@ -30,7 +30,7 @@ from pipette_opt.parallel import ParallelConfig, block_placement, without_overla
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily, layer_families
 from pipette_opt.problem.path_counts import PathCounts
-from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize
+from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize, num_variables
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
@@ -43,10 +43,10 @@ FIRST_CONFIGURATIONS = 32
 GROWTH = 4
 """Factor by which the number of configurations grows from model to model until a time to beat is settled. Chosen."""
 
-MOST_FAMILIES = 64
+MOST_VARIABLES = 1000
 """
-Largest number of families in one model. Building a model and its presolve take time by families; with several kinds of
-GPU a model of a thousand families takes half a minute before its search begins. Chosen.
+Largest number of variables of one model, about; some 80 families with one kind of GPU and 8 with two. CP-SAT proves
+models of 300 variables in a second, and in models of 5,000 it finds nothing in that time. Chosen.
 """
 
 LEAST_SLICE_S = 1.0
@@ -60,6 +60,12 @@ MOST_SPLITS = 24
 
 FIRST_SHARE, MOST_FIRST_S = 0.05, 1.0
 """Share of the time limit, and seconds, that a CP-SAT call may take at most to find a time to beat. Chosen."""
+
+LIKELY_PATHS = 16
+"""
+Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
+bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
+"""
 
 MARGIN = 1e-6
 """Relative part of a bound that is given up, as bounds are computed in doubles and ticks."""
@@ -243,7 +249,28 @@ class _Joint:
         cluster = self.instance.cluster
         return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
 
+    def _learn_likely(self, families: Sequence[LayerFamily]) -> None:
+        """Paths that are critical somewhere, of schedules that are new."""
+        for family in families:
+            if family.schedule not in self.learned:
+                with self._loaded(family):
+                    self.learned[family.schedule] = [likely_paths(family, self._hosts_of_kind(), self.instance.p2p)]
+
+    @contextmanager
+    def _loaded(self, family: LayerFamily) -> Iterator[None]:
+        """Where a sort of schedule may be judged for the first time: compiling is no part of the limit."""
+        sort = family.config.num_chunks > 1
+        if sort in self.loaded:
+            yield
+            return
+        begun = time.perf_counter()
+        with self.loading():
+            yield
+        self.loaded.add(sort)
+        self.ends += time.perf_counter() - begun
+
     def _model(self, families: Sequence[LayerFamily]) -> LayerModel:
+        self._learn_likely(families)
         ceiling_s = self.to_beat_s
         if ceiling_s == float("inf"):
             ceiling_s = UNKNOWN_TIME * min(self.bounds_s[family] for family in families)
@@ -267,8 +294,8 @@ class _Joint:
         With a time to beat CP-SAT's presolve removes most of a model, without one it takes seconds. So the first models
         are of few families, those with the least bounds.
         """
-        count = 1 if self.first is None else MOST_FAMILIES
-        ordered = self._able(families)[:MOST_FAMILIES]
+        count = 1 if self.first is None else len(families)
+        ordered = next(self._in_models(self._able(families)), [])
         while ordered and not self.is_over:
             self._settle(ordered[:count])
             if count >= len(ordered):
@@ -289,11 +316,25 @@ class _Joint:
                 return
             model.below(self.to_beat_s)
 
-    def _parts(self, families: Sequence[LayerFamily], most: int = MOST_FAMILIES) -> list[_Part]:
-        """Families in models of no more than so many, those with like bounds together."""
+    def _parts(self, families: Sequence[LayerFamily], most: int = MOST_VARIABLES) -> list[_Part]:
+        """Families in models of no more variables than that, those with like bounds together."""
         ordered = sorted(families, key=lambda family: self.bounds_s[family])
-        some = [ordered[start : start + most] for start in range(0, len(ordered), most)]
-        return [_Part(families=one, bound_s=self.bounds_s[one[0]]) for one in some]
+        return [_Part(families=one, bound_s=self.bounds_s[one[0]]) for one in self._in_models(ordered, most)]
+
+    def _in_models(self, families: Sequence[LayerFamily], most: int = MOST_VARIABLES) -> Iterator[list[LayerFamily]]:
+        """In the order given, as many in each model as it may have variables, and at least one."""
+        kinds = len(self.instance.cluster.gpu_kinds)
+        some: list[LayerFamily] = []
+        count = 0
+        for family in families:
+            more = num_variables(family, kinds)
+            if some and count + more > most:
+                yield some
+                some, count = [], 0
+            some.append(family)
+            count += more
+        if some:
+            yield some
 
     def _prove(self, most_splits: int) -> Joined:
         """
@@ -326,9 +367,10 @@ class _Joint:
             part.bound_s = max(part.bound_s, bound_s)
             self.bounds_s.update((family, max(bound_s, self.bounds_s[family])) for family in families)
             if split is None or self.is_over or time.perf_counter() >= ends:
-                return (
-                    [part] if len(families) == 1 or self.is_over else self._parts(families, ceil_div(len(families), 2))
-                )
+                if len(families) == 1 or self.is_over:
+                    return [part]
+                kinds = len(self.instance.cluster.gpu_kinds)
+                return self._parts(families, sum(num_variables(family, kinds) for family in families) // 2)
             seconds, new = self._judge(model, split)
             if new and split.bound_s < (1 - SETTLED) * seconds:
                 continue  # with its critical path the model may turn it down
@@ -379,18 +421,13 @@ class _Joint:
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
         config = family.with_units(split.units)
         placement = block_placement(config, family.block, nodes)
-        is_interleaved, begun = family.config.num_chunks > 1, time.perf_counter()
-        is_first = is_interleaved not in self.loaded
         try:
-            with self.loading() if is_first else nullcontext():
+            with self._loaded(family):
                 times = placed_times(self.instance, config, placement)
                 seconds = judge_times(times, family.num_microbatches, self.instance.p2p).iteration_time_s
                 counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
         except MissingLinkError:
             return float("inf"), 0
-        if is_first:
-            self.loaded.add(is_interleaved)
-            self.ends += time.perf_counter() - begun  # compiling is no part of the limit
         if seconds < self.to_beat_s:
             self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
         new = model.add_paths(family.schedule, counts)
@@ -523,6 +560,33 @@ def _share_in_time(family: LayerFamily, total_s: float, hosts_of_kind: IntArray)
         units += work / per_unit[kind]
         left -= work
     return units
+
+
+def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> PathCounts:
+    """
+    The longest paths of a schedule at some splits over the best links, each once.
+
+    Rows get kinds at random, as there are hosts; stages get units by the speed of their kind, up to a random factor.
+    """
+    rng, rows = np.random.default_rng(0), family.grid[0]
+    pool = np.repeat(np.arange(len(hosts_of_kind)), np.maximum(hosts_of_kind // family.hosts_per_row, 0))
+    found = []
+    for trial in range(LIKELY_PATHS):
+        kinds = rng.permutation(pool)[:rows]
+        kinds = np.concatenate([kinds, np.full(rows - len(kinds), int(hosts_of_kind.argmax()))])
+        shares = 1.0 / family.layer_s.sum(axis=0)[np.repeat(kinds, family.block.stages)]
+        shares *= rng.uniform(1.0, 2.0, len(shares)) ** (trial > 0)
+        times = family.times(family.num_units * shares / shares.sum(), kinds)
+        counts = critical_counts(times, family.num_microbatches, p2p)
+        fixed, unit = family.reduced_path_s(counts)
+        each = np.arange(len(shares)), np.repeat(kinds, family.block.stages)
+        units = family.num_units * shares / shares.sum()
+        length = (fixed + unit * units)[:, each[1], each[0]].sum(axis=1)
+        length += (counts.up + counts.down) @ times.send_forward_s[:, 0]
+        if not family.config.overlap_grad_reduce:
+            length[counts.parts > 1] = 0.0
+        found.append(counts.take(np.array([int(length.argmax())])))
+    return PathCounts.joined(found)
 
 
 def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:

@@ -87,6 +87,15 @@ class ModelSize:
         )
 
 
+def num_variables(family: LayerFamily, num_kinds: int) -> int:
+    """Variables of a family in a model, about."""
+    rows, pp = family.grid[0], family.config.pipeline_model_parallel_size
+    if num_kinds == 1:
+        return pp + 3
+    of_kinds = num_kinds * (rows + pp) if family.hosts_per_row == 1 else num_kinds * (3 * rows + 2 * pp)
+    return of_kinds + rows + pp + 3
+
+
 @dataclass(slots=True, eq=False)
 class _FamilyVariables:
     """The decisions about one family."""
