@@ -9,9 +9,9 @@ which is quick and finds most of the paths that matter, then the solver, which p
 placement at which form and judge agree, nothing is left between bound and plan.
 
 Where expert-parallel groups span hosts the lower form counts their all-to-alls over the best links, and where
-collectives run beside compute it leaves waits for parameters out. Such candidates are judged on every placement if
-these are few, which settles them, and otherwise by exchanging hosts; the form, or the judge over the best links,
-remains their bound.
+collectives run beside compute it counts waits for parameters, slowdown and queued reductions over the best rings that
+the rows of the grid can have at once. Such candidates are judged on every placement if these are few, which settles
+them, and otherwise by exchanging hosts; the form, or the judge over the best links, remains their bound.
 
 Candidates that cannot be faster than the best plan are never placed: by their plain paths over the best links, or by
 the judge itself over links that are all as fast as the fastest, as no operation starts later when a time gets shorter.

@@ -16,8 +16,9 @@ forwards away as the stage's rank (``forward_step_helper_preprocess``, for all s
 **Slowdown.** Collectives take some of the chip and of its memory's bandwidth: compute beside them takes
 ``overlap_slowdown`` longer.
 
-**In the solver's form** the work that hides a stage's reduction is the least that the stage takes anywhere, and every
-later stage waits for parameters as long as the stage that is last.
+**In the closed form** the work that hides a stage's reduction is the least that the stage takes anywhere, and every
+later stage waits for parameters as long as the stage that is last. Lower forms have both in their paths
+(:mod:`pipette_opt.problem.beside`).
 """
 
 from collections.abc import Callable

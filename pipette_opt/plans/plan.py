@@ -141,14 +141,14 @@ class Proof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointModel:
     """
-    The CP-SAT model that chose degrees, layers of each stage and kinds of GPU together.
+    The CP-SAT model that chose degrees, layers of each stage and kinds of GPU together, in parts of families.
 
     Parameters
     ----------
     families
         Configurations and packings that it chose among, each with every split of the layers.
     variables, constraints
-        Of the largest model.
+        Of the largest part.
     solves, seconds
         How often it was solved, and in what time.
     splits

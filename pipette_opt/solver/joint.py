@@ -1,12 +1,16 @@
 """
 The joint model over all families of configurations: which layers on which stages on which kinds of GPU.
 
-Bounds that look at one family by itself say which families may win. Over all of these one model decides
+Bounds that look at one family by itself say which families may win. Over these a model decides
 (:mod:`pipette_opt.solver.layer_model`). What it chooses is placed on the hosts as listed and judged; the judge's
 critical path becomes a constraint of the model, for every split of the layers and every family with that schedule
 (logic-based Benders decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). So the model comes up to
 the judge's time over the best links. What comes of it: a time to beat, the splits worth searching beside the usual
 ones, and a bound on all others.
+
+As one family is chosen, the model falls apart into parts of families: no split of any is faster than the least bound of
+the parts. Parts are of such a size that CP-SAT proves them in about a second, those with the least bound come first,
+and one that needs more time is halved.
 """
 
 import threading
@@ -191,6 +195,8 @@ class _Joint:
     """Families of which other splits are not yet ruled out."""
     beyond_s: float = float("inf")
     """No family outside of the parts is faster."""
+    modelled: set[LayerFamily] = field(default_factory=set)
+    """Families that were in a model."""
     loaded: set[bool] = field(default_factory=set)
     """Sorts of schedule (plain, interleaved) that were judged before, so that their kernels are loaded."""
     ends: float = 0.0
@@ -274,6 +280,7 @@ class _Joint:
         ceiling_s = self.to_beat_s
         if ceiling_s == float("inf"):
             ceiling_s = UNKNOWN_TIME * min(self.bounds_s[family] for family in families)
+        self.modelled.update(families)
         model = LayerModel(families, self._hosts_of_kind(), ceiling_s)
         for schedule, paths in self.learned.items():
             if any(family.schedule == schedule for family in families):
@@ -447,7 +454,7 @@ class _Joint:
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=float(bound_s),
                 splits=len(self.splits),
-                **asdict(self.size),
+                **{**asdict(self.size), "families": len(self.modelled)},
             ),
         )
 
