@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipette_opt.annealing.anneal import AnnealingParams
+from pipette_opt.annealing.threads import anneal_on_threads
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.base.units import counted
@@ -40,9 +41,8 @@ from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.joint import MARGIN, JointLimits
-from pipette_opt.solver.search.params import SearchParams
-from pipette_opt.solver.search.run import search
-from pipette_opt.solver.search.threads import anneal_on_threads
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.solve import solve
 from pipette_opt.specs import Instance
 
 logger = logging.getLogger(__name__)
@@ -260,12 +260,12 @@ def solve_exact(
         objective = None if incumbent is None else incumbent * data.tick_s
         watcher.report("solving", objective, bound * data.tick_s)
 
-    return search(
+    return solve(
         data,
-        SearchParams(
+        SolverParams(
             time_limit_s=left, gap_limit=params.gap_limit, workers=params.workers, seed=params.seed, first_s=0.0
         ),
-        known=hint.solutions,
+        hint=hint.solutions,
         on_progress=on_progress,
         stop=watcher.stop,
         backend=backend,

@@ -8,6 +8,7 @@ from math import inf
 from typing import Literal
 
 from pipette_opt.annealing.anneal import AnnealingParams
+from pipette_opt.annealing.threads import anneal_on_threads
 from pipette_opt.judge.solutions import best_first, judge_solution, lower_bound_s
 from pipette_opt.lab.baselines.amp import AmpParams, amp
 from pipette_opt.lab.baselines.megatron import identity_order, megatron_rule
@@ -16,7 +17,6 @@ from pipette_opt.optimize import OptimizeParams, Watcher, hint_for, solve_exact
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
-from pipette_opt.solver.search.threads import anneal_on_threads
 
 METHODS = (
     "pipette-opt",

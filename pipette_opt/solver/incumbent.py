@@ -19,15 +19,16 @@ OnProgress = Callable[[float, int | None, int], None]
 
 class Incumbent:
     """
-    The best placements and what is proven so far; any thread may add to it.
+    The best placements and what is proven so far, and the one clock; any thread may add to it.
 
-    Parameters
-    ----------
-    started
-        When the time limit began, as ``time.perf_counter`` tells it; now by default.
+    The time limit counts from when it is made.
 
     Attributes
     ----------
+    data
+        The problem as engines see it: costs of rings may have been raised, which changes no placement's objective.
+    given
+        The problem as it was given, which is what annealing works on.
     bounds
         No placement of a candidate has a smaller objective, shape ``(num_candidates,)``.
     found
@@ -35,19 +36,19 @@ class Incumbent:
     searched
         Candidates that bounds without a search did not rule out.
     helpers
-        Threads that look for placements beside the engines.
+        Threads that anneal beside the other engines.
     """
 
     def __init__(
         self,
         data: ProblemData,
         params: SolverParams,
-        on_progress: OnProgress | None,
-        stop: threading.Event,
-        started: float | None = None,
+        on_progress: OnProgress | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
-        self.data, self.params, self.stop = data, params, stop
-        self.started = time.perf_counter() if started is None else started
+        self.data, self.given, self.params = data, data, params
+        self.stop = stop if stop is not None else threading.Event()
+        self.started = time.perf_counter()
         self.bounds: IntArray = np.zeros(len(data.candidates), dtype=np.int64)
         self.found: dict[int, Solution] = {}
         self.searched: set[int] = set()
@@ -83,9 +84,20 @@ class Incumbent:
         return max(1, self.params.num_workers - self.helpers)
 
     @property
+    def passed_s(self) -> float:
+        """Wall time since the start."""
+        return time.perf_counter() - self.started
+
+    @property
+    def ends(self) -> float:
+        """When the time is over, as ``time.perf_counter`` tells it; a moment is kept in which the best is polished."""
+        limit_s = self.params.time_limit_s
+        return self.started + limit_s - self.params.polishing_s(limit_s)
+
+    @property
     def seconds_left(self) -> float:
         """Wall time left."""
-        return self.started + self.params.time_limit_s - time.perf_counter()
+        return self.ends - time.perf_counter()
 
     @property
     def is_over(self) -> bool:
@@ -138,7 +150,7 @@ class Incumbent:
             upper = self.upper if self.found else None
             if (upper, lower) != self._reported:
                 self._reported = (upper, lower)
-                self._on_progress(time.perf_counter() - self.started, upper, 0 if lower >= UNUSABLE_TICKS else lower)
+                self._on_progress(self.passed_s, upper, 0 if lower >= UNUSABLE_TICKS else lower)
 
     def result(self) -> Result:
         """What is known now."""

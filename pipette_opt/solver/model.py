@@ -11,7 +11,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.constraints import CONSTRAINTS
-from pipette_opt.solver.engine import Engine, Take
+from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.objective import add_objective
@@ -44,8 +44,8 @@ class CpSatModel(Engine):
 
     name = "cp-sat-model"
 
-    def __init__(self, incumbent: Incumbent, take: Take) -> None:
-        super().__init__(incumbent, take)
+    def __init__(self, incumbent: Incumbent) -> None:
+        super().__init__(incumbent)
         self.returns: dict[int, int] = {}
         self.reach: dict[int, float] = {}
         self.formulations = [FORMULATIONS[name] for name in incumbent.params.working if name in FORMULATIONS]

@@ -1,6 +1,5 @@
 """The table says who works on which grid."""
 
-import threading
 import time
 from dataclasses import replace
 
@@ -9,22 +8,20 @@ import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.problem.data import ProblemData
-from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.params import ENGINES, MODEL, SolverParams
+from pipette_opt.solver.params import ENGINES, MODEL, PROVERS, SolverParams
 from pipette_opt.solver.portfolio import ENGINE_CLASSES, TABLE, Portfolio, When
-from pipette_opt.solver.refining import Refining
 from pipette_opt.solver.solve import solve
 
-PARAMS = SolverParams(time_limit_s=3600.0, workers=2)
+PARAMS = SolverParams(time_limit_s=3600.0, workers=2, first_s=0.0)
 
 
 def portfolio_of(data: ProblemData, params: SolverParams = PARAMS) -> Portfolio:
     """Nothing is known but bounds without a search."""
-    incumbent = Incumbent(data, params, None, threading.Event())
+    incumbent = Incumbent(data, params)
     incumbent.bounds = lower_bounds(data)
-    return Portfolio(incumbent, incumbent.offer_hosts)
+    return Portfolio(incumbent)
 
 
 def engines_of(portfolio: Portfolio, when: When) -> list[str]:
@@ -63,6 +60,25 @@ def test_who_works_on_which_grid(
     assert engines_of(portfolio, When.MODEL) == model
 
 
+@pytest.mark.parametrize(
+    ("grid", "workers", "deterministic", "whens"),
+    [
+        ((4, 4, 1), 2, False, {When.FIRST, When.LAST}),
+        ((5, 4, 1), 2, False, {When.FIRST, When.LAST}),
+        ((7, 3, 1), 2, False, {When.FIRST, When.BESIDE, When.AFTER, When.LAST}),
+        ((7, 3, 1), 1, False, {When.FIRST, When.LAST}),
+        ((7, 3, 1), 2, True, {When.FIRST}),
+    ],
+)
+def test_when_it_anneals(grid: tuple[int, int, int], workers: int, deterministic: bool, whens: set[When]) -> None:
+    """Beside the proof from 21 cells and two threads on; never after a proof that must repeat; not if left out."""
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", grid)
+    params = replace(PARAMS, workers=workers, deterministic=deterministic)
+    assert {when for when in When if portfolio_of(data, params).anneals(when)} == whens
+    without = portfolio_of(data, replace(params, engines=PROVERS))
+    assert not any(without.anneals(when) for when in When)
+
+
 def test_the_table_is_whole() -> None:
     """Each engine has a row and each row an engine."""
     assert {row.engine for row in TABLE} == {kind.name for kind in ENGINE_CLASSES}
@@ -92,33 +108,13 @@ def test_no_engine_at_all_ends_at_once() -> None:
         assert result.lower_bound_ticks > 0
 
 
-def test_a_repeatable_run_has_only_the_model() -> None:
+def test_a_repeatable_run_has_annealing_and_the_model() -> None:
     """As others take what time allows."""
     data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
-    assert set(portfolio_of(data, replace(PARAMS, deterministic=True)).engines) == {"cp-sat-model"}
+    assert set(portfolio_of(data, replace(PARAMS, deterministic=True)).engines) == {"annealing", "cp-sat-model"}
 
 
 def test_unknown_engines_are_named() -> None:
     """With those that there are."""
     with pytest.raises(ValueError, match=r"engines must be of subset-dp, .* got tea-leaves"):
         SolverParams(engines=("tea-leaves",))
-
-
-def test_what_is_refined_is_offered() -> None:
-    """As it is, and as annealing gives it back, if it does."""
-    data = random_problem(np.random.default_rng(1), [(2, 2, 1)], 5, Variant())
-    incumbent = portfolio_of(data).incumbent
-    first, given = np.arange(4), []
-
-    def refine(solution: Solution) -> Solution | None:
-        given.append(solution.nodes.copy())
-        return Solution(candidate=0, nodes=solution.nodes[::-1], objective_ticks=0) if len(given) == 1 else None
-
-    refining = Refining(incumbent, refine)
-    refining.take(0, first)
-    assert incumbent.best is not None
-    once = incumbent.best.objective_ticks
-    assert once >= best_by_enumeration(data, data.candidates[0])
-    refining.take(0, first)
-    assert incumbent.best.objective_ticks == once
-    assert [one.shape for one in given] == [(2, 2, 1), (2, 2, 1)]

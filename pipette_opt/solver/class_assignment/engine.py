@@ -2,7 +2,7 @@
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.solver.class_assignment.search import MergedSearch, first_classes
-from pipette_opt.solver.engine import Engine, Take
+from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.stoppable import TimeSlice
 
@@ -19,8 +19,8 @@ class ClassAssignment(Engine):
 
     name = "class-assignment"
 
-    def __init__(self, incumbent: Incumbent, take: Take) -> None:
-        super().__init__(incumbent, take)
+    def __init__(self, incumbent: Incumbent) -> None:
+        super().__init__(incumbent)
         self.begun: dict[int, MergedSearch | None] = {}
 
     def suits(self, index: int) -> bool:
