@@ -56,3 +56,16 @@ def proof(prepared: Prepared, steps: Mapping[ParallelConfig, tuple[ProofStep, fl
         bounds = [bound_s for by, bound_s in found.values() if by == step and bound_s < float("inf")]
         parts.append(Proof(by=step, configurations=len(bounds), bound_s=min(bounds, default=None)))
     return tuple(part for part in parts if part.configurations)
+
+
+def why_nothing(prepared: Prepared) -> str:
+    """Why there is no plan although some candidates are legal and fit: one sentence with the counts."""
+    counts = prepared.problem.candidates
+    cluster = prepared.instance.cluster
+    missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
+    return (
+        f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} "
+        f"packings can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too few hosts have the memory, "
+        f"or links are missing ({missing} directed pairs were not measured) or far too slow. Allow fewer GPUs with "
+        "--num-gpus, other degrees, more recomputation, or import the links with a fill value."
+    )

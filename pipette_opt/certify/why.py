@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.certify.finish import PROVEN_WITHIN
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
-from pipette_opt.judge.solutions import PROVEN_WITHIN
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.plans.plan import IterationTime, Plan
