@@ -86,7 +86,7 @@ def finish_certificate(
         bounds.append(prepared.joined.model.bound_s)
     certificate = make_certificate(prepared.instance, prepared.problem, best, min(bounds), wall_time_s, exact)
     num_candidates = len(prepared.memory.fitting)
-    parts = () if certified is None else proof(prepared, certified.steps)
+    parts = () if certified is None else proof(prepared, certified.reasons)
     by_search = sum(part.configurations for part in parts if part.by == "search")
     return replace(
         certificate,

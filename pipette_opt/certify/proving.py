@@ -6,6 +6,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.problem.solution import Result, checked_solution
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 
 def prove(ledger: Ledger) -> None:
@@ -13,7 +14,7 @@ def prove(ledger: Ledger) -> None:
     for one in ledger.could_win():
         if ledger.is_over:
             return
-        one.raise_bound(candidate_bound(ledger.data, one.candidate))
+        one.raise_bound(candidate_bound(ledger.data, one.candidate), WITHOUT_SEARCH)
     share = 0.5
     while not ledger.is_over:
         able = ledger.could_win()
@@ -56,6 +57,6 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float) -> Re
         on_progress=on_progress,
         stop=ledger.stop,
     )
-    for one, ticks in zip(able, result.candidate_bounds.tolist(), strict=True):
-        one.raise_bound(ticks)
+    for one, ticks, name in zip(able, result.candidate_bounds.tolist(), result.proven_by, strict=True):
+        one.raise_bound(ticks, name)
     return result

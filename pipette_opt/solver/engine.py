@@ -57,12 +57,16 @@ class Engine(ABC):
         self.visits[index] += 1
         if self.searches:
             self.incumbent.searched.add(index)
-        self.incumbent.prove(index, self._go_on(index, given))
+        self.prove(index, self._go_on(index, given))
         return bool(self.incumbent.bounds[index] > before)
 
     @abstractmethod
     def _go_on(self, index: int, given: TimeSlice) -> int:
         """The same; gives back a bound of the candidate."""
+
+    def prove(self, index: int, bound: int) -> None:
+        """A bound of a candidate."""
+        self.incumbent.prove(index, bound, self.name)
 
     def take(self, index: int, nodes: IntArray) -> None:
         """Hosts of a candidate's cells, in the order of its grid, that are likely to be good: offered, and annealed."""
@@ -117,6 +121,6 @@ class SearchEngine(Engine):
             given.seconds_left,
             workers=given.workers,
             stop=given.stop,
-            on_bound=lambda bound: incumbent.prove(index, bound),
+            on_bound=lambda bound: self.prove(index, bound),
             on_placement=on_placement,
         )

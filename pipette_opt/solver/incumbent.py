@@ -13,6 +13,9 @@ from pipette_opt.problem.objective import largest_ticks
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
 from pipette_opt.solver.params import SolverParams
 
+WITHOUT_SEARCH = "bounds without a search"
+"""Name of the bounds by best links, matching, numbers of hosts and lifted rings."""
+
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
 
@@ -31,6 +34,8 @@ class Incumbent:
         The problem as it was given, which is what annealing works on.
     bounds
         No placement of a candidate has a smaller objective, shape ``(num_candidates,)``.
+    proven_by
+        Name of the engine that raised a candidate's bound last; those that no engine raised are not in it.
     found
         The best placement of each candidate that has one.
     searched
@@ -50,6 +55,7 @@ class Incumbent:
         self.stop = stop if stop is not None else threading.Event()
         self.started = time.perf_counter()
         self.bounds: IntArray = np.zeros(len(data.candidates), dtype=np.int64)
+        self.proven_by: dict[int, str] = {}
         self.found: dict[int, Solution] = {}
         self.searched: set[int] = set()
         self.helpers = 0
@@ -115,11 +121,13 @@ class Incumbent:
         """Whether a candidate may beat the incumbent."""
         return bool(self.bounds[index] < self.upper)
 
-    def prove(self, index: int, bound: int) -> None:
-        """Take a bound of a candidate; above all it can cost, nothing can be placed."""
-        nothing = bound > largest_ticks(self.data.candidates[index])
+    def prove(self, index: int, bound: int, by: str = WITHOUT_SEARCH) -> None:
+        """Take a bound of a candidate from an engine; above all it can cost, nothing can be placed."""
+        if bound > largest_ticks(self.data.candidates[index]):
+            bound = UNUSABLE_TICKS
         with self._lock:
-            self.bounds[index] = max(self.bounds[index], UNUSABLE_TICKS if nothing else bound)
+            if bound > self.bounds[index]:
+                self.bounds[index], self.proven_by[index] = bound, by
             self.report()
 
     def offer(self, solution: Solution) -> None:
@@ -155,4 +163,6 @@ class Incumbent:
     def result(self) -> Result:
         """What is known now."""
         result = result_of(self.found.values(), self.bounds, self.started)
-        return replace(result, num_pruned=len(self.data.candidates) - len(self.searched))
+        number = len(self.data.candidates)
+        proven_by = tuple(self.proven_by.get(index, WITHOUT_SEARCH) for index in range(number))
+        return replace(result, num_pruned=number - len(self.searched), proven_by=proven_by)

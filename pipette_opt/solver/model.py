@@ -98,7 +98,7 @@ class CpSatModel(Engine):
         self._race(runs, batch)
         proven = max(run.proven(beyond) for run in runs)
         for index in batch:
-            self.incumbent.prove(index, proven)
+            self.prove(index, proven)
         self._adapt(batch, runs, visit)
         upper = self.incumbent.upper
         logger.info("batch %s: %s, bound %d, incumbent %d", batch, [str(run) for run in runs], proven, upper)

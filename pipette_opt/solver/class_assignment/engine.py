@@ -55,6 +55,6 @@ class ClassAssignment(Engine):
             given.seconds_left,
             workers=given.workers,
             stop=given.stop,
-            on_bound=lambda bound: incumbent.prove(index, bound),
+            on_bound=lambda bound: self.prove(index, bound),
             on_pattern=on_pattern,
         )

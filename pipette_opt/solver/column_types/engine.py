@@ -50,6 +50,6 @@ class ColumnTypes(Engine):
             workers=given.workers,
             seed=given.seed,
             stop=given.stop,
-            on_bound=lambda bound: incumbent.prove(index, bound),
+            on_bound=lambda bound: self.prove(index, bound),
             ceiling_now=lambda: incumbent.ceiling_of(index),
         )
