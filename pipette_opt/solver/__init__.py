@@ -64,6 +64,10 @@ merge hosts, tell more.
   not. On large grids ceilings are refuted and nothing is minimised. The best assignment tells which classes to split,
   until, on few hosts, all are single: then it is exact. Assignments that are found are annealed, too.
 
+**Found**: the engines above find placements, too, but most good ones come from simulated annealing
+(:mod:`~pipette_opt.solver.annealing`), which proves nothing: on all threads before the proof, beside it and after it,
+near each placement that a relaxation promises, and for a moment on the best one at the end.
+
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done; what
 any engine proves about one counts for all others. Which engine gets which grid, when and for how long is one table,
 :data:`~pipette_opt.solver.portfolio.TABLE`; what each is, :class:`~pipette_opt.solver.engine.Engine`. The log
