@@ -173,7 +173,8 @@ TABLE: tuple[Row, ...] = (
     Row(engine="annealing", when=When.LAST, structure=is_unrepeatable),
     # Candidates one by one.
     Row(engine="subset-dp", when=When.BOUND, slices=1, until=0.25),
-    # Small grids: a search closes nearly all; classes close what is symmetric.
+    # Small grids: a search closes nearly all; classes close what is symmetric. Without the tree search, grids of 16
+    # hosts stay open that it closes in seconds: those with spare hosts, and those without structure.
     Row(engine="subset-dp", cells=SMALL, hosts=(1, MOST_SEARCHED_HOSTS), slices=1, before_model=4),
     Row(
         engine="tree-search",
