@@ -145,8 +145,7 @@ def _able(data: ProblemData) -> set[str]:
     incumbent = Incumbent(data, SolverParams())
     portfolio = Portfolio(incumbent)
     admitted = {row.engine for row in TABLE if row.admits(data.candidates[0], data.num_nodes)}
-    able = {name for name in admitted if portfolio.engines[name].suits(0)}
-    return able | ({name for name in ENGINES if name.startswith("cp-sat")} if "cp-sat-model" in able else set())
+    return {name for name in admitted if portfolio.engines[name].suits(0)}
 
 
 def _table(runs: Sequence[Run], variants: Sequence[str]) -> str:

@@ -37,8 +37,8 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 **Exact**:
 
 - the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`, :mod:`~pipette_opt.solver.constraints`,
-  :mod:`~pipette_opt.solver.objective`) in two formulations: the reference, and the engine for small clusters, for
-  tensor groups over several hosts and for paths;
+  :mod:`~pipette_opt.solver.objective`): the reference, and the engine for small clusters, for tensor groups over
+  several hosts and for paths;
 - tree search of a grid (:mod:`~pipette_opt.solver.tree_search`) for closed forms with tensor groups inside hosts: the
   end of the latest column is split into intervals; within one, columns and ring hops have limits, and a depth-first
   search finds what keeps them or ends. What has the fewest choices left, a cell or a host, is next, and each host that

@@ -3,8 +3,8 @@
 import os
 from dataclasses import dataclass
 
-MODEL = ("cp-sat-by-host", "cp-sat-by-pair")
-"""The CP-SAT model that names the hosts, in its two formulations."""
+MODEL = ("cp-sat-model",)
+"""The CP-SAT model that names the hosts."""
 
 RELAXATIONS = ("column-types", "class-assignment")
 """Engines that merge hosts into classes, or into racks and kinds."""

@@ -223,7 +223,7 @@ class Portfolio:
     def __init__(self, incumbent: Incumbent) -> None:
         self.incumbent = incumbent
         self.model, self.annealing = CpSatModel(incumbent), Annealing(incumbent)
-        working = {"cp-sat-model", *incumbent.params.working}
+        working = incumbent.params.working
         others = [kind(incumbent) for kind in ENGINE_CLASSES if kind not in (CpSatModel, Annealing)]
         self.engines = {one.name: one for one in (self.annealing, *others, self.model) if one.name in working}
 

@@ -16,6 +16,8 @@ from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.specs import Instance
+from pipette_opt.verify.certificate import proof_adds_up
+from pipette_opt.verify.space import Searched
 
 SPACE = SearchSpace(micro_batch_size=(1,), tensor_parallel=(2, 4), virtual_pipeline=(1, 2))
 
@@ -62,6 +64,16 @@ def test_proof_counts_every_combination_once() -> None:
     assert plan.certificate.joint_model is not None
     bounds.append(plan.certificate.joint_model.bound_s)
     assert min([*bounds, plan.certificate.objective_s]) == pytest.approx(plan.certificate.lower_bound_s, rel=1e-8)
+    assert list(proof_adds_up(Searched.again(given, plan), plan)) == []
+    for wrong, said in (
+        (replace(legality.named[0], name="taste"), "taste is no rule"),
+        (replace(legality.named[0], example="because"), "rules out"),
+        (replace(legality.named[0], configurations=1), "legality rules rules out"),
+    ):
+        forged = replace(legality, named=(wrong, *legality.named[1:]))
+        certificate = replace(plan.certificate, proof=(forged, *(one for one in parts if one is not legality)))
+        problems = list(proof_adds_up(Searched.again(given, plan), replace(plan, certificate=certificate)))
+        assert any(said in problem for problem in problems), problems
     again = plan_from_dict(plan_to_dict(plan))
     assert again.certificate == plan.certificate
     assert replace(space_of(again.inputs["search"]), more_splits=()) == SPACE

@@ -293,8 +293,6 @@ FORGERIES = (
         "certificate.proof, by search", "one more of an engine", "proof_adds_up", named("search", "configurations")
     ),
     Forgery("certificate.proof, by search", "another example", "proof_adds_up", named("search", "example")),
-    Forgery("certificate.proof, by rules", "another rule", "proof_adds_up", named("legality rules", "name")),
-    Forgery("certificate.proof, by rules", "another example", "proof_adds_up", named("legality rules", "example")),
     Forgery("certificate.proof, by search", "as illegal", "proof_adds_up", booked_under("legality rules")),
     Forgery("certificate.proof, by search", "as without a placement", "bound_holds", booked_under("no placement")),
     Forgery(
