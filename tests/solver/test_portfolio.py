@@ -10,7 +10,7 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.params import ENGINES, PROVERS, SolverParams
+from pipette_opt.solver.params import ENGINES, MODEL, PROVERS, SolverParams
 from pipette_opt.solver.portfolio import ENGINE_CLASSES, TABLE, Portfolio, When
 from pipette_opt.solver.solve import solve
 
@@ -87,15 +87,17 @@ def test_the_table_is_whole() -> None:
 
 @pytest.mark.parametrize("without", ENGINES)
 def test_nothing_is_proven_wrongly_without_an_engine(without: str) -> None:
-    """Only less: small grids are closed without any single one, and bounds hold."""
+    """Only less: small grids are closed without any single one but the model, and bounds hold."""
     rng = np.random.default_rng(ENGINES.index(without))
     params = replace(PARAMS, engines=tuple(name for name in ENGINES if name != without))
     for trial in range(4):
         shape = [one for one in SMALL_SHAPES if one[2] == 1][trial]
         data = random_problem(rng, [shape], 5, Variant(p2p="async" if trial % 2 else "blocking"))
         result = solve(data, params)
-        assert result.status == "OPTIMAL"
-        assert result.lower_bound_ticks == best_by_enumeration(data, data.candidates[0])
+        best = best_by_enumeration(data, data.candidates[0])
+        assert result.lower_bound_ticks <= best
+        assert result.status == "OPTIMAL" or without in MODEL
+        assert result.lower_bound_ticks == best or without in MODEL
 
 
 def test_no_engine_at_all_ends_at_once() -> None:
