@@ -1,7 +1,7 @@
 """
 What each engine of the solver brings: the same instances again with one or more engines left out.
 
-    python benchmarks/placement/engines.py --seconds 20 --without tree-search --without row-counts,promising-counts \
+    python benchmarks/placement/engines.py --seconds 20 --without tree-search --without column-types,class-assignment \
         --out benchmarks/results/engines.md
 
 Instances are made afresh from ``--seed``: trees, rails, racks, a slow node and no structure, 16 to 128 hosts, weights
