@@ -82,8 +82,8 @@ def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
     Whether paths through the schedule reach the judge's time at some placement.
 
-    They may not where experts send to other hosts (best links are counted), or collectives run beside compute (waits for
-    parameters and the slowdown are those of the best rings).
+    They may not where experts send to other hosts (best links are counted), or collectives run beside compute (waits
+    for parameters and the slowdown are those of the best rings).
     """
     config = candidate.config
     return experts_stay_inside(instance, config, candidate.block) and not config.overlap_grad_reduce
