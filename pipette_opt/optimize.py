@@ -6,74 +6,59 @@ leaves a gap and the best plan is not interleaved, the solver optimises the clos
 faster plan; then the judge's certificate goes on from there.
 """
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify import Certified, CertifyParams, certify
-from pipette_opt.certify.compiling import compile_kernels
-from pipette_opt.certify.scope import not_searched, proof, scope, searched
-from pipette_opt.certify.ties import settle_ties
-from pipette_opt.judge.solutions import (
-    JudgedSolution,
-    best_first,
-    judge_lower_bound_s,
-    judge_solution,
-    lost_because,
-    make_certificate,
-    make_plan,
-    stage_memory,
+from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.certify.closed_forms import (
+    anneal_closed_forms,
+    judge_closed_forms,
+    judge_first_plan,
+    solve_closed_forms,
 )
-from pipette_opt.parallel import without_overlap
-from pipette_opt.plans.notes import plan_notes
-from pipette_opt.plans.plan import Alternative, JointModel, Plan, StageMemory
+from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.certify.finish import finish_plan
+from pipette_opt.certify.scope import why_nothing
+from pipette_opt.certify.splits import prove_splits
+from pipette_opt.certify.ties import settle_ties
+from pipette_opt.judge.solutions import best_first
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
-from pipette_opt.problem.data import ProblemData
-from pipette_opt.problem.solution import Result, Solution
-from pipette_opt.solver.joint import MARGIN, JointLimits
-from pipette_opt.solver.search.params import SearchParams
-from pipette_opt.solver.search.run import search
-from pipette_opt.solver.search.threads import anneal_on_threads
+from pipette_opt.problem.solution import Solution
+from pipette_opt.solver.joint import JointLimits
+from pipette_opt.solver.params import SolverParams
 from pipette_opt.specs import Instance
 
-logger = logging.getLogger(__name__)
-
-ANNEALING_SHARE, INTERLEAVED_SHARE = 0.2, 0.15
-"""Parts of the time limit for the hint, and for what comes after the closed form."""
-
 JOINT_SHARE = 0.2
-"""Part of the time limit that the joint model over all splits of the layers may take. Chosen."""
+"""Share of the time limit that the joint model over all splits of the layers may take, for each kind of GPU. Chosen."""
 
-MOST_ANNEALING_S, HINT_S = 10.0, 2.0
-"""Seconds of annealing at most: where the closed form alone is solved, and before the judge's certificate."""
+ANNEALING_SHARE = 0.2
+"""Share of the time limit that annealing for a hint may take. Chosen."""
+
+HINT_S = 2.0
+"""Largest number of seconds for the same. Chosen."""
 
 CLOSED_FORM_SHARE = 0.4
-"""Part of the time left that is kept for the closed form where the judge's certificate comes first."""
+"""Share of the time left that is kept for the closed form where the judge's certificate comes first. Chosen."""
+
+INTERLEAVED_SHARE = 0.15
+"""Share of the time limit that is kept for what comes after the closed form. Chosen."""
 
 TIES_SHARE = 0.05
-"""Part of the time limit for the choice among equally fast plans, at most."""
+"""Share of the time limit that the choice among equally fast plans may take. Chosen."""
 
-MOST_JUDGED = 64
-"""Solutions of the solver's pool that are shown to the judge."""
+LEAST_CERTIFYING_S = 0.5
+"""Smallest number of seconds that the judge's certificate gets, where the time is nearly over. Chosen."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What is known so far: the step, the incumbent's closed form and the proven bound."""
-
-    step: str
-    elapsed_s: float
-    objective_s: float | None = None
-    lower_bound_s: float | None = None
+LEAST_SOLVING_S = 0.1
+"""Smallest number of seconds that the closed form gets then. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,44 +98,6 @@ class OptimizeParams:
             raise ValueError(f"max_oom_risk must be in (0, 1], got {self.max_oom_risk}.")
 
 
-@dataclass(slots=True, kw_only=True)
-class Watcher:
-    """
-    Who is told how a run goes, and how it is stopped early.
-
-    Parameters
-    ----------
-    begun
-        When the run began, by ``time.perf_counter``: what people are told counts from here.
-    started
-        The same, later by the seconds in which kernels were compiled: time limits count from here.
-    """
-
-    on_progress: Callable[[Progress], None] = lambda progress: None
-    on_plan: Callable[[Plan], None] = lambda plan: None
-    stop: threading.Event = field(default_factory=threading.Event)
-    begun: float = field(default_factory=time.perf_counter)
-    started: float = field(default_factory=time.perf_counter)
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of the time limit that are over."""
-        return time.perf_counter() - self.started
-
-    @contextmanager
-    def loading_kernels(self) -> Iterator[None]:
-        """Compiling takes seconds once per installation, which do not count as time of the search."""
-        self.report("loading compiled kernels (the first time they are compiled)")
-        begun = time.perf_counter()
-        yield
-        self.started += time.perf_counter() - begun
-
-    def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
-        """Tell where the run is."""
-        elapsed_s = time.perf_counter() - self.begun
-        self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s))
-
-
 def optimize(
     instance: Instance,
     space: SearchSpace,
@@ -181,257 +128,74 @@ def optimize(
     from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    inputs = {**(inputs or {}), "max_oom_risk": params.max_oom_risk}
+    limit_s, workers, seed, stop = params.time_limit_s, params.workers, params.seed, watcher.stop
+    joint_share = min(len(instance.cluster.gpu_kinds), 3) * JOINT_SHARE
+    finished = partial(
+        finish_plan,
+        max_oom_risk=params.max_oom_risk,
+        num_alternatives=params.num_alternatives,
+        seed=seed,
+        inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk},
+    )
+
     prepared = prepared or prepare(
         instance,
         space,
         params.max_oom_risk,
         watcher.report,
         keep=lambda config: False,
-        seconds_left=lambda: 0.0 if watcher.stop.is_set() else params.time_limit_s - watcher.elapsed_s,
+        seconds_left=lambda: 0.0 if stop.is_set() else limit_s - watcher.elapsed_s,
         loading=watcher.loading_kernels,
-        joint=JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed),
-        stop=watcher.stop,
+        joint=JointLimits(time_limit_s=joint_share * limit_s, workers=workers, seed=seed),
+        stop=stop,
     )
     with watcher.loading_kernels():
-        compile_kernels(prepared, watcher.stop)
-    hint = with_known(hint_for(prepared, params, watcher, HINT_S), known)
-    judged = [*judge_first(prepared), *judge_pool(prepared.instance, prepared.exact, hint)]
+        compile_kernels(prepared, stop)
+
+    watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
+    hint = anneal_closed_forms(prepared, min(HINT_S, ANNEALING_SHARE * limit_s), workers, seed, stop, known)
+    judged = [*judge_first_plan(prepared), *judge_closed_forms(prepared, hint)]
     if judged:
-        watcher.on_plan(finish(prepared, judged, params, watcher, inputs))
-    certified = certify_judge(prepared, judged, params, watcher, CLOSED_FORM_SHARE)
-    judged += certified.judged
-    result = None
+        watcher.on_plan(finished(prepared, judged, wall_time_s=watcher.elapsed_s))
+
+    certified = certify(prepared, judged, _certifying(params, watcher, CLOSED_FORM_SHARE), watcher.report, stop)
+    judged, result = [*judged, *certified.judged], None
     if not certified.is_closed and (not judged or best_first(judged)[0].objective_s is not None):
-        result = solve_exact(prepared, params, watcher, hint, backend)
-        judged += judge_pool(prepared.instance, prepared.exact, result)
-        certified = certify_judge(prepared, judged, params, watcher, earlier=certified)
+        result = solve_closed_forms(prepared, hint, _solving(params, watcher), watcher.report, stop, backend)
+        judged += judge_closed_forms(prepared, result)
+        certified = certify(prepared, judged, _certifying(params, watcher), earlier=certified)
         judged += certified.judged
     if not judged:
-        raise InfeasibleError(_why_nothing(prepared))
-    prepared = prove_splits(prepared, best_first(judged)[0].estimate.iteration_time_s, params, watcher)
+        raise InfeasibleError(why_nothing(prepared))
+
+    best_s, left_s = best_first(judged)[0].estimate.iteration_time_s, (1 - TIES_SHARE) * limit_s - watcher.elapsed_s
+    prepared = prove_splits(prepared, best_s, params.gap_limit, 0.0 if stop.is_set() else left_s)
     order = host_order or range(prepared.instance.cluster.num_nodes)
-    judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
-    plan = finish(prepared, judged, params, watcher, inputs, certified, result)
+    judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * limit_s)
+    plan = finished(prepared, judged, certified, result, wall_time_s=watcher.elapsed_s)
     verify_content(prepared.instance, plan)
     return plan
 
 
-def prove_splits(prepared: Prepared, fastest_s: float, params: OptimizeParams, watcher: Watcher) -> Prepared:
-    """The same with what the joint model proves in the time left, if it has not proven enough."""
-    joined, left = prepared.joined, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s
-    if joined is None or watcher.stop.is_set() or left <= 0:
-        return prepared
-    if joined.model.bound_s >= (1 - max(params.gap_limit, MARGIN)) * fastest_s:
-        return prepared
-    again = joined.go_on(left, fastest_s)
-    bound_s = max(again.bound_s, joined.model.bound_s)
-    return replace(prepared, joined=replace(joined, model=replace(again, bound_s=bound_s)))
-
-
-def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher, most_s: float = MOST_ANNEALING_S) -> Result:
-    """Anneal the candidates that have a closed form, on every thread with a seed of its own."""
-    watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
-    limit = min(most_s, ANNEALING_SHARE * params.time_limit_s)
-    settings = AnnealingParams(time_limit_s=limit, seed=params.seed)
-    first, *others = anneal_on_threads(prepared.exact, settings, params.workers, watcher.stop)
-    return with_known(first, [one for other in others for one in other.solutions])
-
-
-def with_known(hint: Result, known: Sequence[Solution]) -> Result:
-    """The hint with the better of its own and the known placements of each candidate."""
-    if not known:
-        return hint
-    ranked = sorted((*known, *hint.solutions), key=lambda one: (one.objective_ticks, one.candidate))
-    best_of = {one.candidate: one for one in reversed(ranked)}
-    best, *others = sorted(best_of.values(), key=lambda one: (one.objective_ticks, one.candidate))
-    status = "FEASIBLE" if hint.status in ("INFEASIBLE", "UNKNOWN") else hint.status
-    return replace(hint, status=status, solution=best, pool=tuple(others))
-
-
-def solve_exact(
-    prepared: Prepared, params: OptimizeParams, watcher: Watcher, hint: Result, backend: Backend | None = None
-) -> Result:
-    """Search and proof over the candidates that have a closed form, from the hint."""
-    data = prepared.exact
-    left = max(0.1, (1.0 - INTERLEAVED_SHARE) * params.time_limit_s - watcher.elapsed_s)
-
-    def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
-        objective = None if incumbent is None else incumbent * data.tick_s
-        watcher.report("solving", objective, bound * data.tick_s)
-
-    return search(
-        data,
-        SearchParams(
-            time_limit_s=left, gap_limit=params.gap_limit, workers=params.workers, seed=params.seed, first_s=0.0
-        ),
-        known=hint.solutions,
-        on_progress=on_progress,
-        stop=watcher.stop,
-        backend=backend,
-    )
-
-
-def judge_first(prepared: Prepared) -> list[JudgedSolution]:
-    """The plan on the listed hosts that others were left out for."""
-    first = None if prepared.pruned is None else prepared.pruned.first
-    if first is None:
-        return []
-    return [
-        judge_solution(
-            prepared.instance, prepared.problem, Solution(candidate=index, nodes=first.nodes, objective_ticks=0)
-        )
-        for index, candidate in enumerate(prepared.problem.candidates)
-        if (candidate.config, candidate.block) == (first.config, first.block)
-    ]
-
-
-def judge_pool(instance: Instance, data: ProblemData, result: Result) -> list[JudgedSolution]:
-    """Judge the best solutions of a result."""
-    return [judge_solution(instance, data, one) for one in result.solutions[:MOST_JUDGED]]
-
-
-def certify_judge(
-    prepared: Prepared,
-    judged: list[JudgedSolution],
-    params: OptimizeParams,
-    watcher: Watcher,
-    kept_share: float = 0.0,
-    earlier: Certified | None = None,
-) -> Certified:
-    """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
-    left = max(0.5, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
-    other_splits_s = float("inf") if prepared.joined is None else prepared.joined.model.bound_s
-
-    def report(step: str, fastest_s: float | None, bound_s: float | None) -> None:
-        watcher.report(step, fastest_s, None if bound_s is None else min(bound_s, other_splits_s))
-
-    return certify(
-        prepared,
-        judged,
-        CertifyParams(
-            time_limit_s=left,
-            reserve_s=kept_share * left,
-            gap_limit=params.gap_limit,
-            workers=params.workers,
-            seed=params.seed,
-            num_alternatives=params.num_alternatives,
-        ),
-        report=report,
-        stop=watcher.stop,
-        earlier=earlier,
-    )
-
-
-def finish(
-    prepared: Prepared,
-    judged: list[JudgedSolution],
-    params: OptimizeParams,
-    watcher: Watcher,
-    inputs: Mapping[str, Any] | None,
-    certified: Certified | None = None,
-    exact: Result | None = None,
-) -> Plan:
-    """
-    The plan of the fastest judged solution, with its certificate and what came next.
-
-    Parameters
-    ----------
-    certified
-        What is proven about the judge's time; by default the bound that needs no search.
-    exact
-        What the solver said about the closed form, if it was asked.
-    """
-    ranked = best_first(judged)
-    best = ranked[0]
-    certificate = make_certificate(
-        prepared.instance,
-        prepared.problem,
-        best,
-        min(
-            _bound_without_search_s(prepared) if certified is None else certified.bound_s,
-            float("inf") if prepared.joined is None else prepared.joined.model.bound_s,
-        ),
-        watcher.elapsed_s,
-        exact,
-    )
-    num_candidates = len(prepared.memory.fitting)
-    parts = () if certified is None else proof(prepared, certified.steps)
-    by_search = sum(part.configurations for part in parts if part.by == "search")
-    certificate = replace(
-        certificate,
-        scope=scope(prepared),
-        searched=searched(prepared),
-        not_searched=not_searched(prepared),
-        proof=parts,
-        joint_model=_joint_model(prepared, certificate.objective_s),
-        num_candidates=num_candidates,
-        num_pruned=num_candidates - by_search if parts else 0,
-    )
-    memory = _memory(prepared, best, params)
-    return make_plan(
-        prepared.instance,
-        prepared.problem,
-        ranked,
-        certificate,
-        memory,
-        alternatives=tuple(
-            _alternative(prepared, best, other, params) for other in _others(ranked)[: params.num_alternatives]
-        ),
-        notes=plan_notes(
-            prepared.instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory
-        ),
+def _certifying(params: OptimizeParams, watcher: Watcher, kept_share: float = 0.0) -> CertifyParams:
+    """How the judge's certificate may work in the time left, of which a share is kept for the closed form."""
+    left_s = max(LEAST_CERTIFYING_S, (1 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
+    return CertifyParams(
+        time_limit_s=left_s,
+        reserve_s=kept_share * left_s,
+        gap_limit=params.gap_limit,
+        workers=params.workers,
         seed=params.seed,
-        inputs={**(inputs or {}), "search": asdict(prepared.space)},
+        num_alternatives=params.num_alternatives,
     )
 
 
-def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
-    """What the joint model said; of what is slower than the plan, it is not said by how much."""
-    model = None if prepared.joined is None else prepared.joined.model
-    return None if model is None else replace(model, bound_s=min(model.bound_s, objective_s))
-
-
-def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
-    """All but the first, of those that differ only in what overlaps the fastest."""
-    alike = {without_overlap(one.candidate.config): one for one in reversed(ranked)}
-    return [one for one in ranked[1:] if alike[without_overlap(one.candidate.config)] is one]
-
-
-def _bound_without_search_s(prepared: Prepared) -> float:
-    """No plan is faster of those with usual splits, by the cheap bounds alone."""
-    return min(judge_lower_bound_s(prepared.lower), prepared.ruled_out_s)
-
-
-def _why_nothing(prepared: Prepared) -> str:
-    """Legal and fitting candidates, and yet no placement."""
-    counts = prepared.problem.candidates
-    cluster = prepared.instance.cluster
-    missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
-    return (
-        f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} "
-        f"packings can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too few hosts have the memory, "
-        f"or links are missing ({missing} directed pairs were not measured) or far too slow. Allow fewer GPUs with "
-        "--num-gpus, other degrees, more recomputation, or import the links with a fill value."
-    )
-
-
-def _memory(prepared: Prepared, best: JudgedSolution, params: OptimizeParams) -> tuple[StageMemory, ...]:
-    return stage_memory(
-        prepared.instance, best.candidate.config, best.placement, prepared.predictor, params.max_oom_risk
-    )
-
-
-def _alternative(
-    prepared: Prepared, best: JudgedSolution, other: JudgedSolution, params: OptimizeParams
-) -> Alternative:
-    stages = _memory(prepared, other, params)
-    return Alternative(
-        config=other.candidate.config,
-        hosts=tuple(prepared.instance.cluster.hosts[node] for node in other.nodes.ravel()),
-        objective_s=other.objective_s,
-        iteration_time_s=other.estimate.iteration_time_s,
-        oom_probability=(worst := max(stages, key=lambda one: one.oom_probability)).oom_probability,
-        oom_probability_at_most=worst.oom_probability_at_most,
-        reason=lost_because(best, other),
+def _solving(params: OptimizeParams, watcher: Watcher) -> SolverParams:
+    """How the closed form may be solved in the time left; its placements are annealed already."""
+    return SolverParams(
+        time_limit_s=max(LEAST_SOLVING_S, (1 - INTERLEAVED_SHARE) * params.time_limit_s - watcher.elapsed_s),
+        gap_limit=params.gap_limit,
+        workers=params.workers,
+        seed=params.seed,
+        first_s=0.0,
     )

@@ -19,6 +19,7 @@ from pipette_opt.plans.plan import (
     ClosedForm,
     Plan,
     Proof,
+    RuledOut,
     StageMemory,
     why_slower,
     why_unused,
@@ -84,7 +85,12 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             searched={"tensor_parallel": (1, 2)},
             not_searched=("ZeRO 2 and 3",),
             proof=(
-                Proof(by="memory", configurations=20, bound_s=None),
+                Proof(
+                    by="memory",
+                    configurations=20,
+                    bound_s=None,
+                    named=(RuledOut(name="predicted peak", configurations=20, example=chosen.label()),),
+                ),
                 Proof(by="best links", configurations=100, bound_s=objective_s * 0.96875),
             ),
             closed_form=closed,

@@ -2,7 +2,7 @@
 
 import time
 
-from pipette_opt.optimize import Progress, Watcher
+from pipette_opt.plans.watcher import Progress, Watcher
 
 
 def test_the_clock_that_people_see_never_runs_back() -> None:

@@ -1,7 +1,7 @@
 """
 What each engine of the solver brings: the same instances again with one or more engines left out.
 
-    python benchmarks/placement/engines.py --seconds 20 --without tree-search --without row-counts,promising-counts \
+    python benchmarks/placement/engines.py --seconds 20 --without tree-search --without column-types,class-assignment \
         --out benchmarks/results/engines.md
 
 Instances are made afresh from ``--seed``: trees, rails, racks, a slow node and no structure, 16 to 128 hosts, weights
@@ -13,7 +13,6 @@ import argparse
 import csv
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,7 @@ from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import ENGINES, SolverParams
 from pipette_opt.solver.portfolio import TABLE, Portfolio
-from pipette_opt.solver.search.params import SearchParams
-from pipette_opt.solver.search.run import search
+from pipette_opt.solver.solve import solve
 
 INSTANCES: tuple[tuple[str, Shape, P2PMode, str], ...] = (
     ("tree", (4, 4), "async", BALANCED),
@@ -127,8 +125,8 @@ def _runs(chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: flo
             if without and not able & set(left_out):
                 continue
             engines = tuple(name for name in ENGINES if name not in left_out)
-            params = SearchParams(time_limit_s=seconds, workers=workers, seed=1, engines=engines)
-            result = search(data, params)
+            params = SolverParams(time_limit_s=seconds, workers=workers, seed=1, engines=engines)
+            result = solve(data, params)
             assert result.solution is not None
             yield Run(
                 instance=instance.name,
@@ -144,11 +142,10 @@ def _runs(chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: flo
 
 def _able(data: ProblemData) -> set[str]:
     """Engines that may work on the only candidate at some time."""
-    incumbent = Incumbent(data, SolverParams(), None, threading.Event())
-    portfolio = Portfolio(incumbent, incumbent.offer_hosts)
+    incumbent = Incumbent(data, SolverParams())
+    portfolio = Portfolio(incumbent)
     admitted = {row.engine for row in TABLE if row.admits(data.candidates[0], data.num_nodes)}
-    able = {name for name in admitted if portfolio.engines[name].suits(0)}
-    return able | ({name for name in ENGINES if name.startswith("cp-sat")} if "cp-sat-model" in able else set())
+    return {name for name in admitted if portfolio.engines[name].suits(0)}
 
 
 def _table(runs: Sequence[Run], variants: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,12 +89,18 @@ class _Shapes:
         self.found: dict[tuple[int, int, int], list[IntArray]] = {}
         self.searches: dict[tuple[int, int, int], list[CandidateSearch]] = {}
         self.told: dict[int, int] = {}
-        everything = np.arange(data.num_nodes)
         for one in start:
-            if checked_solution(data, one.candidate, one.nodes) is None:
-                continue
-            nodes = np.concatenate([one.nodes.ravel(), np.setdiff1d(everything, one.nodes)])
-            self.found.setdefault(data.candidates[one.candidate].grid, []).append(nodes)
+            self.add(one)
+
+    def add(self, solution: Solution) -> None:
+        """A placement from elsewhere, to all candidates of its shape; one that breaks a rule is ignored."""
+        if checked_solution(self.data, solution.candidate, solution.nodes) is None:
+            return
+        unused = np.setdiff1d(np.arange(self.data.num_nodes), solution.nodes)
+        nodes, grid = np.concatenate([solution.nodes.ravel(), unused]), self.data.candidates[solution.candidate].grid
+        self.found.setdefault(grid, []).append(nodes)
+        for search in self.searches.get(grid, []):
+            search.offer(nodes)
 
     def join(self, search: CandidateSearch) -> None:
         """A new candidate starts with what others of its shape have, the first of a large shape with coarse starts."""
@@ -128,13 +134,10 @@ class _Shapes:
 
 
 class _Budget:
-    """Moves and seconds left."""
+    """Moves and seconds left; ``ends`` is when time is over, as ``time.perf_counter`` tells it."""
 
-    def __init__(self, params: AnnealingParams, stop: threading.Event | None) -> None:
-        self.started = time.perf_counter()
-        self.stop = stop
-        self.moves_left = params.max_moves
-        self.ends = None if params.time_limit_s is None else self.started + params.time_limit_s
+    def __init__(self, max_moves: int | None, ends: float | None = None, stop: threading.Event | None = None) -> None:
+        self.moves_left, self.ends, self.stop = max_moves, ends, stop
 
     @property
     def is_over(self) -> bool:
@@ -187,21 +190,122 @@ def anneal(
     Result
         The pool has the best placement of every candidate tried. The lower bound is the optimistic one.
     """
-    budget = _Budget(params, stop)
-    bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
-    chosen = range(len(data.candidates)) if candidates is None else candidates
-    order = sorted((index for index in chosen if bounds[index] < UNUSABLE_TICKS), key=lambda index: bounds[index])
+    started = time.perf_counter()
+    ends = None if params.time_limit_s is None else started + params.time_limit_s
+    annealer = Annealer(data, params, candidates, start=start, offer=offer)
     if params.variant == "tuned":
-        searches = _run_tuned(data, params, order, bounds, budget, _Shapes(data, start, offer))
+        annealer.run(ends, stop)
     else:
-        searches = _run_pipette(data, params, order, bounds, budget)
-    solutions: list[Solution] = []
-    for search in searches:
-        if search.best < UNUSABLE_TICKS:
-            solution = checked_solution(data, search.index, search.cells())
-            if solution is not None:
-                solutions.append(solution)
-    return result_of(solutions, bounds, budget.started)
+        annealer.searches = _run_pipette(data, params, annealer.order, annealer.bounds, ends, stop)
+    return result_of(annealer.solutions(), annealer.bounds, started)
+
+
+class Annealer:
+    """
+    The tuned annealing of the promising candidates, in slices: each goes on where the one before it ended.
+
+    With a single slice it is :func:`anneal`. Several slices draw the same random numbers in the same order, but the
+    turn that the end of a slice cuts short has fewer moves.
+
+    Parameters
+    ----------
+    params
+        ``max_moves`` counts over all slices; the time limit does not matter.
+    candidates, start, offer
+        As for :func:`anneal`.
+
+    Attributes
+    ----------
+    bounds
+        Objective of each candidate at the best hosts and links.
+    searches
+        Candidates begun so far.
+    has_ended
+        Whether no candidate can become better.
+    """
+
+    def __init__(
+        self,
+        data: ProblemData,
+        params: AnnealingParams,
+        candidates: Sequence[int] | None = None,
+        *,
+        start: Sequence[Solution] = (),
+        offer: Callable[[Solution], None] | None = None,
+    ) -> None:
+        self.data, self.params = data, params
+        self.bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
+        chosen = range(len(data.candidates)) if candidates is None else candidates
+        able = (index for index in chosen if self.bounds[index] < UNUSABLE_TICKS)
+        self.order = sorted(able, key=lambda index: self.bounds[index])
+        self.searches: list[CandidateSearch] = []
+        self.has_ended = False
+        self._shapes = _Shapes(data, start, offer)
+        self._budget = _Budget(params.max_moves)
+        self._turns = self._in_turns()
+
+    def add(self, solution: Solution) -> None:
+        """A placement that was found elsewhere; one that breaks a rule is ignored."""
+        self._shapes.add(solution)
+
+    def run(self, ends: float | None, stop: threading.Event | None = None) -> None:
+        """
+        Go on until a time (as ``time.perf_counter`` tells it), a stop, or the end.
+
+        The first slice of all makes at least one placement, however short it is.
+        """
+        self._budget.ends, self._budget.stop = ends, stop
+        if self.searches and self._budget.is_over:
+            return
+        for _ in self._turns:
+            if self._budget.is_over:
+                return
+        self.has_ended = True
+
+    def solutions(self) -> list[Solution]:
+        """The best placement of each candidate begun."""
+        begun = [search for search in self.searches if search.best < UNUSABLE_TICKS]
+        found = [checked_solution(self.data, search.index, search.cells()) for search in begun]
+        return [one for one in found if one is not None]
+
+    @property
+    def _best(self) -> int:
+        """Objective of the best placement."""
+        return min((search.best for search in self.searches), default=UNUSABLE_TICKS)
+
+    def _in_turns(self) -> Iterator[None]:
+        """
+        Restarts of doubling length; each round goes on with the better half of the candidates still open.
+
+        It yields before each turn but the first, where a slice may end.
+        """
+        params, budget = self.params, self._budget
+        pool_share, num_promising = _Share(budget, 3), 0
+        for index in self.order:
+            promising = self.bounds[index] < self._best
+            num_promising += promising
+            if self.searches:
+                in_pool = len(self.searches) - num_promising
+                if not promising and (pool_share.is_over or in_pool >= params.pool_size):
+                    break
+                if self.bounds[index] > self._best * (1 + params.pool_gap):
+                    break
+                yield
+            seed, hot, cold = params.seed, params.hot, params.cold
+            search = CandidateSearch(self.data, index, self.bounds[index], seed=seed, hot=hot, cold=cold)
+            self.searches.append(search)
+            self._shapes.join(search)
+            search.restart(budget.take(params.first_moves), lambda: budget.is_over)
+            self._shapes.share(search, archive=False)
+        moves, active = params.first_moves, self.searches
+        while active:
+            moves, best = 2 * moves, self._best
+            active = sorted((s for s in active if s.bound < best), key=lambda s: (s.best, s.index))
+            active = active[: max(3, len(active) // 2)]
+            for search in active:
+                yield
+                _take_turn(search, moves, budget, alone=len(active) == 1)
+                self._shapes.share(search, archive=moves >= SHARED_MOVES)
 
 
 def load_replicas(data: ProblemData) -> None:
@@ -239,45 +343,6 @@ def refine(
     return checked_solution(data, index, search.cells())
 
 
-def _run_tuned(
-    data: ProblemData,
-    params: AnnealingParams,
-    order: list[int],
-    bounds: list[int],
-    budget: _Budget,
-    shapes: "_Shapes",
-) -> list[CandidateSearch]:
-    """Restarts of doubling length; each round goes on with the better half of the candidates still open."""
-    searches: list[CandidateSearch] = []
-    best = UNUSABLE_TICKS
-    pool_share = _Share(budget, 3)
-    num_promising = 0
-    for index in order:
-        promising = bounds[index] < best
-        num_promising += promising
-        over = budget.is_over if promising else pool_share.is_over or len(searches) - num_promising >= params.pool_size
-        if searches and (over or bounds[index] > best * (1 + params.pool_gap)):
-            break
-        search = CandidateSearch(data, index, bounds[index], seed=params.seed, hot=params.hot, cold=params.cold)
-        searches.append(search)
-        shapes.join(search)
-        search.restart(budget.take(params.first_moves), lambda: budget.is_over)
-        shapes.share(search, archive=False)
-        best = min(best, *(one.best for one in shapes.searches[search.grid]))
-    moves, active = params.first_moves, searches
-    while active and not budget.is_over:
-        moves *= 2
-        active = sorted((s for s in active if s.bound < best), key=lambda s: (s.best, s.index))
-        active = active[: max(3, len(active) // 2)]
-        for search in active:
-            if budget.is_over:
-                break
-            _take_turn(search, moves, budget, alone=len(active) == 1)
-            shapes.share(search, archive=moves >= SHARED_MOVES)
-            best = min(best, *(one.best for one in shapes.searches[search.grid]))
-    return searches
-
-
 def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: bool) -> None:
     """A restart, or some moves of the replicas; once, when a turn is long enough for it, all coarse starts."""
     if search.simple is None or search.is_large:
@@ -296,9 +361,15 @@ def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: b
 
 
 def _run_pipette(
-    data: ProblemData, params: AnnealingParams, order: list[int], bounds: list[int], budget: _Budget
+    data: ProblemData,
+    params: AnnealingParams,
+    order: list[int],
+    bounds: list[int],
+    ends: float | None,
+    stop: threading.Event | None,
 ) -> list[CandidateSearch]:
     """Every candidate in turn, with an equal share of what is left."""
+    budget = _Budget(params.max_moves, ends, stop)
     searches: list[CandidateSearch] = []
     chunk = min(params.first_moves, 5_000)
     for position, index in enumerate(order):

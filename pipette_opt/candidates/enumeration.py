@@ -36,6 +36,9 @@ class Enumeration:
         Combinations that each rule rules out, most first; one that breaks several rules counts for each.
     examples
         For each of these rules, the reason why it ruled out the first combination, with the numbers.
+    first_broken
+        Combinations by the first rule that they break, most first; together with the candidates these are all
+        combinations.
     """
 
     world_sizes: tuple[int, ...]
@@ -43,6 +46,7 @@ class Enumeration:
     num_combinations: int
     rejected: Mapping[str, int]
     examples: Mapping[str, str]
+    first_broken: Mapping[str, int]
 
     def explain(self) -> str:
         """Which rule rules out how many combinations, one line each."""
@@ -83,6 +87,7 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
     sizes = world_sizes(instance, space)
     candidates: list[ParallelConfig] = []
     rejected: Counter[str] = Counter()
+    first_broken: Counter[str] = Counter()
     examples: dict[str, str] = {}
     num_combinations = 0
     for num_gpus in sizes:
@@ -91,7 +96,9 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
             for rule, reason in broken.items():
                 rejected[rule] += max(len(configs), 1)
                 examples.setdefault(rule, reason)
-            if not broken:
+            if broken:
+                first_broken[next(iter(broken))] += max(len(configs), 1)
+            else:
                 candidates += configs
     return Enumeration(
         world_sizes=sizes,
@@ -99,6 +106,7 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
         num_combinations=num_combinations,
         rejected=dict(rejected.most_common()),
         examples=examples,
+        first_broken=dict(first_broken.most_common()),
     )
 
 

@@ -4,8 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipette_opt.base.types import ProofStep
-from pipette_opt.certify.ledger import CertifyParams, Ledger, Report
+from pipette_opt.certify.ledger import CertifyParams, Ledger, Reason, Report
 from pipette_opt.certify.opening import open_candidates
 from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge, settle_few_orders
 from pipette_opt.certify.proving import prove
@@ -27,8 +26,8 @@ class Certified:
         The placements that were judged on the way, as candidates of ``prepared.problem``.
     is_closed
         Whether nothing can be faster than the fastest plan known by more than the gap limit.
-    steps
-        Of each configuration of the problem which bound rules it out, and that bound in seconds.
+    reasons
+        Of each configuration of the problem which bound or engine rules it out, and that bound in seconds.
     ledger
         Where the certificate stands, to go on from.
     """
@@ -36,7 +35,7 @@ class Certified:
     bound_s: float
     judged: tuple[JudgedSolution, ...]
     is_closed: bool
-    steps: Mapping[ParallelConfig, tuple[ProofStep, float]]
+    reasons: Mapping[ParallelConfig, Reason]
     ledger: Ledger
 
 
@@ -84,6 +83,6 @@ def _certified(ledger: Ledger, runners_up: Sequence[JudgedSolution]) -> Certifie
         bound_s=ledger.bound_s,
         judged=(*ledger.judged, *runners_up),
         is_closed=ledger.is_closed,
-        steps=ledger.steps(),
+        reasons=ledger.reasons(),
         ledger=ledger,
     )

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -30,6 +30,9 @@ CLOSE_ENOUGH = 1e-6
 
 FIRST_MOVES = 20_000
 """Moves of a candidate's first restart; they double when nothing was learned."""
+
+PATHS = "critical paths over the best links"
+"""Name of the bound that an open candidate begins with."""
 
 Report = Callable[[str, float | None, float | None], None]
 """Told the step, the fastest time so far and the bound."""
@@ -77,6 +80,8 @@ class OpenCandidate:
         No placement has a smaller lower form.
     deciding
         Stages whose end can decide the iteration, shape ``(pp,)``.
+    raised_by
+        Name of the bound or engine that raised the bound to where it is.
     """
 
     index: int
@@ -87,10 +92,31 @@ class OpenCandidate:
     seen: set[bytes] = field(default_factory=set)
     visits: int = 0
     moves: int = FIRST_MOVES
+    raised_by: str = PATHS
 
-    def raise_bound(self, ticks: int) -> None:
-        """No placement has a lower form below this either."""
-        self.bound_ticks = max(self.bound_ticks, ticks)
+    def raise_bound(self, ticks: int, by: str = PATHS) -> None:
+        """No placement has a lower form below this either, as a bound or an engine says."""
+        if ticks > self.bound_ticks:
+            self.bound_ticks, self.raised_by = ticks, by
+
+
+class Reason(NamedTuple):
+    """
+    Why a configuration is not faster than a bound.
+
+    Parameters
+    ----------
+    step
+        The last step of the search that one of its packings needed.
+    name
+        Of the bound or engine that ended it there.
+    bound_s
+        The least bound of its packings; infinite if it has no placement.
+    """
+
+    step: ProofStep
+    name: str
+    bound_s: float
 
 
 class Ledger:
@@ -166,20 +192,18 @@ class Ledger:
         if index is not None:
             self.closed[index] = (by, bound_s)
 
-    def steps(self) -> dict[ParallelConfig, tuple[ProofStep, float]]:
-        """
-        Of each configuration the last step that one of its packings needed, and the least bound of them in seconds.
-
-        Infinite if it has no placement.
-        """
-        found: dict[ParallelConfig, tuple[ProofStep, float]] = {}
-        packings = {**self.closed}
-        packings |= {one.index: ("search", one.bound_ticks * self.data.tick_s) for one in self.open}
+    def reasons(self) -> dict[ParallelConfig, Reason]:
+        """Of each configuration why it is not faster: the last step of its packings, named by that with least bound."""
+        packings = {index: Reason(step, step, bound_s) for index, (step, bound_s) in self.closed.items()}
+        for one in self.open:
+            packings[one.index] = Reason("search", one.raised_by, one.bound_ticks * self.data.tick_s)
+        found: dict[ParallelConfig, Reason] = {}
         for index, candidate in enumerate(self.data.candidates):
-            by, bound_s = packings.get(index, ("best links", float("inf")))
-            before, least_s = found.get(candidate.config, (by, float("inf")))
-            last = max(by, before, key=get_args(ProofStep).index)
-            found[candidate.config] = (last, min(bound_s, least_s))
+            packing = packings.get(index, Reason("best links", "best links", float("inf")))
+            both = (packing, found.get(candidate.config, packing))
+            last = max((one.step for one in both), key=get_args(ProofStep).index)
+            named = min((one for one in both if one.step == last), key=lambda one: one.bound_s)
+            found[candidate.config] = Reason(last, named.name, min(one.bound_s for one in both))
         return found
 
     def take(self, judged: JudgedSolution) -> None:
@@ -189,9 +213,10 @@ class Ledger:
             self.is_interleaved = judged.objective_s is None
 
     def report(self, step: str, bound_s: float | None = None) -> None:
-        """Tell how far it is."""
-        fastest_s = self.fastest_s if np.isfinite(self.fastest_s) else None
-        self._report(step, fastest_s, self.bound_s if bound_s is None else bound_s)
+        """Tell how far it is; other splits of the layers may be faster than what is proven here."""
+        fastest_s, joined = self.fastest_s if np.isfinite(self.fastest_s) else None, self.prepared.joined
+        bound_s = self.bound_s if bound_s is None else bound_s
+        self._report(step, fastest_s, bound_s if joined is None else min(bound_s, joined.model.bound_s))
 
     @property
     def judged(self) -> list[JudgedSolution]:

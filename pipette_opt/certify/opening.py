@@ -14,6 +14,9 @@ from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.solver.bounds import candidate_bound
 
+SLOWEST_HOST = "judge with the slowest host"
+"""Name of the bound of :func:`bound_by_slowest_host`."""
+
 SLOWER_LINK = 1.5
 """What one link after the other is slowed down by, to find the paths that a slow link there would be on."""
 
@@ -76,7 +79,7 @@ def bound_by_slowest_host(ledger: Ledger, one: OpenCandidate) -> None:
             return
         judged = judge_times(times, one.candidate.num_microbatches, ledger.data.p2p)
         least_s = min(least_s, judged.iteration_time_s)
-    one.raise_bound(int(least_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s))
+    one.raise_bound(int(least_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s), SLOWEST_HOST)
 
 
 def slow_links_down(ledger: Ledger, one: OpenCandidate) -> None:

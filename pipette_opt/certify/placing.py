@@ -26,6 +26,9 @@ ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
 RESEATING_SHARE = 0.5
 """Part of the time left after that for candidates whose lower form never reaches the judge's time."""
 
+EVERY_PLACEMENT = "judge of every placement"
+"""Name of the bound that a candidate has once all its placements are judged."""
+
 FEW_ORDERS = 120
 """Placements of a candidate up to which all are judged before anything is annealed."""
 
@@ -103,7 +106,7 @@ def _judge_all(ledger: Ledger, one: OpenCandidate, ends: float) -> bool:
     nodes, seconds = settled
     if nodes is not None:
         ledger.look(one, nodes)
-    one.raise_bound(int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS)))
+    one.raise_bound(int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS)), EVERY_PLACEMENT)
     return True
 
 

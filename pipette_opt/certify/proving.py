@@ -6,6 +6,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.problem.solution import Result, checked_solution
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 
 def prove(ledger: Ledger) -> None:
@@ -13,7 +14,7 @@ def prove(ledger: Ledger) -> None:
     for one in ledger.could_win():
         if ledger.is_over:
             return
-        one.raise_bound(candidate_bound(ledger.data, one.candidate))
+        one.raise_bound(candidate_bound(ledger.data, one.candidate), WITHOUT_SEARCH)
     share = 0.5
     while not ledger.is_over:
         able = ledger.could_win()
@@ -31,7 +32,7 @@ def prove(ledger: Ledger) -> None:
 
 def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float) -> Result:
     """The solver on the lower forms of some candidates; what it proves is kept."""
-    from pipette_opt.solver.params import SolverParams
+    from pipette_opt.solver.params import PROVERS, SolverParams
     from pipette_opt.solver.solve import solve
 
     known = (replace(one.candidate, least_ticks=one.bound_ticks) for one in able)
@@ -50,11 +51,12 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float) -> Re
             gap_limit=ledger.params.gap_limit,
             workers=ledger.params.workers,
             seed=ledger.params.seed,
+            engines=PROVERS,
         ),
         hint=[one for one in hints if one is not None],
         on_progress=on_progress,
         stop=ledger.stop,
     )
-    for one, ticks in zip(able, result.candidate_bounds.tolist(), strict=True):
-        one.raise_bound(ticks)
+    for one, ticks, name in zip(able, result.candidate_bounds.tolist(), result.proven_by, strict=True):
+        one.raise_bound(ticks, name)
     return result

@@ -1,12 +1,14 @@
 """What a certificate covers: the values searched, what was left out, and which reason ruled out how much."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from pipette_opt.base.types import ProofStep
 from pipette_opt.candidates import covered, left_out, searched_values
+from pipette_opt.certify.ledger import Reason
 from pipette_opt.parallel import ParallelConfig, without_overlap
-from pipette_opt.plans.plan import Proof
+from pipette_opt.plans.plan import Proof, RuledOut
 from pipette_opt.prepare import Prepared
 
 
@@ -26,33 +28,63 @@ def scope(prepared: Prepared) -> str:
     return covered(prepared.instance, not_searched(prepared))
 
 
-def proof(prepared: Prepared, steps: Mapping[ParallelConfig, tuple[ProofStep, float]]) -> tuple[Proof, ...]:
+def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple[Proof, ...]:
     """
-    Which reason ruled out how many configurations.
+    Who ruled out how many configurations: steps of the search, each with its rules, bounds and engines by name.
 
     Parameters
     ----------
-    steps
-        Of each configuration that was not left out before: the last step that one of its packings needed, and the time
-        in seconds that none of its plans is below.
+    reasons
+        Of each configuration that was not left out before.
     """
-    enumeration, memory = prepared.enumeration, prepared.memory
-    found = dict(steps)
+    enumeration, memory, pruned = prepared.enumeration, prepared.memory, prepared.pruned
+    found = dict(reasons)
     for one in memory.fitting:
-        if one.config not in found and prepared.pruned is not None:
-            base, pruned = without_overlap(one.config), prepared.pruned
-            found[one.config] = ("work alone" if base in pruned.by_work else "best links", pruned.bounds_s[base])
-    unplaced = [one for one in memory.fitting if found.get(one.config, ("best links", float("inf")))[1] == float("inf")]
+        if one.config not in found and pruned is not None:
+            base = without_overlap(one.config)
+            step: ProofStep = "work alone" if base in pruned.by_work else "best links"
+            found[one.config] = Reason(step, step, pruned.bounds_s[base])
+    nothing = Reason("best links", "best links", float("inf"))
+    placed = {one.config: found.get(one.config, nothing) for one in memory.fitting}
+    unplaced = [config for config, reason in placed.items() if reason.bound_s == float("inf")]
+    legality = tuple(
+        RuledOut(name=rule, configurations=number, example=enumeration.examples[rule])
+        for rule, number in enumeration.first_broken.items()
+    )
     parts = [
-        Proof(
-            by="legality rules",
-            configurations=enumeration.num_combinations - len(enumeration.candidates),
-            bound_s=None,
-        ),
-        Proof(by="memory", configurations=len(memory.rejected), bound_s=None),
-        Proof(by="no placement", configurations=len(unplaced), bound_s=None),
+        _part("legality rules", legality),
+        _part("memory", _named({one.config: "predicted peak" for one in memory.rejected})),
+        _part("no placement", _named(dict.fromkeys(unplaced, "hosts or links"))),
     ]
     for step in get_args(ProofStep):
-        bounds = [bound_s for by, bound_s in found.values() if by == step and bound_s < float("inf")]
-        parts.append(Proof(by=step, configurations=len(bounds), bound_s=min(bounds, default=None)))
+        those = {one: reason for one, reason in found.items() if reason.step == step and reason.bound_s < float("inf")}
+        bound_s = min((reason.bound_s for reason in those.values()), default=None)
+        parts.append(_part(step, _named({one: reason.name for one, reason in those.items()}), bound_s))
     return tuple(part for part in parts if part.configurations)
+
+
+def _part(by: str, named: tuple[RuledOut, ...], bound_s: float | None = None) -> Proof:
+    return Proof(by=by, configurations=sum(one.configurations for one in named), bound_s=bound_s, named=named)
+
+
+def _named(names: Mapping[ParallelConfig, str]) -> tuple[RuledOut, ...]:
+    """Configurations by name, most first, with the first of each as example."""
+    counts, examples = Counter(names.values()), dict[str, str]()
+    for config, name in names.items():
+        examples.setdefault(name, config.label())
+    return tuple(
+        RuledOut(name=name, configurations=number, example=examples[name]) for name, number in counts.most_common()
+    )
+
+
+def why_nothing(prepared: Prepared) -> str:
+    """Why there is no plan although some candidates are legal and fit: one sentence with the counts."""
+    counts = prepared.problem.candidates
+    cluster = prepared.instance.cluster
+    missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
+    return (
+        f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} "
+        f"packings can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too few hosts have the memory, "
+        f"or links are missing ({missing} directed pairs were not measured) or far too slow. Allow fewer GPUs with "
+        "--num-gpus, other degrees, more recomputation, or import the links with a fill value."
+    )

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.certify.finish import PROVEN_WITHIN
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
-from pipette_opt.judge.solutions import PROVEN_WITHIN
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.plans.plan import IterationTime, Plan
@@ -50,6 +50,8 @@ class Why:
         The fastest of them on the hosts as listed; ``None`` if that was not judged.
     best_s
         The time to beat; ``None`` if there is none.
+    ruled_out_by
+        Who rules them out, in the words of a certificate's proof; empty if nothing does.
     """
 
     verdict: Verdict
@@ -58,6 +60,7 @@ class Why:
     bound_s: float | None = None
     listed_s: float | None = None
     best_s: float | None = None
+    ruled_out_by: str = ""
 
 
 def pinned(space: SearchSpace, text: str) -> SearchSpace:
@@ -97,7 +100,7 @@ def why(
     narrow = pinned(space, text)
     enumeration = enumerate_with_reasons(instance, narrow)
     if not enumeration.candidates:
-        return Why(verdict="illegal", reasons=_broken_rules(enumeration))
+        return Why(verdict="illegal", reasons=_broken_rules(enumeration), ruled_out_by="legality rules")
     memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         miss = min(memory.rejected, key=lambda one: one.short_bytes)
@@ -108,7 +111,7 @@ def why(
             if need > room
         ] or [f"too few hosts have the memory: {gib(miss.short_bytes):.1f} GiB are lacking"]
         head = f"none of {len(memory.rejected)} legal configurations fits; nearest: {miss.config.label()}"
-        return Why(verdict="too big", reasons=(head, *stages), config=miss.config)
+        return Why(verdict="too big", reasons=(head, *stages), config=miss.config, ruled_out_by="memory")
     if plan is not None and any(one.config == plan.config for one in memory.fitting):
         time_s = plan.estimate.iteration_time_s
         reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s",)
@@ -144,7 +147,8 @@ def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -
     assert pruned is not None
     bound_s = max(proven_s, min(pruned.bounds_s.values()))
     if all(optimistic_ticks(prepared.lower, one) >= UNUSABLE_TICKS for one in prepared.lower.candidates):
-        return Why(verdict="cannot be placed", reasons=("too few hosts have the memory, or links were not measured",))
+        reason = "too few hosts have the memory, or links were not measured"
+        return Why(verdict="cannot be placed", reasons=(reason,), ruled_out_by="no placement")
     fastest = min(pruned.bounds_s, key=lambda config: pruned.bounds_s[config])
     own = None if pruned.first is None else _time(prepared.instance, pruned.first)
     config = fastest if pruned.first is None else pruned.first.config
@@ -154,14 +158,15 @@ def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -
         reasons.append(f"and {own.iteration_time_s:.4f} s on the hosts as they are listed")
     best_s = None if best is None else best.iteration_time_s
     verdict: Verdict = "may win"
+    by = ""
     if best is not None:
         reasons.append(f"the plan to beat takes {best.iteration_time_s:.4f} s")
         slower = bound_s / best.iteration_time_s - 1
         if slower >= 0:
-            verdict = "slower"
+            verdict, by = "slower", "work alone" if without_overlap(fastest) in pruned.by_work else "best links"
             reasons.append(f"every placement is at least {slower:.2%} slower")
         elif slower > -PROVEN_WITHIN:
-            verdict = "not faster"
+            verdict, by = "not faster", "search"
             reasons.append("the plan's certificate has them: its search has shown that none is faster")
         if own is not None:
             reasons += _where(own, best)
@@ -172,6 +177,7 @@ def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -
         bound_s=bound_s,
         listed_s=None if own is None else own.iteration_time_s,
         best_s=best_s,
+        ruled_out_by=by,
     )
 
 

@@ -57,7 +57,8 @@ def solve(
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
     from pipette_opt.lab.compare import METHODS, compare_methods
-    from pipette_opt.optimize import OptimizeParams, Watcher
+    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.plans.watcher import Watcher
     from pipette_opt.prepare import prepare
     from pipette_opt.report.lists import benchmark_table
 

@@ -51,7 +51,8 @@ def candidates(
         if json:
             show_json(asdict(answer))
         else:
-            show(f"{why}: {answer.verdict}", *(f"  {reason}" for reason in answer.reasons))
+            by = f", ruled out by {answer.ruled_out_by}" if answer.ruled_out_by else ""
+            show(f"{why}: {answer.verdict}{by}", *(f"  {reason}" for reason in answer.reasons))
         return
     if plan is not None:
         raise InputError("--plan", "has no effect without --why.")

@@ -14,7 +14,7 @@ from pipette_opt.base.files import is_stdout
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from pipette_opt.optimize import Progress, Watcher
+    from pipette_opt.plans.watcher import Progress, Watcher
 
 PLAIN_INTERVAL_S = 5.0
 """Seconds between progress lines where there is no terminal."""

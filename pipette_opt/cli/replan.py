@@ -48,7 +48,8 @@ def replan(
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.cli.plans import plan_on_changed_hosts, plan_with_band
-    from pipette_opt.optimize import OptimizeParams, Watcher
+    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.changed_hosts import replan as replan_
     from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
     from pipette_opt.report.plan_file import plan_verdict, write_plan

@@ -47,7 +47,7 @@ def verify(
     rules = [*checked.rules, *FILE_RULES]
     proven = None
     if prove and (checked.open_configs or found.certificate.joint_model is not None):
-        from pipette_opt.optimize import Watcher
+        from pipette_opt.plans.watcher import Watcher
         from pipette_opt.replan.prove import prove as solve_again
 
         watcher = Watcher()

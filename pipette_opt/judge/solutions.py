@@ -1,8 +1,7 @@
 """
 From solutions to a plan: the judge times them, the best one is taken, the others say why they lost.
 
-Solutions are in ticks and closed forms; the plan is in seconds by the critical path, and so are the certificate's
-objective, bound and gap. The closed form stands beside them as a detail.
+Solutions are in ticks and closed forms; the plan is in seconds by the critical path.
 """
 
 import platform
@@ -16,7 +15,6 @@ import numpy as np
 
 from pipette_opt import __version__
 from pipette_opt.base.types import IntArray
-from pipette_opt.candidates import covered
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge.estimate import estimate
@@ -27,7 +25,6 @@ from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_plac
 from pipette_opt.plans.plan import (
     Alternative,
     Certificate,
-    ClosedForm,
     IterationTime,
     Plan,
     StageMemory,
@@ -37,11 +34,8 @@ from pipette_opt.plans.plan import (
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.problem.solution import Solution
 from pipette_opt.specs import Instance, LinkMatrix
-
-PROVEN_WITHIN = 2e-6
-"""Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
 
 TIE = 1e-6
 """Relative; plans as close as this are equally fast, as ticks are not much finer."""
@@ -124,14 +118,6 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
     )
 
 
-def lower_bound_s(data: ProblemData, result: Result) -> float:
-    """What the solver proved, in seconds, freed of what rounding up may have added."""
-    if not data.candidates:
-        return 0.0
-    rounding = max(candidate.rounding_ticks for candidate in data.candidates)
-    return max(0, result.lower_bound_ticks - rounding) * data.tick_s
-
-
 def judge_lower_bound_s(lower: ProblemData) -> float:
     """
     No plan of any candidate can be faster by the judge: the lower form at the best hosts and links.
@@ -204,58 +190,6 @@ def _links_free(instance: Instance) -> Instance:
     return replace(
         instance,
         cluster=replace(cluster, link_matrices=links, inter_node_latency_s=0.0, node_bytes_per_s=None),
-    )
-
-
-def make_certificate(
-    instance: Instance,
-    data: ProblemData,
-    best: JudgedSolution,
-    judge_bound_s: float,
-    wall_time_s: float,
-    exact: Result | None = None,
-) -> Certificate:
-    """
-    What is proven about the best solution: one gap, between its judged time and the bound on the judge's time.
-
-    Parameters
-    ----------
-    data
-        What was searched.
-    exact
-        The solver's result over the candidates with a closed form, if it was asked.
-    """
-    fastest = best.estimate.iteration_time_s
-    bound_s = min(judge_bound_s, fastest)
-    dependent_s = placement_dependent_s(instance, best)
-    return Certificate(
-        status="OPTIMAL" if is_proven(bound_s, fastest) else "FEASIBLE",
-        objective_s=fastest,
-        lower_bound_s=bound_s,
-        gap=(fastest - bound_s) / fastest,
-        placement_dependent_s=dependent_s,
-        placement_gap=(fastest - bound_s) / dependent_s if dependent_s > 0 else 0.0,
-        judge_lower_bound_s=bound_s,
-        scope=covered(instance),
-        wall_time_s=wall_time_s,
-        num_candidates=len({candidate.config for candidate in data.candidates}),
-        num_pruned=0,
-        closed_form=_closed_form(data, best, exact),
-    )
-
-
-def is_proven(bound_s: float, seconds: float) -> bool:
-    """Whether a bound closes the gap, up to rounding."""
-    return bound_s >= (1 - PROVEN_WITHIN) * seconds
-
-
-def _closed_form(data: ProblemData, best: JudgedSolution, exact: Result | None) -> ClosedForm | None:
-    """The closed form of the best solution against what the solver proved of it."""
-    if best.objective_s is None or exact is None:
-        return None
-    bound_s = min(lower_bound_s(data, exact), best.objective_s)
-    return ClosedForm(
-        objective_s=best.objective_s, lower_bound_s=bound_s, gap=(best.objective_s - bound_s) / best.objective_s
     )
 
 

@@ -8,15 +8,18 @@ from math import inf
 from typing import Literal
 
 from pipette_opt.annealing.anneal import AnnealingParams
-from pipette_opt.judge.solutions import best_first, judge_solution, lower_bound_s
+from pipette_opt.annealing.threads import anneal_on_threads
+from pipette_opt.certify.finish import lower_bound_s
+from pipette_opt.judge.solutions import best_first, judge_solution
 from pipette_opt.lab.baselines.amp import AmpParams, amp
 from pipette_opt.lab.baselines.megatron import identity_order, megatron_rule
 from pipette_opt.lab.baselines.varuna import varuna
-from pipette_opt.optimize import OptimizeParams, Watcher, hint_for, solve_exact
+from pipette_opt.optimize import OptimizeParams
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
-from pipette_opt.solver.search.threads import anneal_on_threads
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.solve import solve
 
 METHODS = (
     "pipette-opt",
@@ -70,8 +73,10 @@ def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.
         return min(results, key=lambda one: inf if one.solution is None else one.solution.objective_ticks)
 
     def solved() -> Result:
-        watcher = Watcher(stop=stop)
-        return solve_exact(prepared, params, watcher, hint_for(prepared, params, watcher))
+        settings = SolverParams(
+            time_limit_s=params.time_limit_s, gap_limit=params.gap_limit, workers=params.workers, seed=params.seed
+        )
+        return solve(data, settings, stop=stop)
 
     runs: dict[str, Callable[[], Result]] = {
         "pipette-opt": solved,

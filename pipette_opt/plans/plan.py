@@ -119,6 +119,26 @@ class ClosedForm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOut:
+    """
+    Configurations that the same rule, bound or engine rules out.
+
+    Parameters
+    ----------
+    name
+        Of a legality rule, of a bound, or of the engine of the solver that raised the bound to where it ended.
+    configurations
+        How many.
+    example
+        One of them, or for a legality rule what it says of one of them.
+    """
+
+    name: str
+    configurations: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """
     One reason why configurations cannot win.
@@ -131,11 +151,14 @@ class Proof:
         How many it rules out.
     bound_s
         No plan of these is faster; ``None`` where no plan of these can run.
+    named
+        The same configurations by the name of the rule, bound or engine, most first; none in plans of older versions.
     """
 
     by: str
     configurations: int
     bound_s: float | None
+    named: tuple[RuledOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

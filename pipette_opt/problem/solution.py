@@ -51,6 +51,9 @@ class Result:
         The best found; ``None`` if none.
     pool
         Further solutions worth judging, best first, at most one per candidate, without ``solution``.
+    proven_by
+        Who raised the bound of each candidate to where it is, by the name of an engine or of a bound; empty where
+        nobody asks.
     """
 
     status: str
@@ -60,6 +63,7 @@ class Result:
     wall_time_s: float = 0.0
     num_pruned: int = 0
     candidate_bounds: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    proven_by: tuple[str, ...] = ()
 
     @property
     def solutions(self) -> tuple[Solution, ...]:

@@ -16,18 +16,19 @@ from pipette_opt.annealing.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, choose_num_gpus
+from pipette_opt.certify.finish import make_certificate
 from pipette_opt.judge.solutions import (
     JudgedSolution,
     judge_solution,
-    make_certificate,
     make_plan,
     stage_memory,
 )
-from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import CandidateData, ProblemData

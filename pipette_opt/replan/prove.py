@@ -5,9 +5,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pipette_opt.base.errors import PlanError
-from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.solver.joint import JointLimits
 from pipette_opt.specs import Instance

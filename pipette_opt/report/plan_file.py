@@ -30,6 +30,7 @@ from pipette_opt.plans.plan import (
     Plan,
     Proof,
     RankRow,
+    RuledOut,
     StageMemory,
     rank_rows,
 )
@@ -378,6 +379,7 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
                 by=one.text("by"),
                 configurations=one.whole("configurations"),
                 bound_s=one.optional("bound_s", one.number),
+                named=tuple(map(_read_ruled_out, one.mappings("named") if "named" in one.data else ())),
             )
             for one in certificate.mappings(name)
         ),
@@ -385,6 +387,10 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
     }
     return {name: read(name) for name, read in readers.items() if name in certificate.data}
+
+
+def _read_ruled_out(one: Entries) -> RuledOut:
+    return RuledOut(name=one.text("name"), configurations=one.whole("configurations", 1), example=one.text("example"))
 
 
 def _read_joint_model(model: Entries) -> JointModel:

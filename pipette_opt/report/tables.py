@@ -62,6 +62,7 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
         headline(plan),
         configuration_table(plan),
         certificate_table(plan.certificate),
+        *proof_tables(plan.certificate),
         breakdown_table(plan.estimate),
         memory_table(plan.memory),
         *hosts_tables(plan),
@@ -142,6 +143,22 @@ def certificate_table(certificate: Certificate) -> RenderableType:
         lines.append(f"model     {_joint_model(certificate.joint_model)}")
     details = Text("\n".join(lines), style=QUIET)
     return titled("Certificate", Group(table, details))
+
+
+def proof_tables(certificate: Certificate) -> list[RenderableType]:
+    """Who ruled out how many configurations, by name; none for plans of older versions."""
+    rows = [(part, one) for part in certificate.proof for one in part.named]
+    if not rows:
+        return []
+    table = columns_table("ruled out by", "", "configurations >", "at least >", "for example")
+    for number, (part, one) in enumerate(rows):
+        first = number == 0 or rows[number - 1][0] is not part
+        least = "" if part.bound_s is None or not first else seconds_text(part.bound_s)
+        name = "" if one.name == part.by else one.name
+        table.add_row(
+            Text(part.by if first else ""), Text(name), Text(f"{one.configurations:,}"), Text(least), Text(one.example)
+        )
+    return [spaced(table)]
 
 
 def _joint_model(model: JointModel) -> str:

@@ -37,8 +37,8 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 **Exact**:
 
 - the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`, :mod:`~pipette_opt.solver.constraints`,
-  :mod:`~pipette_opt.solver.objective`) in two formulations: the reference, and the engine for small clusters, for
-  tensor groups over several hosts and for paths;
+  :mod:`~pipette_opt.solver.objective`): the reference, and the engine for small clusters, for tensor groups over
+  several hosts and for paths;
 - tree search of a grid (:mod:`~pipette_opt.solver.tree_search`) for closed forms with tensor groups inside hosts: the
   end of the latest column is split into intervals; within one, columns and ring hops have limits, and a depth-first
   search finds what keeps them or ends. What has the fewest choices left, a cell or a host, is next, and each host that
@@ -63,6 +63,10 @@ merge hosts, tell more.
   each in as many cells as it has members. Columns and the order of the rings are kept, only which host is meant is
   not. On large grids ceilings are refuted and nothing is minimised. The best assignment tells which classes to split,
   until, on few hosts, all are single: then it is exact. Assignments that are found are annealed, too.
+
+**Found**: the engines above find placements, too, but most good ones come from simulated annealing
+(:mod:`~pipette_opt.solver.annealing`), which proves nothing: on all threads before the proof, beside it and after it,
+near each placement that a relaxation promises, and for a moment on the best one at the end.
 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done; what
 any engine proves about one counts for all others. Which engine gets which grid, when and for how long is one table,

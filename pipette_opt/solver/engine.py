@@ -8,10 +8,8 @@ from typing import ClassVar, Protocol
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.solver.incumbent import Incumbent
+from pipette_opt.solver.refining import offer_refined
 from pipette_opt.solver.stoppable import TimeSlice
-
-Take = Callable[[int, IntArray], None]
-"""Called with a candidate and the hosts of its cells, in the order of its grid, where they are likely to be good."""
 
 
 class Engine(ABC):
@@ -45,8 +43,8 @@ class Engine(ABC):
     searches: ClassVar[bool] = True
     """Whether a candidate that it worked on counts as searched, and not as pruned."""
 
-    def __init__(self, incumbent: Incumbent, take: Take) -> None:
-        self.incumbent, self.take = incumbent, take
+    def __init__(self, incumbent: Incumbent) -> None:
+        self.incumbent = incumbent
         self.visits: Counter[int] = Counter()
 
     @abstractmethod
@@ -59,12 +57,20 @@ class Engine(ABC):
         self.visits[index] += 1
         if self.searches:
             self.incumbent.searched.add(index)
-        self.incumbent.prove(index, self._go_on(index, given))
+        self.prove(index, self._go_on(index, given))
         return bool(self.incumbent.bounds[index] > before)
 
     @abstractmethod
     def _go_on(self, index: int, given: TimeSlice) -> int:
         """The same; gives back a bound of the candidate."""
+
+    def prove(self, index: int, bound: int) -> None:
+        """A bound of a candidate."""
+        self.incumbent.prove(index, bound, self.name)
+
+    def take(self, index: int, nodes: IntArray) -> None:
+        """Hosts of a candidate's cells, in the order of its grid, that are likely to be good: offered, and annealed."""
+        offer_refined(self.incumbent, index, nodes)
 
     def call_s(self, index: int) -> float:
         """Seconds that a single call of the solver below takes at present; 0 where slices of any length do."""
@@ -92,8 +98,8 @@ class Search(Protocol):
 class SearchEngine(Engine):
     """Searches of one candidate each that name the hosts, and so end with the optimum if they end."""
 
-    def __init__(self, incumbent: Incumbent, take: Take) -> None:
-        super().__init__(incumbent, take)
+    def __init__(self, incumbent: Incumbent) -> None:
+        super().__init__(incumbent)
         self.begun: dict[int, Search] = {}
 
     @abstractmethod
@@ -115,6 +121,6 @@ class SearchEngine(Engine):
             given.seconds_left,
             workers=given.workers,
             stop=given.stop,
-            on_bound=lambda bound: incumbent.prove(index, bound),
+            on_bound=lambda bound: self.prove(index, bound),
             on_placement=on_placement,
         )

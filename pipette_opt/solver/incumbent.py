@@ -13,42 +13,49 @@ from pipette_opt.problem.objective import largest_ticks
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
 from pipette_opt.solver.params import SolverParams
 
+WITHOUT_SEARCH = "bounds without a search"
+"""Name of the bounds by best links, matching, numbers of hosts and lifted rings."""
+
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
 
 
 class Incumbent:
     """
-    The best placements and what is proven so far; any thread may add to it.
+    The best placements and what is proven so far, and the one clock; any thread may add to it.
 
-    Parameters
-    ----------
-    started
-        When the time limit began, as ``time.perf_counter`` tells it; now by default.
+    The time limit counts from when it is made.
 
     Attributes
     ----------
+    data
+        The problem as engines see it: costs of rings may have been raised, which changes no placement's objective.
+    given
+        The problem as it was given, which is what annealing works on.
     bounds
         No placement of a candidate has a smaller objective, shape ``(num_candidates,)``.
+    proven_by
+        Name of the engine that raised a candidate's bound last; those that no engine raised are not in it.
     found
         The best placement of each candidate that has one.
     searched
         Candidates that bounds without a search did not rule out.
     helpers
-        Threads that look for placements beside the engines.
+        Threads that anneal beside the other engines.
     """
 
     def __init__(
         self,
         data: ProblemData,
         params: SolverParams,
-        on_progress: OnProgress | None,
-        stop: threading.Event,
-        started: float | None = None,
+        on_progress: OnProgress | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
-        self.data, self.params, self.stop = data, params, stop
-        self.started = time.perf_counter() if started is None else started
+        self.data, self.given, self.params = data, data, params
+        self.stop = stop if stop is not None else threading.Event()
+        self.started = time.perf_counter()
         self.bounds: IntArray = np.zeros(len(data.candidates), dtype=np.int64)
+        self.proven_by: dict[int, str] = {}
         self.found: dict[int, Solution] = {}
         self.searched: set[int] = set()
         self.helpers = 0
@@ -83,9 +90,20 @@ class Incumbent:
         return max(1, self.params.num_workers - self.helpers)
 
     @property
+    def passed_s(self) -> float:
+        """Wall time since the start."""
+        return time.perf_counter() - self.started
+
+    @property
+    def ends(self) -> float:
+        """When the time is over, as ``time.perf_counter`` tells it; a moment is kept in which the best is polished."""
+        limit_s = self.params.time_limit_s
+        return self.started + limit_s - self.params.polishing_s(limit_s)
+
+    @property
     def seconds_left(self) -> float:
         """Wall time left."""
-        return self.started + self.params.time_limit_s - time.perf_counter()
+        return self.ends - time.perf_counter()
 
     @property
     def is_over(self) -> bool:
@@ -103,11 +121,13 @@ class Incumbent:
         """Whether a candidate may beat the incumbent."""
         return bool(self.bounds[index] < self.upper)
 
-    def prove(self, index: int, bound: int) -> None:
-        """Take a bound of a candidate; above all it can cost, nothing can be placed."""
-        nothing = bound > largest_ticks(self.data.candidates[index])
+    def prove(self, index: int, bound: int, by: str = WITHOUT_SEARCH) -> None:
+        """Take a bound of a candidate from an engine; above all it can cost, nothing can be placed."""
+        if bound > largest_ticks(self.data.candidates[index]):
+            bound = UNUSABLE_TICKS
         with self._lock:
-            self.bounds[index] = max(self.bounds[index], UNUSABLE_TICKS if nothing else bound)
+            if bound > self.bounds[index]:
+                self.bounds[index], self.proven_by[index] = bound, by
             self.report()
 
     def offer(self, solution: Solution) -> None:
@@ -138,9 +158,11 @@ class Incumbent:
             upper = self.upper if self.found else None
             if (upper, lower) != self._reported:
                 self._reported = (upper, lower)
-                self._on_progress(time.perf_counter() - self.started, upper, 0 if lower >= UNUSABLE_TICKS else lower)
+                self._on_progress(self.passed_s, upper, 0 if lower >= UNUSABLE_TICKS else lower)
 
     def result(self) -> Result:
         """What is known now."""
         result = result_of(self.found.values(), self.bounds, self.started)
-        return replace(result, num_pruned=len(self.data.candidates) - len(self.searched))
+        number = len(self.data.candidates)
+        proven_by = tuple(self.proven_by.get(index, WITHOUT_SEARCH) for index in range(number))
+        return replace(result, num_pruned=number - len(self.searched), proven_by=proven_by)

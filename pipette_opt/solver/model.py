@@ -11,23 +11,20 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.constraints import CONSTRAINTS
-from pipette_opt.solver.engine import Engine, Take
+from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.objective import add_objective
-from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.solver.variables import Formulation, Variables
+from pipette_opt.solver.stoppable import POLL_S, TimeSlice
+from pipette_opt.solver.variables import Variables
 
 logger = logging.getLogger(__name__)
 
-MAX_PAIRS: dict[Formulation, int] = {"by_pair": 400_000, "by_host": 8_000_000}
-"""Host pairs of all hops that a model may have; above, it takes too long to build and to search."""
+MAX_PAIRS = 8_000_000
+"""Largest number of host pairs, over all hops of a model; above, it takes too long to build and to search. Chosen."""
 
 PAIRS_PER_S = 500_000
 """Host pairs that are built into a model in a second; no model is begun that would take half of the time left."""
-
-FORMULATIONS: dict[str, Formulation] = {"cp-sat-by-host": "by_host", "cp-sat-by-pair": "by_pair"}
-"""Formulation of each name that :attr:`SolverParams.engines` knows; with two threads or more they race."""
 
 
 class CpSatModel(Engine):
@@ -44,15 +41,14 @@ class CpSatModel(Engine):
 
     name = "cp-sat-model"
 
-    def __init__(self, incumbent: Incumbent, take: Take) -> None:
-        super().__init__(incumbent, take)
+    def __init__(self, incumbent: Incumbent) -> None:
+        super().__init__(incumbent)
         self.returns: dict[int, int] = {}
         self.reach: dict[int, float] = {}
-        self.formulations = [FORMULATIONS[name] for name in incumbent.params.working if name in FORMULATIONS]
 
     def suits(self, index: int) -> bool:
         """Whether the model of a candidate can be built in the time left."""
-        return bool(self._possible([index]))
+        return self._is_possible([index])
 
     def _go_on(self, index: int, given: TimeSlice) -> int:
         self.solve([index], given.workers, given.seconds_left)
@@ -72,11 +68,9 @@ class CpSatModel(Engine):
 
         With all threads by default, and in its own slice of time. False if the batch is too large to be modelled.
         """
-        formulations = self._possible(batch)
-        if not formulations:
+        if not self._is_possible(batch):
             batch = batch[:1]
-            formulations = self._possible(batch)
-        if not formulations:
+        if not self._is_possible(batch):
             logger.info("pairs of hosts are too many for a model in the time left; no more is proven.")
             return False
         visit = max(self.returns.get(index, 0) for index in batch)
@@ -87,28 +81,23 @@ class CpSatModel(Engine):
         batch = list(bounds)
         self.incumbent.searched.update(batch)
         workers = self.incumbent.workers if workers is None else workers
-        if workers == 1 or self.incumbent.params.deterministic:
-            formulations = [formulations[visit % len(formulations)]]
         beyond = ceiling + 1 if self.incumbent.found else UNUSABLE_TICKS
         slice_s = min(self.incumbent.params.first_slice_s * 2**visit, seconds)
-        runs = [
-            _Run(self.incumbent, bounds, ceiling, one, max(1, workers // len(formulations)), slice_s)
-            for one in formulations
-        ]
-        self._race(runs, batch)
-        proven = max(run.proven(beyond) for run in runs)
+        run = _Run(self.incumbent, bounds, ceiling, workers, slice_s)
+        self._wait_for(run, batch)
+        proven = run.proven(beyond)
         for index in batch:
-            self.incumbent.prove(index, proven)
-        self._adapt(batch, runs, visit)
+            self.prove(index, proven)
+        self._adapt(batch, run, visit)
         upper = self.incumbent.upper
-        logger.info("batch %s: %s, bound %d, incumbent %d", batch, [str(run) for run in runs], proven, upper)
+        logger.info("batch %s: %s, bound %d, incumbent %d", batch, run, proven, upper)
         return True
 
-    def _possible(self, batch: list[int]) -> list[Formulation]:
-        """Formulations in which a batch can be modelled in the time left."""
+    def _is_possible(self, batch: list[int]) -> bool:
+        """Whether a batch can be modelled in the time left, and may be."""
         data, left_s = self.incumbent.data, max(self.incumbent.seconds_left, 0.0)
         pairs = sum(_num_pairs(data, data.candidates[index]) for index in batch)
-        return [one for one in self.formulations if pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS[one])]
+        return self.name in self.incumbent.params.working and pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS)
 
     def _ceiling(self, batch: list[int]) -> int:
         """
@@ -122,57 +111,53 @@ class CpSatModel(Engine):
         bound, share = int(self.incumbent.bounds[batch[0]]), self.reach.get(batch[0], 1.0)
         return bound + int((self.incumbent.upper - 1 - bound) * share)
 
-    def _adapt(self, batch: list[int], runs: "list[_Run]", visit: int) -> None:
+    def _adapt(self, batch: list[int], run: "_Run", visit: int) -> None:
         """
         After a failure, more time, and a nearer ceiling, if the incumbent is not nearer now; after an easy success, all
         the way to the incumbent.
         """
         share = self.reach.get(batch[0], 1.0)
-        if any(run.is_complete for run in runs):
-            easy = min(run.solver.wall_time for run in runs) < 0.25 * self.incumbent.params.first_slice_s * 2**visit
+        if run.is_complete:
+            easy = run.solver.wall_time < 0.25 * self.incumbent.params.first_slice_s * 2**visit
             self.reach.update(dict.fromkeys(batch, 1.0 if easy else share))
         else:
-            found = any(run.status == cp_model.FEASIBLE for run in runs)
+            found = run.status == cp_model.FEASIBLE
             self.reach.update(dict.fromkeys(batch, share if found else share / 2))
             self.returns.update(dict.fromkeys(batch, visit + 1))
 
-    def _race(self, runs: "list[_Run]", batch: list[int]) -> None:
+    def _wait_for(self, run: "_Run", batch: list[int]) -> None:
         """
-        Run all, in threads so that the main one can take signals.
+        Run in a thread, so that the main one can take signals.
 
-        They are stopped when one has finished, or when it has been shown elsewhere that the batch has nothing better.
+        It is stopped when it has been shown elsewhere that the batch has nothing better.
         """
-        ended = threading.Semaphore(0)
-        threads = [threading.Thread(target=run.run, args=(ended,), daemon=True) for run in runs]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
+        ended = threading.Event()
+        thread = threading.Thread(target=run.run, args=(ended,), daemon=True)
+        thread.start()
+        while thread.is_alive():
             try:
-                ended.acquire(timeout=0.05)
+                ended.wait(POLL_S)
             except KeyboardInterrupt:
                 self.incumbent.stop.set()
             closed = not any(self.incumbent.is_open(index) for index in batch)
-            if closed or self.incumbent.stop.is_set() or any(run.is_complete for run in runs):
-                for run in runs:
-                    run.solver.stop_search()
-        for run in runs:
-            if run.error is not None:
-                raise run.error
+            if closed or self.incumbent.stop.is_set():
+                run.solver.stop_search()
+        if run.error is not None:
+            raise run.error
 
 
 class _Run:
-    """One model of a batch, in one formulation."""
+    """One model of a batch."""
 
     def __init__(
         self,
         incumbent: Incumbent,
         bounds: dict[int, int],
         ceiling: int,
-        formulation: Formulation,
         workers: int,
         slice_s: float,
     ) -> None:
-        self.incumbent, self.bounds, self.ceiling, self.formulation = incumbent, bounds, ceiling, formulation
+        self.incumbent, self.bounds, self.ceiling = incumbent, bounds, ceiling
         self.solver = cp_model.CpSolver()
         self.status = int(cp_model.UNKNOWN)
         self.best: int = UNUSABLE_TICKS
@@ -192,18 +177,18 @@ class _Run:
         self.solver.best_bound_callback = lambda bound: incumbent.report(list(bounds), _whole(bound))
 
     def __str__(self) -> str:
-        return f"{self.formulation} {cp_model.CpSolverStatus(self.status).name} in {self.solver.wall_time:.2f} s"
+        return f"{cp_model.CpSolverStatus(self.status).name} in {self.solver.wall_time:.2f} s"
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to find."""
         return self.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
 
-    def run(self, ended: threading.Semaphore) -> None:
+    def run(self, ended: threading.Event) -> None:
         """Build and solve."""
         try:
             incumbent, model = self.incumbent, cp_model.CpModel()
-            variables = build(model, incumbent.data, self.bounds, self.ceiling, self.formulation)
+            variables = build(model, incumbent.data, self.bounds, self.ceiling)
             hints = [incumbent.found[index] for index in self.bounds if index in incumbent.found]
             if hints:
                 add_hint(model, variables, min(hints, key=lambda one: one.objective_ticks))
@@ -214,7 +199,7 @@ class _Run:
         except BaseException as error:
             self.error = error
         finally:
-            ended.release()
+            ended.set()
 
     def proven(self, beyond: int) -> int:
         """No solution of the batch has an objective below this; ``beyond`` if the model has none at all."""
@@ -250,7 +235,6 @@ def build(
     data: ProblemData,
     bounds: dict[int, int],
     ceiling: int,
-    formulation: Formulation = "by_pair",
 ) -> Variables:
     """
     The joint model of some candidates.
@@ -267,7 +251,7 @@ def build(
     variables = Variables(model, data, bounds, ceiling)
     for add in CONSTRAINTS:
         add(model, data, variables)
-    add_objective(model, data, variables, formulation)
+    add_objective(model, data, variables)
     return variables
 
 

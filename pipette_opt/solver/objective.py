@@ -12,22 +12,17 @@ from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
-from pipette_opt.solver.variables import Cell, Formulation, GridVariables, Variables, pairs_apart
-
-MOST_NODES_WITH_ARCS = 40
-"""Hosts up to which pairs of hosts are variables of their own; there are that many squared for each hop."""
+from pipette_opt.solver.variables import Cell, GridVariables, Variables, pairs_apart
 
 Expr = LinearExpr | IntVar | int
 
 
-def add_objective(
-    model: CpModel, data: ProblemData, variables: Variables, formulation: Formulation = "by_pair"
-) -> None:
+def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> None:
     """Minimise the objective of the candidate that is chosen."""
     known = [variables.bounds[index] * variables.chosen[index] for index in variables.indices]
     model.add(variables.objective >= LinearExpr.sum(known))
     for index in variables.indices:
-        _CandidateObjective(model, data, variables, index, formulation).add()
+        _CandidateObjective(model, data, variables, index).add()
     model.minimize(variables.objective)
 
 
@@ -44,11 +39,8 @@ class _Transfer:
 class _CandidateObjective:
     """Times of one candidate as expressions over its grid's variables."""
 
-    def __init__(
-        self, model: CpModel, data: ProblemData, variables: Variables, index: int, formulation: Formulation
-    ) -> None:
+    def __init__(self, model: CpModel, data: ProblemData, variables: Variables, index: int) -> None:
         self.model, self.data, self.variables, self.index = model, data, variables, index
-        self.formulation = formulation
         self.candidate: CandidateData = data.candidates[index]
         self.grid: GridVariables = variables.grid_of(index)
         self.ceiling: int = variables.ceiling
@@ -88,7 +80,6 @@ class _CandidateObjective:
         """
         known = self.variables.bounds[self.index] - self.candidate.optimizer_ticks
         columns = [self._links(column) for column in range(self.grid.shape[1])]
-        self._add_arcs(columns)
         for column, links in enumerate(columns):
             hops = [self._tensor_hop(row, column) for row in range(self.grid.shape[0])]
             for path in range(len(paths)):
@@ -102,27 +93,6 @@ class _CandidateObjective:
                 total = _together(terms)
                 if sum(count * self._most(one) for count, one in total) > known:
                     self._ends([count * one for count, one in total] + [self.candidate.optimizer_ticks])
-
-    def _add_arcs(self, columns: list[list[tuple[Expr, Expr]]]) -> None:
-        """
-        Transfers add up to what the pairs of hosts cost that send to each other.
-
-        Implied; but each host is in one pair on either side, which the transfers apart do not show.
-        """
-        P, _, K = self.grid.shape
-        if self.formulation == "by_host" or P == 1 or self.data.num_nodes > MOST_NODES_WITH_ARCS:
-            return
-        arcs = self.grid.arcs(self.model, wraps=self.candidate.wraps, used=len(self.variables.grids) == 1)
-        stages = [
-            stage
-            for stage in range(self.candidate.num_links)
-            if self.rows[stage] != self.rows[(stage + 1) % len(self.rows)]
-        ]
-        for ticks, ends in ((self.candidate.p2p_ticks, 0), (self.candidate.p2p_ticks.T, 1)):
-            transfers = [links[stage][ends] for links in columns for stage in stages]
-            usable = [pair for pair in arcs if ticks[pair] < UNUSABLE_TICKS]
-            costs = LinearExpr.weighted_sum([arcs[pair] for pair in usable], [int(ticks[pair]) for pair in usable])
-            self._at_least(K * LinearExpr.sum(transfers), costs)
 
     def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
         """Work of a path on the stages of a grid row."""
@@ -272,16 +242,11 @@ class _CandidateObjective:
     def _follow(
         self, time: IntVar, tails: dict[int, IntVar], heads: dict[int, IntVar], costs: IntArray, least: int
     ) -> None:
-        """The time is at least the cost between the two cells' hosts."""
+        """The time is at least the cost between the two cells' hosts: one constraint for each host of the first."""
         for u, tail in tails.items():
             row = [int(costs[u, v]) for v in heads]
-            if self.formulation == "by_host" or self.candidate.paths is not None:
-                if max(row) > least:
-                    self._at_least(time, LinearExpr.weighted_sum(list(heads.values()), row), tail)
-                continue
-            for head, cost in zip(heads.values(), row, strict=True):
-                if cost > least:
-                    self._at_least(time, cost, tail, head)
+            if max(row) > least:
+                self._at_least(time, LinearExpr.weighted_sum(list(heads.values()), row), tail)
 
     def _time(self, name: str, least: int, most: int) -> IntVar:
         variable = self.model.new_int_var(least, most, f"{name}_{self.index}")

@@ -3,9 +3,10 @@ Which engine gets which grid, when, and for how long: the one table of it, and t
 
 Read :data:`TABLE` from top to bottom. For a candidate, the rows that it fits (cells of the grid, hosts listed, columns
 of the grid, and the structure named) are its engines, in that order. Rows of ``BOUND`` are for candidates one by one,
-least bound first, before anything else. Then, until nothing is open, the few candidates with the least bounds get a
+least bound first, before any other proof. Then, until nothing is open, the few candidates with the least bounds get a
 turn: each row of ``TURN`` once, in slices that double from turn to turn. Rows of ``MODEL`` follow, or work in half of
-the threads meanwhile (:meth:`Portfolio.races`).
+the threads meanwhile (:meth:`Portfolio.races`). Annealing works on all candidates at once, before, beside and after all
+that, if any candidate fits its row.
 """
 
 import threading
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pipette_opt.problem.data import CandidateData
+from pipette_opt.solver.annealing import Annealing
 from pipette_opt.solver.class_assignment.engine import ClassAssignment
 from pipette_opt.solver.class_assignment.search import alike_classes
 from pipette_opt.solver.classes.twins import host_classes
 from pipette_opt.solver.column_types.engine import ColumnTypes
-from pipette_opt.solver.engine import Engine, Take
+from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.model import CpSatModel
 from pipette_opt.solver.params import SEARCHES
@@ -28,6 +30,7 @@ from pipette_opt.solver.subset_dp.engine import SubsetDp
 from pipette_opt.solver.tree_search.engine import TreeSearch
 
 ENGINE_CLASSES: tuple[type[Engine], ...] = (
+    Annealing,
     SubsetDp,
     TreeSearch,
     ColumnTypes,
@@ -56,9 +59,13 @@ NEXT_TO_NOTHING = 0.05
 class When(Enum):
     """When a row of the table has its turn."""
 
-    BOUND = "first, candidate by candidate"
+    FIRST = "on all threads, before anything is proven"
+    BESIDE = "in a thread of its own, from the beginning to the end"
+    BOUND = "candidate by candidate"
     TURN = "in turns"
     MODEL = "after the others of a turn, or beside them"
+    AFTER = "on all threads, when no more can be proven"
+    LAST = "on the incumbent, for a moment at the very end"
 
 
 Structure = Callable[["Portfolio", int], bool]
@@ -89,6 +96,17 @@ def is_unsearched(portfolio: "Portfolio", index: int) -> bool:
 def is_no_chain(portfolio: "Portfolio", index: int) -> bool:
     """The dynamic programme over sets of hosts does not work."""
     return not portfolio.may_work("subset-dp", index)
+
+
+def is_threaded(portfolio: "Portfolio", index: int) -> bool:
+    """Two threads or more, time to use them, and no need to repeat the run."""
+    incumbent = portfolio.incumbent
+    return incumbent.params.num_workers > 1 and incumbent.seconds_left > 0 and not incumbent.params.deterministic
+
+
+def is_unrepeatable(portfolio: "Portfolio", index: int) -> bool:
+    """No need to repeat the run."""
+    return not portfolio.incumbent.params.deterministic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +166,15 @@ LARGE = (FEW_CELLS + 1, ANY)
 """Least and most cells of large grids."""
 
 TABLE: tuple[Row, ...] = (
+    # Placements for all candidates: where the proof has next to nothing to do, it has all threads.
+    Row(engine="annealing", when=When.FIRST),
+    Row(engine="annealing", when=When.BESIDE, cells=LARGE, structure=is_threaded),
+    Row(engine="annealing", when=When.AFTER, cells=LARGE, structure=is_threaded),
+    Row(engine="annealing", when=When.LAST, structure=is_unrepeatable),
     # Candidates one by one.
     Row(engine="subset-dp", when=When.BOUND, slices=1, until=0.25),
-    # Small grids: a search closes nearly all; classes close what is symmetric.
+    # Small grids: a search closes nearly all; classes close what is symmetric. Without the tree search, grids of 16
+    # hosts stay open that it closes in seconds: those with spare hosts, and those without structure.
     Row(engine="subset-dp", cells=SMALL, hosts=(1, MOST_SEARCHED_HOSTS), slices=1, before_model=4),
     Row(
         engine="tree-search",
@@ -196,12 +220,12 @@ class Portfolio:
         By name; only those that :attr:`SolverParams.engines` names.
     """
 
-    def __init__(self, incumbent: Incumbent, take: Take) -> None:
+    def __init__(self, incumbent: Incumbent) -> None:
         self.incumbent = incumbent
-        self.model = CpSatModel(incumbent, take)
-        working = {"cp-sat-model", *incumbent.params.working}
-        made = [self.model if kind is CpSatModel else kind(incumbent, take) for kind in ENGINE_CLASSES]
-        self.engines = {engine.name: engine for engine in made if engine.name in working}
+        self.model, self.annealing = CpSatModel(incumbent), Annealing(incumbent)
+        working = incumbent.params.working
+        others = [kind(incumbent) for kind in ENGINE_CLASSES if kind not in (CpSatModel, Annealing)]
+        self.engines = {one.name: one for one in (self.annealing, *others, self.model) if one.name in working}
 
     # What structures ask for.
 
@@ -223,6 +247,11 @@ class Portfolio:
     def is_searched(self, index: int) -> bool:
         """Whether a search that names the hosts works on a candidate."""
         return any(self.may_work(name, index) for name in SEARCHES)
+
+    def anneals(self, when: When) -> bool:
+        """Whether annealing has its turn."""
+        indices = range(len(self.incumbent.data.candidates))
+        return any(row.engine == "annealing" for index in indices for row in self._rows(when, index))
 
     # Turns.
 

@@ -1,37 +1,27 @@
 """Prune by bounds, let engines work on what is left, keep one certificate over all candidates."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from pipette_opt.base.backends import Backend
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.solver.annealing import until_over
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent, OnProgress
 from pipette_opt.solver.lifting import lift_rings
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.portfolio import Portfolio
-from pipette_opt.solver.refining import Refine, Refining
+from pipette_opt.solver.portfolio import Portfolio, When
+from pipette_opt.solver.processes import solve_in_processes
+from pipette_opt.solver.refining import polish
 
 BOUNDING_SHARE = 0.3
 """Share of the time limit that bounds without a search may take. Chosen."""
 
 LIFTING_SHARE = 0.1
 """Share of the time limit in which costs of rings may begin to be raised. Chosen."""
-
-POLL_S = 0.05
-"""Seconds between looks at whether the time is over."""
-
-Improve = Callable[[Callable[[Solution], None], threading.Event], None]
-"""Looks for solutions in a thread of its own, hands each to the first argument, and ends when the event is set."""
-
-GoOn = Callable[[Solution | None, Callable[[Solution], None], threading.Event], None]
-"""The same from the incumbent, when no more can be proven."""
-
-Polish = Callable[[Solution], Sequence[Solution]]
-"""What annealing makes of a placement, soon."""
 
 
 def solve(
@@ -40,18 +30,15 @@ def solve(
     hint: Sequence[Solution] = (),
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
-    improve: Improve | None = None,
-    go_on: GoOn | None = None,
-    refine: Refine | None = None,
-    polish: Polish | None = None,
+    backend: Backend | None = None,
 ) -> Result:
     """
     Choose one candidate and place it, with a bound over all candidates.
 
-    Candidates whose bound reaches the incumbent are pruned, first by bounds that need no search. The others come in
-    batches, those with the least bounds first, and :data:`~pipette_opt.solver.portfolio.TABLE` says which engines work
-    on each. All look only for solutions better than the incumbent. A batch that is not finished in its slice of time
-    comes back with more of it.
+    Annealing looks for placements first, beside the proof, after it, and for a moment at the very end. Candidates whose
+    bound reaches the incumbent are pruned, first by bounds that need no search. The others come in batches, those with
+    the least bounds first. A batch that is not finished in its slice of time comes back with more of it. Who works on
+    what, and when, is :data:`~pipette_opt.solver.portfolio.TABLE`.
 
     Parameters
     ----------
@@ -61,15 +48,8 @@ def solve(
         Called whenever the incumbent or the bound improves, from any thread.
     stop
         When set, the best so far is returned soon. An interrupt from the keyboard does the same, and sets it.
-    improve
-        Runs beside the proof, in place of one of several workers, and goes on for the time left if no more can be
-        proven. What it finds depends on the timing of threads.
-    go_on
-        Beside ``improve`` takes the place of the other workers then.
-    refine
-        Given what relaxations promise to be good, gives back what it makes of it; called from one thread.
-    polish
-        Given the incumbent at the end, if a gap stays, gives back what may be better.
+    backend
+        Processes to spread the work over; threads of this process without one.
 
     Returns
     -------
@@ -77,59 +57,57 @@ def solve(
         ``lower_bound_ticks`` holds for every candidate, however early the search stops. The pool has the best
         placement known of each other candidate.
     """
-    started = time.perf_counter()
-    data = lift_rings(data, LIFTING_SHARE * params.time_limit_s) if not params.deterministic else data
-    incumbent = Incumbent(data, params, on_progress, stop if stop is not None else threading.Event(), started)
+    incumbent = Incumbent(data, params, on_progress, stop)
     for solution in hint:
         incumbent.offer(solution)
-    with _improving(incumbent, improve, go_on):
-        refining = Refining(incumbent, refine)
-        _work(incumbent, Portfolio(incumbent, refining.take))
-    if polish is not None:
-        _polish(incumbent, polish)
+    if backend is not None:
+        return solve_in_processes(incumbent, backend)
+    portfolio = Portfolio(incumbent)
+    with _annealing_beside(incumbent, portfolio):
+        if portfolio.anneals(When.FIRST):
+            portfolio.annealing.run_first()
+        _prove(incumbent, portfolio)
+        if portfolio.anneals(When.AFTER):
+            portfolio.annealing.run_after()
+    if portfolio.anneals(When.LAST) and incumbent.lower < incumbent.upper:
+        try:
+            polish(incumbent)
+        except KeyboardInterrupt:
+            incumbent.stop.set()
     return incumbent.result()
 
 
-def _polish(incumbent: Incumbent, polish: Polish) -> None:
-    """Offer what comes of the incumbent, if a gap stays; an interrupt from the keyboard ends that, too."""
-    if incumbent.best is None or incumbent.lower >= incumbent.upper:
-        return
-    try:
-        for solution in polish(incumbent.best):
-            incumbent.offer(solution)
-    except KeyboardInterrupt:
-        incumbent.stop.set()
-
-
 @contextmanager
-def _improving(incumbent: Incumbent, improve: Improve | None, go_on: GoOn | None) -> Iterator[None]:
-    """Run ``improve`` meanwhile, and afterwards both for the time left if a gap stays; their errors are raised here."""
-    if improve is None:
+def _annealing_beside(incumbent: Incumbent, portfolio: Portfolio) -> Iterator[None]:
+    """Anneal in a thread of its own meanwhile, and for the time left if a gap stays; its errors are raised here."""
+    if not portfolio.anneals(When.BESIDE):
         yield
         return
     ended = threading.Event()
-    with ThreadPoolExecutor(2) as pool:
+
+    def run() -> None:
+        try:
+            portfolio.annealing.run_beside(ended)
+        finally:
+            incumbent.helpers = 0
+
+    with ThreadPoolExecutor(1) as pool:
         incumbent.helpers = 1
-        looking = [pool.submit(improve, incumbent.offer, ended)]
-        looking[0].add_done_callback(lambda _: setattr(incumbent, "helpers", 0))
+        beside = pool.submit(run)
         try:
             yield
-            if go_on is not None and not incumbent.is_over:
-                looking.append(pool.submit(go_on, incumbent.best, incumbent.offer, ended))
-            while not incumbent.is_over and not all(one.done() for one in looking):
-                try:
-                    wait(looking, POLL_S)
-                except KeyboardInterrupt:
-                    incumbent.stop.set()
+            until_over(incumbent, [beside])
         finally:
             ended.set()
-    for one in looking:
-        one.result()
+    beside.result()
 
 
-def _work(incumbent: Incumbent, portfolio: Portfolio) -> None:
+def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
     """Bounds without a search, candidates one by one, then batches of those with the least bounds."""
-    ends = incumbent.started + BOUNDING_SHARE * incumbent.params.time_limit_s
+    limit_s = max(0.0, incumbent.seconds_left)
+    ends = incumbent.ends - (1 - BOUNDING_SHARE) * limit_s
+    if not incumbent.params.deterministic:
+        incumbent.data = lift_rings(incumbent.data, LIFTING_SHARE * limit_s)
     incumbent.bounds = lower_bounds(incumbent.data, incumbent.upper, ends)
     incumbent.report()
     portfolio.bound()

@@ -1,7 +1,6 @@
 """The decisions of the joint model, behind questions."""
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
@@ -11,16 +10,6 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
 Cell = tuple[int, int, int]
 """Pipeline row, data column, tensor part."""
-
-Formulation = Literal["by_pair", "by_host"]
-"""
-How a hop's cost follows from the hosts of its ends; the models have the same solutions.
-
-``by_pair``: one implication for each pair of hosts, which suits links without structure; ``by_host``: one linear
-constraint for each host of the first end, which suits racks and slow hosts. Paths go over many links, whose sum matters
-as much as the slowest: there both are linear, and ``by_pair`` adds a variable for each pair of hosts that send to each
-other.
-"""
 
 
 class GridVariables:
@@ -44,7 +33,6 @@ class GridVariables:
         allowed: BoolArray = np.logical_or.reduce([data.allowed(one) for one in self.candidates])
         P, D, K = self.shape
         self.cells: list[Cell] = [(p, d, k) for p in range(P) for d in range(D) for k in range(K)]
-        self._arcs: dict[bool, dict[tuple[int, int], IntVar]] = {}
         self._hosts: dict[Cell, dict[int, IntVar]] = {
             cell: {
                 node: model.new_bool_var(f"host_{cell}_{node}") for node in np.flatnonzero(allowed[cell[0]]).tolist()
@@ -59,54 +47,6 @@ class GridVariables:
     def cells_on(self, node: int) -> list[IntVar]:
         """For each cell that may be on the host, whether it is."""
         return [hosts[node] for hosts in self._hosts.values() if node in hosts]
-
-    def arcs(self, model: CpModel, *, wraps: bool, used: bool) -> dict[tuple[int, int], IntVar]:
-        """
-        For each pair of hosts, whether activations go from one to the other: each host sends to one and hears from one.
-
-        Implied by the hosts of the cells; relaxations see more through them. Made when first asked for.
-
-        Parameters
-        ----------
-        wraps
-            Whether the last row sends to the first.
-        used
-            Whether the grid is sure to be used; if it then is one ring, it is a circuit.
-        """
-        if wraps not in self._arcs:
-            arcs = {
-                (u, v): model.new_bool_var(f"arc_{self.shape}_{u}_{v}")
-                for u in range(self.num_nodes)
-                for v in range(self.num_nodes)
-                if u != v
-            }
-            self._arcs[wraps] = arcs
-            P, D, K = self.shape
-            sending = [cell for cell in self.cells if wraps or cell[0] < P - 1]
-            for p, d, k in sending:
-                heads = self.hosts_of(((p + 1) % P, d, k))
-                for u, tail in self.hosts_of((p, d, k)).items():
-                    for v, head in heads.items():
-                        if u != v:
-                            model.add_bool_or(~tail, ~head, arcs[u, v])
-            hearing = [((p + 1) % P, d, k) for p, d, k in sending]
-            loops = []
-            for node in range(self.num_nodes):
-                others = [other for other in range(self.num_nodes) if other != node]
-                sends, hears = (
-                    [self._hosts[cell][node] for cell in cells if node in self._hosts[cell]]
-                    for cells in (sending, hearing)
-                )
-                model.add(LinearExpr.sum([arcs[node, other] for other in others]) == LinearExpr.sum(sends))
-                model.add(LinearExpr.sum([arcs[other, node] for other in others]) == LinearExpr.sum(hears))
-                loops.append(model.new_bool_var(f"spare_{self.shape}_{node}"))
-                if wraps:
-                    model.add(loops[-1] + LinearExpr.sum(sends) == 1)
-            if wraps and used and D == K == 1:
-                model.add_circuit(
-                    [(u, v, arc) for (u, v), arc in arcs.items()] + [(u, u, loop) for u, loop in enumerate(loops)]
-                )
-        return self._arcs[wraps]
 
     def hops(self) -> Iterator[tuple[Cell, Cell]]:
         """

@@ -8,7 +8,7 @@ import numpy as np
 from pipette_opt.base.types import ProofStep
 from pipette_opt.candidates import covered, layers_are_free, left_out, searched_values
 from pipette_opt.plans.notes import plan_notes
-from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.plan import Plan, Proof
 from pipette_opt.verify.bounds import num_without_room
 from pipette_opt.verify.common import CHEAP, CLOSED_GAP, ROUNDING
 from pipette_opt.verify.space import Searched
@@ -89,6 +89,28 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
     ):
         if said != right:
             yield f"{said} configurations are ruled out by {name}, it should be {right}"
+    for part in certificate.proof:
+        if part.named:
+            yield from _names_add_up(searched, part)
+
+
+def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
+    """Rules, bounds and engines of one part: as many as it has in all; rules with their counts, all with an example."""
+    names, number = [one.name for one in part.named], sum(one.configurations for one in part.named)
+    if number != part.configurations or len(set(names)) < len(names):
+        yield f"{', '.join(names)} rule out {number} configurations, {part.by} rules out {part.configurations}"
+    enumeration, memory = searched.enumeration, searched.memory
+    if part.by == "legality rules":
+        said = {one.name: (one.configurations, one.example) for one in part.named}
+        for rule, right in enumeration.first_broken.items():
+            if said.pop(rule, None) != (right, enumeration.examples[rule]):
+                yield f"{rule} rules out {right} configurations, e.g. {enumeration.examples[rule]}"
+        yield from (f"{rule} is no rule that a configuration breaks" for rule in said)
+        return
+    labels = {one.config.label() for one in (memory.rejected if part.by == "memory" else memory.fitting)}
+    for one in part.named:
+        if one.example not in labels:
+            yield f"{one.name} rules out {one.example!r}, {part.by} has no such configuration"
 
 
 def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What a ledger proves, by hand."""
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.certify.ledger import CertifyParams, Ledger, OpenCandidate
+from pipette_opt.certify.ledger import PATHS, CertifyParams, Ledger, OpenCandidate
 from pipette_opt.prepare import Prepared
 
 
@@ -16,7 +17,7 @@ from pipette_opt.prepare import Prepared
 def ledger() -> Ledger:
     """Of two open candidates with bounds of 300 and 200 ticks."""
     data = random_problem(np.random.default_rng(0), [(2, 1, 1), (3, 1, 1)], 4, Variant(p2p="blocking"))
-    prepared = cast(Prepared, SimpleNamespace(lower=data, ruled_out_s=float("inf")))
+    prepared = cast(Prepared, SimpleNamespace(lower=data, ruled_out_s=float("inf"), joined=None))
     one = Ledger(prepared, [], CertifyParams(time_limit_s=60.0), lambda *what: None, threading.Event())
     for index, (candidate, ticks) in enumerate(zip(data.candidates, (300, 200), strict=True)):
         deciding = np.ones(candidate.num_stages, dtype=np.bool_)
@@ -51,3 +52,20 @@ def test_what_cannot_win_is_left_out(ledger: Ledger) -> None:
     assert not ledger.is_over
     ledger.stop.set()
     assert ledger.is_over
+
+
+def test_who_rules_out_is_named_by_the_last_step_that_a_packing_needed(ledger: Ledger) -> None:
+    """What raised a bound last is its name; a configuration that one packing needed a search for is the search's."""
+    first, second = (one.candidate.config for one in ledger.open)
+    assert ledger.reasons()[first] == ("search", PATHS, 300 * ledger.data.tick_s)
+    ledger.open[0].raise_bound(310, "tree-search")
+    ledger.open[0].raise_bound(305, "class-assignment")
+    assert ledger.reasons()[first] == ("search", "tree-search", 310 * ledger.data.tick_s)
+    both = replace(ledger.data.candidates[1], config=first)
+    ledger.data = replace(ledger.data, candidates=(ledger.data.candidates[0], both))
+    ledger.close(5.0, ledger.open.pop().index, "judge over best links")
+    assert second not in ledger.reasons()
+    assert ledger.reasons()[first] == ("search", "tree-search", min(310 * ledger.data.tick_s, 5.0))
+    ledger.open.clear()
+    ledger.close(7.0, 0)
+    assert ledger.reasons()[first] == ("judge over best links", "judge over best links", 5.0)

@@ -1,18 +1,23 @@
 """What a certificate says that it covers, and which reason ruled out how much."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, TINY, instance, random_cluster
+from specs_for_tests import LLAMA_8B, TINY, config, instance, random_cluster
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, space_of
-from pipette_opt.certify.scope import not_searched, scope, searched
+from pipette_opt.certify.ledger import Reason
+from pipette_opt.certify.scope import not_searched, proof, scope, searched
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.prepare import prepare
+from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.specs import Instance
+from pipette_opt.verify.certificate import proof_adds_up
+from pipette_opt.verify.space import Searched
 
 SPACE = SearchSpace(micro_batch_size=(1,), tensor_parallel=(2, 4), virtual_pipeline=(1, 2))
 
@@ -47,18 +52,75 @@ def test_proof_counts_every_combination_once() -> None:
     """The counts add up to all combinations; no bound of a part is below the certificate's."""
     given = job()
     plan = optimize(given, SPACE, OptimizeParams(time_limit_s=10.0, workers=1))
-    proof = plan.certificate.proof
+    parts = plan.certificate.proof
     prepared = prepare(given, space_of(plan.inputs["search"]), 0.01)
-    assert sum(part.configurations for part in proof) == prepared.enumeration.num_combinations
-    counts = {part.by: part.configurations for part in proof}
+    assert sum(part.configurations for part in parts) == prepared.enumeration.num_combinations
+    counts = {part.by: part.configurations for part in parts}
     assert counts.get("memory", 0) == len(prepared.memory.rejected)
-    bounds = [part.bound_s for part in proof if part.bound_s is not None]
+    assert all(sum(one.configurations for one in part.named) == part.configurations for part in parts)
+    (legality,) = (part for part in parts if part.by == "legality rules")
+    assert {one.name: one.configurations for one in legality.named} == prepared.enumeration.first_broken
+    bounds = [part.bound_s for part in parts if part.bound_s is not None]
     assert plan.certificate.joint_model is not None
     bounds.append(plan.certificate.joint_model.bound_s)
     assert min([*bounds, plan.certificate.objective_s]) == pytest.approx(plan.certificate.lower_bound_s, rel=1e-8)
+    assert list(proof_adds_up(Searched.again(given, plan), plan)) == []
+    for wrong, said in (
+        (replace(legality.named[0], name="taste"), "taste is no rule"),
+        (replace(legality.named[0], example="because"), "rules out"),
+        (replace(legality.named[0], configurations=1), "legality rules rules out"),
+    ):
+        forged = replace(legality, named=(wrong, *legality.named[1:]))
+        certificate = replace(plan.certificate, proof=(forged, *(one for one in parts if one is not legality)))
+        problems = list(proof_adds_up(Searched.again(given, plan), replace(plan, certificate=certificate)))
+        assert any(said in problem for problem in problems), problems
     again = plan_from_dict(plan_to_dict(plan))
     assert again.certificate == plan.certificate
     assert replace(space_of(again.inputs["search"]), more_splits=()) == SPACE
+
+
+def test_each_reason_is_counted_by_hand() -> None:
+    """
+    Eight GPUs in two hosts, a model of eight layers, tensor 2 or 3, pipeline 1, 2 or 16: 32 combinations.
+
+    Three does not divide eight GPUs, nor two times sixteen: 24 of the combinations split no GPUs. Of the eight legal
+    ones two are given as too big, one as slower by its work, one as slower over the best links, one has no placement,
+    and the search has the other three: two by one engine, one by the judge.
+    """
+    configs = [config(tp=2, pp=2, dp=2, micro_batch_size=size) for size in range(1, 9)]
+    first_broken = {"tensor_parallel divides the GPUs": 16, "pipeline_parallel divides the GPUs": 8}
+    examples = {rule: f"{rule}, which it does not" for rule in first_broken}
+    fitting = [SimpleNamespace(config=one) for one in configs[2:]]
+    prepared = SimpleNamespace(
+        enumeration=SimpleNamespace(first_broken=first_broken, examples=examples),
+        memory=SimpleNamespace(fitting=fitting, rejected=[SimpleNamespace(config=one) for one in configs[:2]]),
+        pruned=SimpleNamespace(
+            by_work={configs[2]}, bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
+        ),
+    )
+    reasons = {
+        configs[5]: Reason("search", "tree-search", 5.0),
+        configs[6]: Reason("search", "judge of every placement", 4.0),
+        configs[7]: Reason("search", "tree-search", 6.0),
+    }
+    found = proof(cast(Prepared, prepared), reasons)
+    assert [(one.by, one.configurations, one.bound_s) for one in found] == [
+        ("legality rules", 24, None),
+        ("memory", 2, None),
+        ("no placement", 1, None),
+        ("work alone", 1, 9.0),
+        ("best links", 1, 8.0),
+        ("search", 3, 4.0),
+    ]
+    assert sum(one.configurations for one in found) == 32
+    named = {one.by: [(each.name, each.configurations, each.example) for each in one.named] for one in found}
+    assert named["legality rules"] == [(rule, number, examples[rule]) for rule, number in first_broken.items()]
+    assert named["memory"] == [("predicted peak", 2, configs[0].label())]
+    assert named["no placement"] == [("hosts or links", 1, configs[4].label())]
+    assert named["search"] == [
+        ("tree-search", 2, configs[5].label()),
+        ("judge of every placement", 1, configs[6].label()),
+    ]
 
 
 def test_a_recorded_space_comes_back() -> None:

@@ -18,7 +18,7 @@ SPACE = SearchSpace(micro_batch_size=(1, 2))
 def test_illegal_names_the_rule() -> None:
     """With its numbers."""
     answer = why(JOB, SPACE, "tp=3", 0.01)
-    assert answer.verdict == "illegal"
+    assert (answer.verdict, answer.ruled_out_by) == ("illegal", "legality rules")
     assert any("num_attention_heads=32" in reason for reason in answer.reasons)
     assert answer.config is None
 
@@ -42,14 +42,14 @@ def test_illegal_names_each_rule_once_with_a_count() -> None:
 def test_too_big_names_stage_and_size() -> None:
     """Nothing is split, so one stage holds all."""
     answer = why(JOB, SPACE, "tp=1,pp=1,cp=1,dopt=off", 0.01)
-    assert answer.verdict == "too big"
+    assert (answer.verdict, answer.ruled_out_by) == ("too big", "memory")
     assert any(reason.startswith("stage 0 needs up to") for reason in answer.reasons)
 
 
 def test_slower_says_by_how_much_and_where() -> None:
     """Small tensor groups win over groups that span hosts; a plan that is known may be compared with."""
     answer = why(JOB, SPACE, "tp=16", 0.01)
-    assert answer.verdict == "slower"
+    assert (answer.verdict, answer.ruled_out_by) in (("slower", "work alone"), ("slower", "best links"))
     assert answer.bound_s is not None
     assert answer.best_s is not None
     assert answer.bound_s >= answer.best_s
@@ -59,7 +59,8 @@ def test_slower_says_by_how_much_and_where() -> None:
 
 def test_what_nothing_rules_out_may_win() -> None:
     """The whole space holds the best."""
-    assert why(JOB, SPACE, "gpus=32", 0.01).verdict == "may win"
+    answer = why(JOB, SPACE, "gpus=32", 0.01)
+    assert (answer.verdict, answer.ruled_out_by) == ("may win", "")
 
 
 def test_the_pins_are_read() -> None:

@@ -1,14 +1,11 @@
 """Certificates and reasons on problems small enough to enumerate."""
 
-import itertools
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, config, instance, random_cluster
+from judged_cases import placements, small
 
 from pipette_opt.base.types import P2PMode
-from pipette_opt.base.units import GIB
 from pipette_opt.judge.estimate import estimate, judge_times
 from pipette_opt.judge.solutions import (
     best_first,
@@ -16,44 +13,11 @@ from pipette_opt.judge.solutions import (
     closed_form_s,
     judge_lower_bound_s,
     judge_solution,
-    make_certificate,
     unused_hosts,
 )
 from pipette_opt.parallel import block_placement
-from pipette_opt.problem.build import FittingCandidate, build_problem_data
-from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.problem.solution import Result, Solution
-from pipette_opt.specs import Instance, LinkMatrix
-
-
-def small(seed: int = 0, num_nodes: int = 4, p2p: str = "blocking") -> tuple[Instance, ProblemData, ProblemData]:
-    """Two configurations of a model on four of the hosts, plain and interleaved."""
-    rng = np.random.default_rng(seed)
-    job = instance(random_cluster(rng, num_nodes, inter_node_latency_s=1e-5), LLAMA_8B, seq_length=4096, p2p=p2p)
-    configs = [
-        config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
-        config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
-        config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
-    ]
-    fitting = [
-        FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in configs
-    ]
-    capacity = np.full(num_nodes, 80 * GIB)
-    return (
-        job,
-        build_problem_data(job, fitting, capacity),
-        build_problem_data(job, fitting, capacity, lower_form=True),
-    )
-
-
-def placements(data: ProblemData, index: int) -> list[np.ndarray]:
-    """Every placement of a candidate."""
-    candidate = data.candidates[index]
-    return [
-        np.array(hosts).reshape(candidate.grid)
-        for hosts in itertools.permutations(range(data.num_nodes), candidate.num_cells)
-    ]
+from pipette_opt.problem.solution import Solution
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
@@ -103,47 +67,6 @@ def test_the_closed_form_is_above_the_lower_form(p2p: str) -> None:
             assert closed_form_s(data, one, nodes) >= judged * (1 - 1e-9)
             lowest = objective_ticks(lower, low, nodes) - low.rounding_ticks
             assert lowest * lower.tick_s <= judged * (1 + 1e-9)
-
-
-def test_one_gap_of_the_judges_time() -> None:
-    """Objective, bound and gap are of the judged time; a closed form that is proven does not make it optimal."""
-    job, data, lower = small()
-    plain = replace(data, candidates=data.candidates[:2])
-    best = min(
-        (
-            Solution(candidate=i, nodes=nodes, objective_ticks=objective_ticks(plain, plain.candidates[i], nodes))
-            for i in range(2)
-            for nodes in placements(plain, i)
-        ),
-        key=lambda one: one.objective_ticks,
-    )
-    result = Result(status="OPTIMAL", lower_bound_ticks=best.objective_ticks, solution=best)
-    judged = judge_solution(job, plain, best)
-    seconds = judged.estimate.iteration_time_s
-    certificate = make_certificate(job, plain, judged, judge_lower_bound_s(lower), 1.0, result)
-    assert certificate.objective_s == seconds
-    assert certificate.lower_bound_s == certificate.judge_lower_bound_s < seconds
-    assert certificate.gap == (seconds - certificate.lower_bound_s) / seconds > 1e-3
-    assert certificate.status == "FEASIBLE"
-    assert certificate.closed_form is not None
-    assert 0 <= certificate.closed_form.gap < 1e-5
-    assert certificate.placement_dependent_s > 0
-    assert make_certificate(job, plain, judged, seconds * (1 - 1e-7), 1.0).status == "OPTIMAL"
-    assert make_certificate(job, plain, judged, seconds * (1 - 1e-5), 1.0).status == "FEASIBLE"
-
-
-def test_certificate_of_an_interleaved_plan() -> None:
-    """There is no closed form to show."""
-    job, data, lower = small()
-    nodes = np.arange(4).reshape(data.candidates[2].grid)
-    judged = judge_solution(job, data, Solution(candidate=2, nodes=nodes, objective_ticks=0))
-    certificate = make_certificate(job, data, judged, judge_lower_bound_s(lower), 1.0)
-    assert judged.objective_s is None
-    assert certificate.closed_form is None
-    links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((4, 4), 1e30)),)
-    apart = replace(job, cluster=replace(job.cluster, link_matrices=links, inter_node_latency_s=0.0))
-    without = judge_solution(apart, data, Solution(candidate=2, nodes=nodes, objective_ticks=0)).estimate
-    assert certificate.placement_dependent_s == pytest.approx(certificate.objective_s - without.iteration_time_s)
 
 
 def test_best_first_keeps_each_configuration_once() -> None:

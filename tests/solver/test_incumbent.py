@@ -1,6 +1,5 @@
 """What engines tell each other."""
 
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,7 @@ def test_a_candidate_that_cannot_be_placed_is_closed() -> None:
     impossible = data.candidates[0]
     placed = replace(impossible, optimizer_ticks=50 * largest_ticks(impossible))
     data = replace(data, candidates=(impossible, placed))
-    known = Incumbent(data, SolverParams(), None, threading.Event())
+    known = Incumbent(data, SolverParams())
     ceiling = known.ceiling_of(0)
     nodes = np.arange(4).reshape(2, 2, 1)
     known.offer(Solution(candidate=1, nodes=nodes, objective_ticks=objective_ticks(data, placed, nodes)))

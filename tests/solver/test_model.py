@@ -6,7 +6,7 @@ from pipette_opt.solver.model import CpSatModel
 
 
 class TestCpSatModel(EngineConformance):
-    """With one thread the formulations take turns."""
+    """One thread, and the whole model in each slice."""
 
     engine = CpSatModel
     closes = True

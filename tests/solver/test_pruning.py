@@ -12,8 +12,9 @@ from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, world_sizes
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.filter import keep_fitting
-from pipette_opt.optimize import OptimizeParams, Watcher, optimize
+from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks, without_overlap
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import fitting_candidates, load_predictor, prepare
 from pipette_opt.solver import pruning
 from pipette_opt.solver.pruning import prune

@@ -1,4 +1,4 @@
-"""The model's objective is the plain one, tick for tick, in both formulations."""
+"""The model's objective is the plain one, tick for tick."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,10 @@ from pipette_opt.base.types import P2PMode
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.model import build
-from pipette_opt.solver.variables import Formulation
 
 
-@pytest.mark.parametrize("formulation", ["by_pair", "by_host"])
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_value_of_fixed_placements(p2p: P2PMode, formulation: Formulation) -> None:
+def test_value_of_fixed_placements(p2p: P2PMode) -> None:
     """Hosts fixed, two candidates in the model: the least objective is that of the plain function."""
     rng = np.random.default_rng(6)
     checked = 0
@@ -29,7 +27,7 @@ def test_value_of_fixed_placements(p2p: P2PMode, formulation: Formulation) -> No
         if not all(allowed[row, nodes[row]].all() for row in range(shape[0])):
             expected = UNUSABLE_TICKS
         model = cp_model.CpModel()
-        variables = build(model, data, {0: 0, 1: 0}, 1_000_000, formulation)
+        variables = build(model, data, {0: 0, 1: 0}, 1_000_000)
         model.add(variables.chosen[index] == 1)
         grid = variables.grid_of(index)
         for cell in grid.cells:

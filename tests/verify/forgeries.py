@@ -176,6 +176,16 @@ def part(by: str, field: str, value: Any) -> Callable[[Content], None]:
     return change
 
 
+def named(by: str, field: str) -> Callable[[Content], None]:
+    """A field of the first rule, bound or engine of one reason: one more, or another text."""
+
+    def change(content: Content) -> None:
+        (one,) = (one for one in content["certificate"]["proof"] if one["by"] == by)
+        one["named"][0][field] = one["named"][0][field] + (1 if field == "configurations" else " of another kind")
+
+    return change
+
+
 def booked_under(by: str) -> Callable[[Content], None]:
     """What the search ruled out is booked under another reason."""
 
@@ -279,6 +289,10 @@ FORGERIES = (
         "proof_adds_up",
         part("search", "configurations", lambda n: n + 1),
     ),
+    Forgery(
+        "certificate.proof, by search", "one more of an engine", "proof_adds_up", named("search", "configurations")
+    ),
+    Forgery("certificate.proof, by search", "another example", "proof_adds_up", named("search", "example")),
     Forgery("certificate.proof, by search", "as illegal", "proof_adds_up", booked_under("legality rules")),
     Forgery("certificate.proof, by search", "as without a placement", "bound_holds", booked_under("no placement")),
     Forgery(

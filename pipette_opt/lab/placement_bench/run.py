@@ -21,8 +21,8 @@ from pipette_opt.lab.placement_bench.problems import Shape, balanced_problem
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.problem.solution import Result, Solution
-from pipette_opt.solver.search.params import SearchParams
-from pipette_opt.solver.search.run import search
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.solve import solve
 from pipette_opt.solver.tree_search.engine import compile_searches
 
 BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")
@@ -186,10 +186,10 @@ def run_one(
 ) -> BenchRow:
     """The solver first; then every baseline, annealing with the seconds that the solver took."""
     stop = stop if stop is not None else threading.Event()
-    params = SearchParams(time_limit_s=instance.limit_s, workers=workers, seed=instance.seed)
+    params = SolverParams(time_limit_s=instance.limit_s, workers=workers, seed=instance.seed)
     enough = _Enough(instance, data, stop)
     started = time.perf_counter()
-    result = search(data, params, on_progress=enough.look, stop=enough)
+    result = solve(data, params, on_progress=enough.look, stop=enough)
     seconds = time.perf_counter() - started
     tuned, pipette = both_annealings(data, seconds, workers, instance.seed, stop)
     amp_params = AmpParams(moves=amp_moves(data), time_limit_s=instance.limit_s, seed=instance.seed)
@@ -308,7 +308,7 @@ def _every_form(workers: int) -> float:
     for (P, D), p2p, spare in product(WARM_UP_SHAPES, get_args(P2PMode), (0, 1)):
         used = P * D + spare
         data = balanced_problem(rates[:used, :used], (P, D), p2p)
-        search(data, SearchParams(time_limit_s=0.3, workers=workers))
+        solve(data, SolverParams(time_limit_s=0.3, workers=workers))
         compile_searches(data, data.candidates[0], largest_ticks(data.candidates[0]))
         both_annealings(data, 0.0, 1, 0)
         load_replicas(data)

@@ -2,7 +2,7 @@
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.solver.class_assignment.search import MergedSearch, first_classes
-from pipette_opt.solver.engine import Engine, Take
+from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.stoppable import TimeSlice
 
@@ -19,8 +19,8 @@ class ClassAssignment(Engine):
 
     name = "class-assignment"
 
-    def __init__(self, incumbent: Incumbent, take: Take) -> None:
-        super().__init__(incumbent, take)
+    def __init__(self, incumbent: Incumbent) -> None:
+        super().__init__(incumbent)
         self.begun: dict[int, MergedSearch | None] = {}
 
     def suits(self, index: int) -> bool:
@@ -55,6 +55,6 @@ class ClassAssignment(Engine):
             given.seconds_left,
             workers=given.workers,
             stop=given.stop,
-            on_bound=lambda bound: incumbent.prove(index, bound),
+            on_bound=lambda bound: self.prove(index, bound),
             on_pattern=on_pattern,
         )

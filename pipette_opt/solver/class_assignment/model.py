@@ -41,7 +41,7 @@ def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Va
             model.add(LinearExpr.sum(grid.cells_on(one)) == size)
     _add_crossings(model, merged, grid)
     _add_order(model, grid, interchangeable(merged))
-    add_objective(model, data, variables, "by_host")
+    add_objective(model, data, variables)
     return variables
 
 

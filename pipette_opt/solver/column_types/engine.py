@@ -5,7 +5,7 @@ from functools import partial
 from pipette_opt.solver.classes.racks import find_racks
 from pipette_opt.solver.column_types.refuting import CourseRefuter
 from pipette_opt.solver.column_types.search import RackSearch, has_racks
-from pipette_opt.solver.engine import Engine, Take
+from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.stoppable import TimeSlice
 
@@ -22,8 +22,8 @@ class ColumnTypes(Engine):
 
     name = "column-types"
 
-    def __init__(self, incumbent: Incumbent, take: Take) -> None:
-        super().__init__(incumbent, take)
+    def __init__(self, incumbent: Incumbent) -> None:
+        super().__init__(incumbent)
         self.begun: dict[int, RackSearch | None] = {}
 
     def suits(self, index: int) -> bool:
@@ -50,6 +50,6 @@ class ColumnTypes(Engine):
             workers=given.workers,
             seed=given.seed,
             stop=given.stop,
-            on_bound=lambda bound: incumbent.prove(index, bound),
+            on_bound=lambda bound: self.prove(index, bound),
             ceiling_now=lambda: incumbent.ceiling_of(index),
         )

@@ -26,8 +26,8 @@ from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Result
 from pipette_opt.solver.incumbent import OnProgress
-from pipette_opt.solver.search.params import SearchParams
-from pipette_opt.solver.search.run import search
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.solve import solve
 
 
 def tiny(cluster: str = "tree", shape: tuple[int, int] = (2, 2), **changes: object) -> BenchInstance:
@@ -148,13 +148,13 @@ def test_what_is_interrupted_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
 
     def interrupted(
-        data: ProblemData, params: SearchParams, *, on_progress: OnProgress, stop: threading.Event
+        data: ProblemData, params: SolverParams, *, on_progress: OnProgress, stop: threading.Event
     ) -> Result:
         begun.append(params.seed)
         stop.set()  # as the solver does at an interrupt
-        return search(data, params, on_progress=on_progress, stop=stop)
+        return solve(data, params, on_progress=on_progress, stop=stop)
 
-    monkeypatch.setattr(run, "search", interrupted)
+    monkeypatch.setattr(run, "solve", interrupted)
     assert list(run_all([tiny(), tiny(seed=1)], workers=1)) == []
     assert begun == [0]
 

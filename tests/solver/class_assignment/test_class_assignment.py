@@ -17,7 +17,7 @@ class TestClassAssignment(EngineConformance):
 def test_it_finds_and_proves() -> None:
     """Ten hosts in racks: in a few slices, without any other engine, something is found and the bound rises."""
     incumbent = known_of(one_candidate_cluster(np.random.default_rng(4), "tree", (5, 2, 1)))
-    engine = ClassAssignment(incumbent, incumbent.offer_hosts)
+    engine = ClassAssignment(incumbent)
     before = int(incumbent.bounds[0])
     for _ in range(4):
         if engine.suits(0):
@@ -30,4 +30,4 @@ def test_it_finds_and_proves() -> None:
 def test_hosts_without_structure_have_no_classes() -> None:
     """It leaves them to others."""
     incumbent = known_of(one_candidate_cluster(np.random.default_rng(0), "unif", (4, 4, 1)))
-    assert not ClassAssignment(incumbent, incumbent.offer_hosts).suits(0)
+    assert not ClassAssignment(incumbent).suits(0)

@@ -11,14 +11,14 @@ from instances import best_by_enumeration, one_candidate_cluster, several_shapes
 
 from pipette_opt.base.backends import JoblibBackend
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.solver.search.params import SearchParams
-from pipette_opt.solver.search.run import search
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.solve import solve
 
 
 def test_processes_give_the_same_kind_of_result() -> None:
     """Rounds of pieces over joblib prove the same optimum, candidate by candidate not above enumeration."""
     data, optimum = several_shapes()
-    result = search(data, SearchParams(time_limit_s=60.0), backend=JoblibBackend(2))
+    result = solve(data, SolverParams(time_limit_s=60.0), backend=JoblibBackend(2))
     assert result.status == "OPTIMAL"
     assert result.lower_bound_ticks == optimum
     assert result.solution is not None
@@ -40,7 +40,7 @@ def test_a_killed_worker_loses_only_time() -> None:
 
     killer = threading.Thread(target=kill_one, daemon=True)
     killer.start()
-    result = search(data, SearchParams(time_limit_s=12.0), backend=JoblibBackend(2))
+    result = solve(data, SolverParams(time_limit_s=12.0), backend=JoblibBackend(2))
     killer.join()
     assert result.solution is not None
     assert result.solution.objective_ticks == objective_ticks(data, data.candidates[0], result.solution.nodes)

@@ -1,0 +1,192 @@
+"""
+The certificate of a plan and the plan itself: made in one place, from what was judged and what was proven.
+
+There is one gap, of the judge's time. What the solver proved of the closed form stands beside it as a detail.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from pipette_opt.candidates import covered
+from pipette_opt.certify.certificate import Certified
+from pipette_opt.certify.scope import not_searched, proof, scope, searched
+from pipette_opt.judge.solutions import (
+    JudgedSolution,
+    best_first,
+    judge_lower_bound_s,
+    lost_because,
+    make_plan,
+    placement_dependent_s,
+    stage_memory,
+)
+from pipette_opt.parallel import without_overlap
+from pipette_opt.plans.notes import plan_notes
+from pipette_opt.plans.plan import Alternative, Certificate, ClosedForm, JointModel, Plan, StageMemory
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Result
+from pipette_opt.specs import Instance
+
+PROVEN_WITHIN = 2e-6
+"""Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
+
+
+def finish_plan(
+    prepared: Prepared,
+    judged: Sequence[JudgedSolution],
+    certified: Certified | None = None,
+    exact: Result | None = None,
+    *,
+    wall_time_s: float,
+    max_oom_risk: float,
+    num_alternatives: int,
+    seed: int,
+    inputs: Mapping[str, Any] | None = None,
+) -> Plan:
+    """
+    The plan of the fastest judged solution, with its certificate and what came next.
+
+    Parameters
+    ----------
+    certified
+        What is proven about the judge's time; by default the bound that needs no search.
+    exact
+        What the solver said about the closed form, if it was asked.
+    wall_time_s
+        Seconds of the search so far.
+    """
+    ranked = best_first(judged)
+    best, instance = ranked[0], prepared.instance
+
+    def memory_of(one: JudgedSolution) -> tuple[StageMemory, ...]:
+        return stage_memory(instance, one.candidate.config, one.placement, prepared.predictor, max_oom_risk)
+
+    memory = memory_of(best)
+    others = _others(ranked)[:num_alternatives]
+    return make_plan(
+        instance,
+        prepared.problem,
+        ranked,
+        finish_certificate(prepared, best, certified, exact, wall_time_s),
+        memory,
+        alternatives=tuple(_alternative(instance, best, other, memory_of(other)) for other in others),
+        notes=plan_notes(instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory),
+        seed=seed,
+        inputs={**(inputs or {}), "search": asdict(prepared.space)},
+    )
+
+
+def finish_certificate(
+    prepared: Prepared, best: JudgedSolution, certified: Certified | None, exact: Result | None, wall_time_s: float
+) -> Certificate:
+    """The certificate of the best solution: the gap, what it covers, and who ruled out what."""
+    bounds = [_bound_without_search_s(prepared) if certified is None else certified.bound_s]
+    if prepared.joined is not None:
+        bounds.append(prepared.joined.model.bound_s)
+    certificate = make_certificate(prepared.instance, prepared.problem, best, min(bounds), wall_time_s, exact)
+    num_candidates = len(prepared.memory.fitting)
+    parts = () if certified is None else proof(prepared, certified.reasons)
+    by_search = sum(part.configurations for part in parts if part.by == "search")
+    return replace(
+        certificate,
+        scope=scope(prepared),
+        searched=searched(prepared),
+        not_searched=not_searched(prepared),
+        proof=parts,
+        joint_model=_joint_model(prepared, certificate.objective_s),
+        num_candidates=num_candidates,
+        num_pruned=num_candidates - by_search if parts else 0,
+    )
+
+
+def make_certificate(
+    instance: Instance,
+    data: ProblemData,
+    best: JudgedSolution,
+    judge_bound_s: float,
+    wall_time_s: float,
+    exact: Result | None = None,
+) -> Certificate:
+    """
+    What is proven about the best solution: one gap, between its judged time and the bound on the judge's time.
+
+    Parameters
+    ----------
+    data
+        What was searched.
+    exact
+        The solver's result over the candidates with a closed form, if it was asked.
+    """
+    fastest = best.estimate.iteration_time_s
+    bound_s = min(judge_bound_s, fastest)
+    dependent_s = placement_dependent_s(instance, best)
+    return Certificate(
+        status="OPTIMAL" if is_proven(bound_s, fastest) else "FEASIBLE",
+        objective_s=fastest,
+        lower_bound_s=bound_s,
+        gap=(fastest - bound_s) / fastest,
+        placement_dependent_s=dependent_s,
+        placement_gap=(fastest - bound_s) / dependent_s if dependent_s > 0 else 0.0,
+        judge_lower_bound_s=bound_s,
+        scope=covered(instance),
+        wall_time_s=wall_time_s,
+        num_candidates=len({candidate.config for candidate in data.candidates}),
+        num_pruned=0,
+        closed_form=_closed_form(data, best, exact),
+    )
+
+
+def is_proven(bound_s: float, seconds: float) -> bool:
+    """Whether a bound closes the gap, up to rounding."""
+    return bound_s >= (1 - PROVEN_WITHIN) * seconds
+
+
+def _closed_form(data: ProblemData, best: JudgedSolution, exact: Result | None) -> ClosedForm | None:
+    """The closed form of the best solution against what the solver proved of it."""
+    if best.objective_s is None or exact is None:
+        return None
+    bound_s = min(lower_bound_s(data, exact), best.objective_s)
+    return ClosedForm(
+        objective_s=best.objective_s, lower_bound_s=bound_s, gap=(best.objective_s - bound_s) / best.objective_s
+    )
+
+
+def lower_bound_s(data: ProblemData, result: Result) -> float:
+    """What the solver proved, in seconds, freed of what rounding up may have added."""
+    if not data.candidates:
+        return 0.0
+    rounding = max(candidate.rounding_ticks for candidate in data.candidates)
+    return max(0, result.lower_bound_ticks - rounding) * data.tick_s
+
+
+def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
+    """What the joint model said; of what is slower than the plan, it is not said by how much."""
+    model = None if prepared.joined is None else prepared.joined.model
+    return None if model is None else replace(model, bound_s=min(model.bound_s, objective_s))
+
+
+def _bound_without_search_s(prepared: Prepared) -> float:
+    """No plan is faster of those with usual splits, by the cheap bounds alone."""
+    return min(judge_lower_bound_s(prepared.lower), prepared.ruled_out_s)
+
+
+def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
+    """All but the first, of those that differ only in what overlaps the fastest."""
+    alike = {without_overlap(one.candidate.config): one for one in reversed(ranked)}
+    return [one for one in ranked[1:] if alike[without_overlap(one.candidate.config)] is one]
+
+
+def _alternative(
+    instance: Instance, best: JudgedSolution, other: JudgedSolution, memory: Sequence[StageMemory]
+) -> Alternative:
+    worst = max(memory, key=lambda one: one.oom_probability)
+    return Alternative(
+        config=other.candidate.config,
+        hosts=tuple(instance.cluster.hosts[node] for node in other.nodes.ravel()),
+        objective_s=other.objective_s,
+        iteration_time_s=other.estimate.iteration_time_s,
+        oom_probability=worst.oom_probability,
+        oom_probability_at_most=worst.oom_probability_at_most,
+        reason=lost_because(best, other),
+    )

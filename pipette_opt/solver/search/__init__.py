@@ -1,1 +1,0 @@
-"""Solver and annealing together: placements are looked for while bounds are proven. Import from the modules."""
