@@ -21,7 +21,7 @@ from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, without_overlap
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
 from pipette_opt.problem.beside import chunk_seconds, least_rings_s
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.problem.ticks import tensor_ticks
@@ -237,28 +237,23 @@ def layer_families(
     max_oom_risk: float,
 ) -> list[LayerFamily]:
     """
-    The families of some configurations, one for each packing.
+    The families of some configurations, one for each packing, without their reductions: see :func:`with_rings`.
 
     Parameters
     ----------
     configs
-        One of each family, with what is sent beside compute.
+        One of each family, without anything that is sent beside compute.
     """
     free = replace(instance, edge_loss_s=None)
     kinds, kind_of_node = len(instance.cluster.gpu_kinds), instance.cluster.kind_of_node
     capacity = usable_bytes(instance.cluster, predictor)
     room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
-    bases = list(dict.fromkeys(without_overlap(config) for config in configs))
-    most = dict(zip(bases, _most_units(instance, bases, predictor, max_oom_risk, room), strict=True))
-    computed = {base: [(one, stage_compute(free, one)) for one in _sized(base)] for base in bases}
-    plain: dict[tuple[ParallelConfig, NodeBlock], LayerFamily] = {}
+    most = _most_units(instance, configs, predictor, max_oom_risk, room)
     families = []
-    for config in configs:
-        base = without_overlap(config)
+    for config, limit in zip(configs, most, strict=True):
+        computed = [(one, stage_compute(free, one)) for one in _sized(config)]
         for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-            if (base, block) not in plain:
-                plain[base, block] = _family(free, base, block, computed[base], most[base])
-            families.append(_with_rings(free, plain[base, block], config))
+            families.append(_family(free, config, block, computed, limit))
     return families
 
 
@@ -311,7 +306,7 @@ def _family(
     )
 
 
-def _with_rings(instance: Instance, family: LayerFamily, config: ParallelConfig) -> LayerFamily:
+def with_rings(instance: Instance, family: LayerFamily, config: ParallelConfig) -> LayerFamily:
     """
     A family with what it sends beside compute, and its reduction and gather.
 

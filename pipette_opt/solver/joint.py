@@ -32,7 +32,7 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.plans.plan import JointModel
-from pipette_opt.problem.families import LayerFamily, layer_families
+from pipette_opt.problem.families import LayerFamily, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize, num_variables
 from pipette_opt.solver.pruning import FirstPlan
@@ -65,7 +65,7 @@ MOST_SPLITS = 24
 FIRST_SHARE, MOST_FIRST_S = 0.05, 1.0
 """Share of the time limit, and seconds, that a CP-SAT call may take at most to find a time to beat. Chosen."""
 
-LIKELY_PATHS = 16
+LIKELY_PATHS = 10
 """
 Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
 bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
@@ -239,10 +239,12 @@ class _Joint:
         return self._prove(MOST_SPLITS)
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
-        """Families of some configurations, bounded."""
-        choices = [config for base in bases for config in overlap_choices(self.space, base)]
-        more = layer_families(self.instance, choices, self.predictor, self.max_oom_risk)
-        hosts = self._hosts_of_kind()
+        """Families of some configurations that may be faster than the time to beat, bounded."""
+        hosts, to_beat_s = self._hosts_of_kind(), self.to_beat_s
+        plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
+        able = [family for family in plain if family_bound_s(family, hosts, to_beat_s) < to_beat_s]
+        choices = ((family, overlap_choices(self.space, family.config)) for family in able)
+        more = [with_rings(self.instance, family, config) for family, configs in choices for config in configs]
         self.bounds_s.update((family, family_bound_s(family, hosts, self.to_beat_s)) for family in more)
         return more
 

@@ -16,7 +16,7 @@ from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.parallel import block_placement
 from pipette_opt.prepare import load_predictor
 from pipette_opt.problem.beside import chunk_seconds
-from pipette_opt.problem.families import layer_families
+from pipette_opt.problem.families import layer_families, with_rings
 from pipette_opt.problem.path_counts import plain_counts
 
 
@@ -57,7 +57,8 @@ def test_paths_with_what_runs_beside_are_below_the_judge(chunks: int, slowdown: 
         use_distributed_optimizer=True,
     )
     near = []
-    for family in layer_families(job, overlap_choices(SearchSpace(), base), load_predictor(0.01, job), 0.01):
+    plain = layer_families(job, [base], load_predictor(0.01, job), 0.01)
+    for family in (with_rings(job, one, choice) for one in plain for choice in overlap_choices(SearchSpace(), base)):
         for _ in range(4):
             cuts = np.sort(rng.choice(np.arange(1, family.num_units), 3, replace=False))
             units = np.diff([0, *cuts, family.num_units])
