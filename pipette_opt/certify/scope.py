@@ -50,6 +50,7 @@ def proof(prepared: Prepared, steps: Mapping[ParallelConfig, tuple[ProofStep, fl
             bound_s=None,
         ),
         Proof(by="memory", configurations=len(memory.rejected), bound_s=None),
+        Proof(by="fewer recomputed layers", configurations=len(memory.spared), bound_s=None),
         Proof(by="no placement", configurations=len(unplaced), bound_s=None),
     ]
     for step in get_args(ProofStep):

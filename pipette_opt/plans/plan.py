@@ -130,7 +130,8 @@ class Proof:
     configurations
         How many it rules out.
     bound_s
-        No plan of these is faster; ``None`` where no plan of these can run.
+        No plan of these is faster; ``None`` where no plan of these can run, or others are the same with less
+        recomputation.
     """
 
     by: str

@@ -16,8 +16,8 @@ from pipette_opt.verify.space import Searched
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
 """As a rule on the plan; it is given what was searched, enumerated again."""
 
-NOT_RUNNABLE = ("legality rules", "memory", "no placement")
-"""Reasons that are no bound: a plan of these cannot run."""
+NOT_RUNNABLE = ("legality rules", "memory", "fewer recomputed layers", "no placement")
+"""Reasons that are no bound: a plan of these cannot run, or is another with more of its layers recomputed."""
 
 DIRECTIONS = 2e-3
 """
@@ -85,7 +85,8 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
     for name, said, right in (
         ("legality rules", counts["legality rules"], enumeration.num_combinations - len(enumeration.candidates)),
         ("memory", counts["memory"], len(memory.rejected)),
-        ("everything else", sum(counts.values()) - counts["legality rules"] - counts["memory"], fitting),
+        ("fewer recomputed layers", counts["fewer recomputed layers"], len(memory.spared)),
+        ("everything else", sum(counts.values()) - sum(counts[name] for name in NOT_RUNNABLE[:3]), fitting),
     ):
         if said != right:
             yield f"{said} configurations are ruled out by {name}, it should be {right}"
