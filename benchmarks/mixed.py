@@ -47,6 +47,9 @@ from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, Train
 RISK = 0.01
 """Accepted risk of running out of memory, the default of ``solve``."""
 
+ENUMERATED = (None, "selective", "full")
+"""Recomputation of the jobs: the enumeration has no numbers of recomputed layers."""
+
 PAIRS = (
     ("a100-80gb", "v100-32gb"),
     ("h100-80gb", "a100-80gb"),
@@ -136,6 +139,7 @@ def small_cases(count: int) -> Iterator[Case]:
             context_parallel=(1,),
             micro_batch_size=(1, 2),
             virtual_pipeline=(1, 2),
+            recompute=ENUMERATED,
         )
         yield Case(name=f"{seed}: {_told(pair, counts, gpus)}", instance=job, space=pinned)
 
@@ -146,7 +150,7 @@ def large_cases(count: int) -> Iterator[Case]:
         rng = np.random.default_rng(100 + seed)
         pair, counts = PAIRS[seed % len(PAIRS)], tuple(4 * one for one in COUNTS[seed % 3])
         job = made_job(rng, made_cluster(rng, pair, counts, 8), 256)
-        yield Case(name=f"{seed}: {_told(pair, counts, 8)}", instance=job, space=SearchSpace())
+        yield Case(name=f"{seed}: {_told(pair, counts, 8)}", instance=job, space=SearchSpace(recompute=ENUMERATED))
 
 
 def _told(pair: tuple[str, str], counts: Sequence[int], gpus: int) -> str:

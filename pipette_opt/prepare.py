@@ -12,7 +12,8 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
-from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
@@ -150,7 +151,7 @@ def prepare(
     if joint is not None and layers_are_free(instance, space):
         candidates = enumeration.candidates
         if is_open and instance.cluster.num_nodes >= MANY_HOSTS:
-            memory = keep_fitting(instance, candidates, predictor, max_oom_risk)
+            memory = check_memory(instance, candidates, predictor, max_oom_risk)
             report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
             first = bounded(memory).first if memory.fitting else None
             joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
@@ -160,7 +161,7 @@ def prepare(
             space = replace(space, more_splits=(*space.more_splits, *joined.splits))
             enumeration = enumerate_with_reasons(instance, space)
     report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
-    memory = keep_fitting(instance, enumeration.candidates, predictor, max_oom_risk)
+    memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
     pruned = None
@@ -292,7 +293,7 @@ def candidate_overview(
     Of those that are not among the first, only the work is looked at.
     """
     enumeration = enumerate_with_reasons(instance, space)
-    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     instance = with_edge_loss(instance, memory)
     fitting = fitting_candidates(memory)
     bounded = BoundedPackings(instance, fitting, memory.capacity_bytes, lower_form=False, reductions=True)

@@ -28,6 +28,12 @@ RecomputeGranularity = Literal["selective", "full"]
 
 RecomputeMethod = Literal["uniform", "block"]
 
+Recomputation = Literal["selective", "block", "full"]
+"""
+What is recomputed in a search space, beside nothing: the attention core; the first layers of each chunk, as few as
+memory asks for; all layers.
+"""
+
 
 def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.ndarray:
     """Return a C-contiguous read-only copy of ``array``, or itself if it is one already."""

@@ -10,12 +10,13 @@ from pipette_opt.candidates.enumeration import (
     world_sizes,
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
-from pipette_opt.candidates.space import SearchSpace, space_of
+from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
 
 __all__ = [
     "Enumeration",
     "LEGALITY_RULES",
+    "RECOMPUTATIONS",
     "SearchSpace",
     "broken_rules",
     "check_legal",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipette_opt.candidates.enumeration import Enumeration
-from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace
 from pipette_opt.specs import Instance
 
 DIMENSIONS: Mapping[str, str] = {
@@ -19,7 +19,7 @@ DIMENSIONS: Mapping[str, str] = {
     "micro_batch_size": "micro_batch_size",
     "sequence_parallel": "sequence_parallel",
     "use_distributed_optimizer": "use_distributed_optimizer",
-    "recompute": "recompute_granularity",
+    "recompute": "recomputation",
     "overlap_grad_reduce": "overlap_grad_reduce",
     "overlap_param_gather": "overlap_param_gather",
 }
@@ -27,7 +27,6 @@ DIMENSIONS: Mapping[str, str] = {
 
 NEVER_SEARCHED = (
     "ZeRO 2 and 3",
-    "recomputation of some layers of a stage",
     "unequal model chunks of one stage",
     "hosts that hold unequal parts of the grid",
 )
@@ -96,8 +95,11 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:
             given = pinned if isinstance(pinned, tuple) else (pinned,)
             yield f"{_words(name)} other than {_listed(given)} (pinned)"
-    if set(space.recompute) != {None, "selective", "full"}:
+    if set(space.recompute) != set(RECOMPUTATIONS):
         yield f"recomputation other than {_listed(space.recompute)} (pinned)"
+    unequal = len({node.gpu.memory_bytes for node in cluster.nodes}) > 1
+    if "block" in space.recompute and (unequal or instance.stack.loses_near_full_memory):
+        yield "more recomputed layers than memory asks for"
     if space.layers_per_stage is not None:
         yield "layers per stage other than those given (pinned)"
     elif not space.uneven_layers:

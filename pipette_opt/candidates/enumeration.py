@@ -256,7 +256,8 @@ def _combinations(
                     layers_per_stage=split,
                     sequence_parallel=sequence_parallel,
                     use_distributed_optimizer=distributed_optimizer,
-                    recompute_granularity=recompute,
+                    recompute_granularity="full" if recompute == "block" else recompute,
+                    recompute_method="block" if recompute == "block" else "uniform",
                     overlap_p2p_communication=space.overlap_p2p_communication,
                 )
                 broken = broken_rules(instance.model, instance.training, config)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import RecomputeGranularity
+from pipette_opt.base.types import Recomputation
 from pipette_opt.specs.recorded import recorded_spec
 
 OPTION_OF_FIELD = {
@@ -26,6 +26,9 @@ OPTION_OF_FIELD = {
     "layers_per_stage": "--layers-per-stage",
 }
 """The command-line option that errors name for each field."""
+
+RECOMPUTATIONS: tuple[Recomputation | None, ...] = (None, "selective", "block", "full")
+"""Every choice of recomputation, the one that recomputes least first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,8 @@ class SearchSpace:
     use_distributed_optimizer
         Choices; ``None`` for on wherever there is more than one data-parallel rank (context ranks count).
     recompute
-        Choices, ``None`` among them for no recomputation.
+        Choices, ``None`` among them for no recomputation. ``block``: the first layers of each chunk, in each
+        configuration as few as memory asks for (:mod:`~pipette_opt.memory.fewest`).
     uneven_layers
         Whether splits with a lighter first or last stage are tried beside the even one, as
         :func:`~pipette_opt.candidates.layer_splits` says.
@@ -87,7 +91,7 @@ class SearchSpace:
     max_virtual_pipeline: int = 5
     sequence_parallel: tuple[bool, ...] | None = None
     use_distributed_optimizer: tuple[bool, ...] | None = None
-    recompute: tuple[RecomputeGranularity | None, ...] = (None, "selective", "full")
+    recompute: tuple[Recomputation | None, ...] = RECOMPUTATIONS
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
     more_splits: tuple[tuple[int, ...], ...] = ()
@@ -110,9 +114,9 @@ class SearchSpace:
                             _check_count(option, count)
                     value = tuple(sorted(value))
                 object.__setattr__(self, field.name, tuple(dict.fromkeys(value)))
-        for granularity in self.recompute:
-            if granularity not in (None, "selective", "full"):
-                raise InputError("--recompute", f"must be none, selective or full, got {granularity!r}.")
+        for choice in self.recompute:
+            if choice not in RECOMPUTATIONS:
+                raise InputError("--recompute", f"must be none, selective, block or full, got {choice!r}.")
         if self.overlap_param_gather and self.overlap_grad_reduce is False:
             raise InputError("--overlap-param-gather", "needs --overlap-grad-reduce.")
         if self.ddp_bucket_size is not None:

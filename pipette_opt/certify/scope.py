@@ -54,6 +54,7 @@ def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple
     parts = [
         _part("legality rules", legality),
         _part("memory", _named({one.config: "predicted peak" for one in memory.rejected})),
+        _part("fewer recomputed layers", _named(dict.fromkeys(memory.spared, "fewer fit"))),
         _part("no placement", _named(dict.fromkeys(unplaced, "hosts or links"))),
     ]
     for step in get_args(ProofStep):

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import Recomputation
 from pipette_opt.base.units import counted, gib
-from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates import RECOMPUTATIONS, Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.finish import PROVEN_WITHIN
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
-from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
@@ -25,7 +27,7 @@ Verdict = Literal["illegal", "too big", "cannot be placed", "slower", "not faste
 SWITCH = {"on": True, "off": False}
 """Words of a choice."""
 
-RECOMPUTE = {"none": None, "selective": "selective", "full": "full"}
+RECOMPUTE: Mapping[str, Recomputation | None] = {one or "none": one for one in RECOMPUTATIONS}
 """Words of recomputation."""
 
 
@@ -101,7 +103,7 @@ def why(
     enumeration = enumerate_with_reasons(instance, narrow)
     if not enumeration.candidates:
         return Why(verdict="illegal", reasons=_broken_rules(enumeration), ruled_out_by="legality rules")
-    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         miss = min(memory.rejected, key=lambda one: one.short_bytes)
         room = int(memory.capacity_bytes.max())
@@ -138,7 +140,8 @@ def _proven_s(instance: Instance, plan: Plan, memory: MemoryCheck) -> float:
     if "search" not in plan.inputs:
         return 0.0
     searched = set(enumerate_with_reasons(instance, recorded_space(plan)).candidates)
-    return plan.certificate.lower_bound_s if all(one.config in searched for one in memory.fitting) else 0.0
+    asked = (replace(one.config, recompute_num_layers=1) for one in memory.fitting)  # for every number of layers
+    return plan.certificate.lower_bound_s if all(config in searched for config in asked) else 0.0
 
 
 def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -> Why:
@@ -191,7 +194,7 @@ def _where(own: IterationTime, best: IterationTime) -> list[str]:
 def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> IterationTime | None:
     """The fastest configuration of the whole space on the hosts as listed."""
     enumeration = enumerate_with_reasons(instance, space)
-    memory = keep_fitting(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
+    memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         return None
     known = with_edge_loss(instance, memory)
@@ -228,7 +231,7 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 """What can be asked for: field of the search space, and how its value is read."""
 
 HELP_OF: Mapping[str, str] = {
-    "recompute": "must be none, selective or full",
+    "recompute": "must be none, selective, block or full",
     **dict.fromkeys(("sp", "dopt", "overlap", "gather"), "must be on or off"),
 }
 """What a value must be, where it is no number."""

@@ -12,7 +12,7 @@ import typer
 from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
-    from pipette_opt.base.types import RecomputeGranularity
+    from pipette_opt.base.types import Recomputation
     from pipette_opt.candidates import SearchSpace
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
@@ -102,7 +102,7 @@ VirtualPipeline = Annotated[
     str | None, typer.Option(help="Allowed model chunks per stage; 1 is no interleaving.", rich_help_panel=SEARCH)
 ]
 MicroBatchSize = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
-Recompute = Annotated[str | None, typer.Option(help="Allowed: none,selective,full.", rich_help_panel=SEARCH)]
+Recompute = Annotated[str | None, typer.Option(help="Allowed: none,selective,block,full.", rich_help_panel=SEARCH)]
 ContextParallel = Annotated[
     str | None,
     typer.Option(
@@ -495,7 +495,7 @@ def _profile(path: Path | None) -> Any:
 
 def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     """The search space that the options pin down."""
-    from pipette_opt.candidates import SearchSpace
+    from pipette_opt.candidates import RECOMPUTATIONS, SearchSpace
 
     _check_expert_sizes(job, options.expert_parallel, options.expert_tensor_parallel)
     space = SearchSpace(
@@ -515,7 +515,7 @@ def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     )
     if options.recompute is None:
         return space
-    choices: dict[str, RecomputeGranularity | None] = {"none": None, "selective": "selective", "full": "full"}
+    choices: dict[str, Recomputation | None] = {one or "none": one for one in RECOMPUTATIONS}
     names = [name.strip() for name in options.recompute.split(",")]
     for name in names:
         one_of("--recompute", name, tuple(choices))

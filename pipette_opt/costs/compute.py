@@ -16,6 +16,7 @@ from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
+from pipette_opt.costs.layer_kinds import layer_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, peak_flops, plain_format
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps, ring_steps_s
@@ -62,9 +63,9 @@ class StageCompute:
         By kind of GPU, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
         Optimizer step of the slowest stage on the slowest kind, and what is lost where memory is nearly full.
-    idle_forward_s, idle_backward_s
+    idle_forward_s, idle_backward_s, idle_recomputed_s
         Time of one layer in which the device waits for the host, the shortest of all kinds; tensor communication
-        hides in it.
+        hides in it. The last: the backward of a layer that is recomputed whole.
     """
 
     forward_s: FloatArray
@@ -72,10 +73,15 @@ class StageCompute:
     optimizer_s: float
     idle_forward_s: float = 0.0
     idle_backward_s: float = 0.0
+    idle_recomputed_s: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "forward_s", read_only(self.forward_s, np.float64))
         object.__setattr__(self, "backward_s", read_only(self.backward_s, np.float64))
+
+    def idle_s(self, is_recomputed: bool) -> tuple[float, float]:
+        """Forward and backward of one layer in which the device waits for the host."""
+        return self.idle_forward_s, self.idle_recomputed_s if is_recomputed else self.idle_backward_s
 
 
 def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
@@ -107,8 +113,6 @@ def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
         raise InputError("zero_stage", problem)
     if stage > 1 and (config.overlap_grad_reduce or config.overlap_param_gather):
         raise InputError("overlap_grad_reduce", f"is the distributed optimizer's; ZeRO stage {stage} overlaps anyway.")
-    if config.recompute_granularity == "full" and config.recompute_method == "block":
-        raise InputError("recompute_method", "times of block recomputation are not known, only of uniform.")
 
 
 def stage_compute(
@@ -122,17 +126,16 @@ def stage_compute(
     kinds = instance.cluster.gpu_kinds
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward = np.empty(shape), np.empty(shape)
-    with_experts = moe_layers(instance.model, config)
-    dense = np.array(config.layers_per_chunk) - with_experts
-    idle = np.full((len(kinds), 2), np.inf)
+    idle = np.full(3, np.inf)
+    of_layers = layer_kinds(instance.model, config)
     for kind, gpu in enumerate(kinds):
         forward[kind] = backward[kind] = 0.0
-        for layers, has_experts in ((dense, False), (with_experts, True)):
-            if layers.any():
-                layer, waits = layer_and_idle_s(instance, config, gpu, rates, has_experts)
-                forward[kind] += layers * layer[0]
-                backward[kind] += layers * layer[1]
-                idle[kind] = np.minimum(idle[kind], waits)
+        for one in of_layers:
+            layer, waits = layer_and_idle_s(instance, one.config, gpu, rates, one.has_experts)
+            forward[kind] += one.layers * layer[0]
+            backward[kind] += one.layers * layer[1]
+            ways = [0, 1 + one.is_recomputed]
+            idle[ways] = np.minimum(idle[ways], waits)
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
         look_up = look_up_s(instance.model, instance.training, config, gpu, rates)
         forward[kind, 0, 0] += look_up
@@ -146,8 +149,9 @@ def stage_compute(
         forward_s=forward * slower + fixed,
         backward_s=backward * slower + fixed,
         optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds) + lost,
-        idle_forward_s=float(idle[:, 0].min()),
-        idle_backward_s=float(idle[:, 1].min()),
+        idle_forward_s=float(idle[0]),
+        idle_backward_s=float(idle[1]),
+        idle_recomputed_s=float(idle[2]),
     )
 
 

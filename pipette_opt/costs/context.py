@@ -8,12 +8,14 @@ they give (``ring_steps``); what of the ring all blocks but the last do not hide
 gives each rank an early and a late piece of the sequence, so that causal blocks are equal.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.collectives import RingTraffic, intra_node_ring_s, tensor_traffic
 from pipette_opt.costs.compute import StageCompute, attention_times_s
-from pipette_opt.costs.experts import moe_layers
+from pipette_opt.costs.layer_kinds import layer_kinds
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
 
@@ -58,21 +60,25 @@ def hidden_by_attention_s(instance: Instance, config: ParallelConfig) -> tuple[f
 
 
 def inside_stages_s(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, experts_s: tuple[float, float] = (0.0, 0.0)
+    instance: Instance,
+    config: ParallelConfig,
+    compute: StageCompute,
+    experts_s: Callable[[ParallelConfig], tuple[float, float]] = lambda config: (0.0, 0.0),
 ) -> FloatArray:
     """
     Communication inside the layers of each chunk for one micro-batch, shape ``(2, num_chunks, pp)``.
 
     Forward and backward, if tensor- and context-parallel groups stay inside hosts; ``experts_s``: what a layer with
-    experts has beside that.
+    experts has beside that, in a configuration that treats all layers alike.
     """
-    with_experts = moe_layers(instance.model, config)
-    dense = np.array(config.layers_per_chunk) - with_experts
-    none = 0.0, 0.0
-    idle = compute.idle_forward_s, compute.idle_backward_s
-    plain = inside_layer_s(instance, config, idle) if dense.any() else none
-    other = inside_layer_s(instance, config, idle, has_experts=True) if with_experts.any() else none
-    return np.stack([dense * plain[way] + with_experts * (other[way] + experts_s[way]) for way in (0, 1)])
+    found = np.zeros((2, config.num_chunks, config.pipeline_model_parallel_size))
+    for one in layer_kinds(instance.model, config):
+        idle = compute.idle_s(one.is_recomputed)
+        seconds = inside_layer_s(instance, one.config, idle, has_experts=one.has_experts)
+        sent = experts_s(one.config) if one.has_experts else (0.0, 0.0)
+        for way in (0, 1):
+            found[way] += one.layers * (seconds[way] + sent[way])
+    return found
 
 
 def inside_layer_s(

@@ -52,5 +52,5 @@ def gradients_outgrow(model: ModelSpec, training: TrainingSpec, config: Parallel
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     split_ffn = model.ffn_hidden_size / tp
     stream = tokens * model.hidden_size / (tp if config.sequence_parallel else 1)
-    inner = 0.0 if config.recompute_granularity == "full" else tokens * split_ffn
+    inner = 0.0 if config.recomputed_per_chunk == config.layers_per_chunk else tokens * split_ffn
     return model.hidden_size * split_ffn > max(stream, inner)

@@ -23,7 +23,7 @@ from pipette_opt.costs.collectives import (
 from pipette_opt.costs.messages import intra_node_message_s
 from pipette_opt.costs.overlap import exposed, shown_gather_s
 from pipette_opt.costs.placed_experts import PlacedExperts, check_expert_ranks, in_step
-from pipette_opt.costs.placed_links import PlacedLinks, flow_rates, spread
+from pipette_opt.costs.placed_links import PlacedLinks, PlacedRings, flow_rates, spread
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.costs.unplaced import Costs, costs_of, in_a_vee
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
@@ -197,50 +197,41 @@ class _Batch:
 
         All of it, and the part that experts send.
         """
-        idle = [(one.compute.idle_forward_s, one.compute.idle_backward_s) for one in self.costs]
-        context = self._context()
-        plain = context + self._tensor([one.tensor for one in self.costs], idle)
-        layers = np.array([config.layers_per_chunk for config in self.configs], dtype=np.float64)
-        if self.experts is None:
-            return layers[..., None] * plain[:, :, None], None
-        experts = self.experts.layer_s()
-        with_experts = np.stack([one.layers for one in self.experts.costs]).astype(np.float64)[..., None]
-        other = context + self._tensor([one.tensor for one in self.experts.costs], idle)
-        sent = with_experts * experts[:, :, None]
-        dense = layers[..., None] - with_experts
-        found: FloatArray = dense * plain[:, :, None] + with_experts * other[:, :, None] + sent
+        n, pp, dp, cp, tp = self.hosts.shape
+        found = np.zeros((2, n, self.config.num_chunks, pp, dp))
+        sent = None if self.experts is None else np.zeros_like(found)
+        context = tensor = None
+        if cp > 1:
+            groups = self.hosts.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
+            context = self.links.rings(groups, "a context-parallel group")
+        if tp > 1:
+            tensor = self.links.rings(self.hosts.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
+        for kind in dict.fromkeys(kind for one in self.costs for kind in one.layers):
+            of_kind = [one.of_kind(kind) for one in self.costs]
+            layers = np.stack([one.layers for one in of_kind]).astype(np.float64)[..., None]
+            each = self._layer(context, [one.context for one in of_kind], [one.attention for one in of_kind])
+            each += self._layer(tensor, [one.tensor for one in of_kind], [one.idle for one in of_kind])
+            found += layers * each[:, :, None]
+            if self.experts is not None and sent is not None and kind[0]:
+                tokens = layers * self.experts.layer_s(of_kind)[:, :, None]
+                found += tokens
+                sent += tokens
         return found, sent
-
-    def _tensor(self, traffic: list[tuple[RingTraffic, RingTraffic]], idle: list[tuple[float, float]]) -> FloatArray:
-        """Tensor communication of one layer, shape ``(2, n, pp, dp)``."""
-        n, pp, dp, cp, tp = self.hosts.shape
-        if tp == 1:
-            return np.zeros((2, n, pp, dp))
-        return self._layer(self.hosts.reshape(n, pp * dp * cp, tp), traffic, idle, "a tensor-parallel group")
-
-    def _context(self) -> FloatArray:
-        """Context-parallel communication of one layer, shape ``(2, n, pp, dp)``."""
-        n, pp, dp, cp, tp = self.hosts.shape
-        if cp == 1:
-            return np.zeros((2, n, pp, dp))
-        groups = self.hosts.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
-        hidden = [one.attention for one in self.costs]
-        return self._layer(groups, [one.context for one in self.costs], hidden, "a context-parallel group")
 
     def _layer(
         self,
-        groups: IntArray,
+        rings: PlacedRings | None,
         traffic: list[tuple[RingTraffic, RingTraffic]],
         hidden: list[tuple[float, float]],
-        who: str,
     ) -> FloatArray:
         """Rings of one layer beyond what is hidden, the slowest of a slot, shape ``(2, n, pp, dp)``."""
         n, pp, dp = self.hosts.shape[:3]
-        rings, found = self.links.rings(groups, who), np.empty((2, n, pp, dp))
-        for way in (0, 1):
-            times = rings.time_s(spread(stacked([one[way] for one in traffic]), 1))
-            beside = np.array([one[way] for one in hidden])[:, None, None]
-            found[way] = np.maximum(times.reshape(n, pp, dp, -1).max(axis=3) - beside, 0.0)
+        found = np.zeros((2, n, pp, dp))
+        if rings is not None:
+            for way in (0, 1):
+                times = rings.time_s(spread(stacked([one[way] for one in traffic]), 1))
+                beside = np.array([one[way] for one in hidden])[:, None, None]
+                found[way] = np.maximum(times.reshape(n, pp, dp, -1).max(axis=3) - beside, 0.0)
         return found
 
     def _sends(self) -> tuple[FloatArray, FloatArray]:

@@ -15,7 +15,7 @@ from pipette_opt.costs.exchange import exchange_s
 from pipette_opt.costs.experts import coupled_replicas, expert_block, expert_replicas
 from pipette_opt.costs.placed_links import PlacedLinks, spread
 from pipette_opt.costs.times import MissingLink
-from pipette_opt.costs.unplaced import ExpertCosts
+from pipette_opt.costs.unplaced import ExpertCosts, LayerCosts
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec
 
@@ -36,35 +36,32 @@ class PlacedExperts:
         self.links, self.config, self.costs, self.hosts = links, config, costs, hosts
         self.of_stage = hosts.reshape(*hosts.shape[:2], -1)
 
-    def layer_s(self) -> FloatArray:
-        """Tokens of one layer and micro-batch on their way, the slowest rank of a slot, shape ``(2, n, pp, dp)``."""
+    def layer_s(self, layers: list[LayerCosts]) -> FloatArray:
+        """
+        Tokens of one layer and micro-batch on their way, the slowest rank of a slot, shape ``(2, n, pp, dp)``.
+
+        ``layers``: of each placement, of one kind.
+        """
         n, pp, dp = self.hosts.shape[:3]
         found = np.zeros((2, n, pp, self.of_stage.shape[2]))
         block = expert_block(self.config)
-        size = self._ring_size()
+        size = _ring_size(layers)
         if size > 1:
             rings = self.links.rings(self.of_stage.reshape(n, -1, size), "a group that shares experts")
             for way in (0, 1):
-                times = rings.time_s(spread(stacked([one.rings[way] for one in self.costs]), 1))
+                times = rings.time_s(spread(stacked([one.rings[way] for one in layers]), 1))
                 found[way] += np.repeat(times, size, axis=1).reshape(n, pp, -1)
-        if self.config.expert_model_parallel_size > 1 and self.costs[0].num_exchanges[0]:
+        if self.config.expert_model_parallel_size > 1 and layers[0].num_exchanges[0]:
             ep, etp = self.config.expert_model_parallel_size, self.config.expert_tensor_size
             groups = self.of_stage.reshape(n, pp, -1, ep, etp).swapaxes(3, 4)
-            one = self._exchange_s(groups.reshape(n, -1, ep)).reshape(n, pp, -1, 1, etp)
-            of_rank = np.broadcast_to(one, (n, pp, self.of_stage.shape[2] // block, ep, etp)).reshape(n, pp, -1)
+            exchange = self._exchange_s(groups.reshape(n, -1, ep), layers).reshape(n, pp, -1, 1, etp)
+            of_rank = np.broadcast_to(exchange, (n, pp, self.of_stage.shape[2] // block, ep, etp)).reshape(n, pp, -1)
             for way in (0, 1):
-                found[way] += np.array([costs.num_exchanges[way] for costs in self.costs])[:, None, None] * of_rank
+                found[way] += np.array([one.num_exchanges[way] for one in layers])[:, None, None] * of_rank
         slowest: FloatArray = found.reshape(2, n, pp, dp, -1).max(axis=4)
         return slowest
 
-    def _ring_size(self) -> int:
-        """Neighbours of a ring; 1 without any."""
-        rings = [one.rings[0] for one in self.costs]
-        if not rings[0].num_steps:
-            return 1
-        return int(rings[0].num_steps // rings[0].num_calls) + 1
-
-    def _exchange_s(self, groups: IntArray) -> FloatArray:
+    def _exchange_s(self, groups: IntArray, layers: list[LayerCosts]) -> FloatArray:
         """One all-to-all of groups, shape ``(n, groups, members)``; seconds, shape ``(n, groups)``."""
         from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
 
@@ -80,7 +77,7 @@ class PlacedExperts:
         for place in np.flatnonzero(missing[:, 0] >= 0).tolist():
             pair = MissingLink("an expert-parallel group", int(missing[place, 0]), int(missing[place, 1]))
             self.links.missing.setdefault(place, pair)
-        part = np.array([one.part_bytes for one in self.costs])[:, None]
+        part = np.array([one.part_bytes for one in layers])[:, None]
         return exchange_s(cluster, stack, part, most, num_hosts, loads)
 
     def reduction_s(self, algorithm: Collective, traffic: list[list[RingTraffic]]) -> FloatArray:
@@ -98,6 +95,12 @@ class PlacedExperts:
         of_ring = RingArrays(*(np.repeat(values.reshape(n, pp), block, axis=1) for values in flat))
         times: FloatArray = rings.time_s(of_ring).reshape(n, pp, block).max(axis=2)
         return times
+
+
+def _ring_size(layers: list[LayerCosts]) -> int:
+    """Neighbours of a ring; 1 without any."""
+    ring = layers[0].rings[0]
+    return int(ring.num_steps // ring.num_calls) + 1 if ring.num_steps else 1
 
 
 def in_step(model: ModelSpec, config: ParallelConfig, times: FloatArray) -> FloatArray:

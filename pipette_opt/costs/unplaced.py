@@ -8,6 +8,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import (
+    NO_TRAFFIC,
     RingTraffic,
     embedding_traffic,
     gradient_traffic,
@@ -17,7 +18,8 @@ from pipette_opt.costs.collectives import (
 from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s
 from pipette_opt.costs.exchange import expert_rings, passes
-from pipette_opt.costs.experts import expert_traffic, moe_layers
+from pipette_opt.costs.experts import expert_traffic
+from pipette_opt.costs.layer_kinds import LayerKind, layer_kinds
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.overlap import hiding_s, num_buckets
 from pipette_opt.costs.sharded import ShardedCosts, once_traffic, sharded_costs
@@ -25,29 +27,37 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance
 
 
-class ExpertCosts(NamedTuple):
+class LayerCosts(NamedTuple):
     """
-    What experts send.
+    What one layer of a kind sends for one micro-batch, forward and backward.
 
     Parameters
     ----------
     layers
-        Layers with experts, shape ``(num_chunks, pp)``.
-    tensor
-        Tensor communication of such a layer, its routed experts apart, forward and backward.
+        Layers of the kind, shape ``(num_chunks, pp)``.
+    tensor, context
+        Tensor- and context-parallel communication, routed experts apart.
+    idle, attention
+        What hides the one and the other.
     rings
-        Over neighbours that share experts or tokens, forward and backward.
+        Of a layer with experts, over neighbours that share experts or tokens.
     part_bytes, num_exchanges
-        Of an all-to-all, what a rank sends to each other one; how many there are, forward and backward.
-    gradient, parameters
-        Rings over ranks that hold the same experts, of each stage.
+        Of its all-to-alls, what a rank sends to each other one; how many there are.
     """
 
     layers: IntArray
     tensor: tuple[RingTraffic, RingTraffic]
+    context: tuple[RingTraffic, RingTraffic]
+    idle: tuple[float, float]
+    attention: tuple[float, float]
     rings: tuple[RingTraffic, RingTraffic]
     part_bytes: float
     num_exchanges: tuple[int, int]
+
+
+class ExpertCosts(NamedTuple):
+    """Rings over ranks that hold the same experts, of each stage: of gradients and of parameters."""
+
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
 
@@ -57,9 +67,8 @@ class Costs(NamedTuple):
 
     compute: StageCompute
     message_bytes: float
-    tensor: tuple[RingTraffic, RingTraffic]
-    context: tuple[RingTraffic, RingTraffic]
-    attention: tuple[float, float]
+    layers: dict[tuple[bool, bool], LayerCosts]
+    """By whether layers have experts, and whether they are recomputed whole."""
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
     embedding: RingTraffic
@@ -67,6 +76,13 @@ class Costs(NamedTuple):
     buckets: IntArray
     least: tuple[FloatArray, FloatArray]
     experts: ExpertCosts | None
+
+    def of_kind(self, kind: tuple[bool, bool]) -> LayerCosts:
+        """Of one kind of layers, which may be none; another configuration with equal degrees has some."""
+        if kind in self.layers:
+            return self.layers[kind]
+        other = next(costs for known, costs in self.layers.items() if known[0] == kind[0])
+        return other._replace(layers=np.zeros_like(other.layers))
 
 
 def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
@@ -77,9 +93,10 @@ def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
     return Costs(
         compute=compute,
         message_bytes=p2p_bytes(model, training, config),
-        tensor=tensor_traffic(model, training, config, stack),
-        context=context_traffic(model, training, config),
-        attention=hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0),
+        layers={
+            (kind.has_experts, kind.is_recomputed): _layer_costs(instance, kind, compute)
+            for kind in layer_kinds(model, config)
+        },
         gradient=once_traffic(model, training, config)
         if config.sharding_stage > 1
         else gradient_traffic(model, training, config, stack),
@@ -94,17 +111,27 @@ def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
 
 def _expert_costs(instance: Instance, config: ParallelConfig) -> ExpertCosts:
     model, training, stack = instance.model, instance.training, instance.stack
-    one = expert_traffic(model, training, config)
-    forward, backward = passes(config)
     beside = config.overlap_param_gather
     return ExpertCosts(
-        layers=moe_layers(model, config),
-        tensor=tensor_traffic(model, training, config, stack, has_experts=True),
-        rings=expert_rings(model, training, config),
-        part_bytes=one.sent_bytes / config.expert_model_parallel_size,
-        num_exchanges=(forward * one.num_exchanges, backward * one.num_exchanges),
         gradient=gradient_traffic(model, training, config, stack, experts=True),
         parameters=parameter_traffic(model, training, config, experts=True) if beside else [],
+    )
+
+
+def _layer_costs(instance: Instance, kind: LayerKind, compute: StageCompute) -> LayerCosts:
+    model, training, config = instance.model, instance.training, kind.config
+    forward, backward = passes(config)
+    one = expert_traffic(model, training, config) if kind.has_experts else None
+    exchanges = 0 if one is None else one.num_exchanges
+    return LayerCosts(
+        layers=kind.layers,
+        tensor=tensor_traffic(model, training, config, instance.stack, has_experts=kind.has_experts),
+        context=context_traffic(model, training, config),
+        idle=compute.idle_s(kind.is_recomputed),
+        attention=hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0),
+        rings=expert_rings(model, training, config) if one is not None else (NO_TRAFFIC, NO_TRAFFIC),
+        part_bytes=0.0 if one is None else one.sent_bytes / config.expert_model_parallel_size,
+        num_exchanges=(forward * exchanges, backward * exchanges),
     )
 
 
@@ -117,6 +144,9 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
         raise InputError("schedule", f"a V needs equal chunks; {chunks} do not divide layers_per_stage={layers}.")
     if instance.model.num_dense_layers:
         raise InputError("schedule", "a V of two chunks is not known for models whose first layers have no experts.")
+    if config.recomputation == "block" and layers[0] != layers[-1]:
+        problem = f"a V with block recomputation needs equal first and last stages, got layers_per_stage={layers}."
+        raise InputError("schedule", problem)
     fixed = instance.stack.micro_batch_s / 2.0 / chunks
 
     def moved(work_s: FloatArray) -> FloatArray:

@@ -30,6 +30,7 @@ from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
+from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
 from pipette_opt.specs import GpuSpec, Instance
 
@@ -38,6 +39,7 @@ MARGIN = 1e-9
 
 NO_PART = (
     "layers_per_stage",
+    "recompute_num_layers",
     "virtual_pipeline_model_parallel_size",
     "use_distributed_optimizer",
     "overlap_grad_reduce",
@@ -49,7 +51,10 @@ NO_PART = (
 
 _DECIDING = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in NO_PART))
 
-_SPLIT = attrgetter("layers_per_stage", "num_chunks")
+_SPLIT = attrgetter("layers_per_stage", "num_chunks", "recomputation", "recompute_num_layers")
+
+NUM_PIECES = 7
+"""Number of pieces in :class:`_Pieces`."""
 
 
 class WorkBounds:
@@ -90,8 +95,10 @@ class WorkBounds:
             return float("inf")
         model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
         m = config.num_microbatches(self._instance.training.global_batch_size)
-        dense, experts, look_up, head, passes = seconds.work_s.tolist()
+        dense, experts, look_up, head, passes, again, again_experts = seconds.work_s.tolist()
         layer = dense if model.num_experts is None else experts
+        # Each chunk recomputes a layer at least.
+        passes += chunks * (again if model.num_experts is None else again_experts)
         together = (model.num_layers * layer + look_up + head + pp * passes) / busy_share(m, pp, chunks)
         fullest = m * (ceil_div(model.num_layers // chunks, pp) * chunks * layer + passes)
         return float(max(together, fullest)) * (1 - MARGIN)
@@ -113,12 +120,15 @@ class _Pieces(NamedTuple):
     """
     What a layer without experts takes, a layer with experts, embeddings, a head, and a pass of a whole stage.
 
+    With block recomputation the layers of the first two pieces keep their activations, and two more pieces are what
+    recomputation adds to a layer without experts and to one with experts; otherwise these two are zero.
+
     Parameters
     ----------
     work_s
-        Forward and backward of one micro-batch, shape ``(5,)``.
+        Forward and backward of one micro-batch, shape ``(NUM_PIECES,)``.
     reduction_s
-        Its part of the reduction of gradients, shape ``(5,)``.
+        Its part of the reduction of gradients, shape ``(NUM_PIECES,)``.
     """
 
     work_s: FloatArray
@@ -127,7 +137,7 @@ class _Pieces(NamedTuple):
 
 class _Counts(NamedTuple):
     """
-    How often each stage does, or holds, each of :class:`_Pieces`; all of shape ``(pp, 5)``.
+    How often each stage does, or holds, each of :class:`_Pieces`; all of shape ``(pp, NUM_PIECES)``.
 
     Parameters
     ----------
@@ -153,7 +163,11 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
         dense = of_chunk - np.clip(ends - instance.model.num_dense_layers, 0, of_chunk)
     look_up, head, passes = np.zeros_like(of_chunk), np.zeros_like(of_chunk), np.full_like(of_chunk, 1.0 / num_chunks)
     look_up[0, 0] = head[-1, -1] = 1.0
-    pieces = np.stack([dense, of_chunk - dense, look_up, head, passes])
+    again = np.zeros_like(of_chunk)
+    if config.recomputation == "block":
+        again = np.minimum(of_chunk, config.recompute_num_layers)
+    again_dense = np.minimum(again, dense)  # a chunk's first layers are recomputed, its last ones have experts
+    pieces = np.stack([dense, of_chunk - dense, look_up, head, passes, again_dense, again - again_dense])
     before = pieces[:, 0] @ np.tri(pp, k=-1).T
     held = pieces.sum(axis=1)
     return _Counts(
@@ -169,6 +183,16 @@ def _work_s(instance: Instance, config: ParallelConfig) -> _Pieces | None:
     blocks = list(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher))
     if not blocks:
         return None
+    kept, *recomputed = (_alike_s(instance, one, blocks) for one in pure_configs(config))
+    pieces = np.concatenate([kept, np.zeros(2)])
+    for one in recomputed:
+        pieces[5:] = np.maximum(one[:2] - kept[:2], 0.0)
+    reductions = [reduction_pieces_s(instance, config, block) for block in blocks]
+    return _Pieces(work_s=pieces, reduction_s=np.min(reductions, axis=0))
+
+
+def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]) -> FloatArray:
+    """Work of the first five pieces where all layers are recomputed, or none is."""
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
     pieces: FloatArray = np.min([seconds for seconds, _ in of_kinds], axis=0)
     if blocks[0].nodes_per_slot == 1:
@@ -177,15 +201,14 @@ def _work_s(instance: Instance, config: ParallelConfig) -> _Pieces | None:
             if has_experts is not None:
                 pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), has_experts=has_experts))
         pieces[1] += min(_experts_s(instance, config, blocks))
-    reductions = [reduction_pieces_s(instance, config, block) for block in blocks]
-    return _Pieces(work_s=pieces, reduction_s=np.min(reductions, axis=0))
+    return pieces
 
 
 def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
-    """The reduction of each piece's gradients in a packing, shape ``(5,)``; nothing where no ring is known to do it."""
+    """The reduction of each piece's gradients in a packing, shape ``(NUM_PIECES,)``; nothing where no ring is known."""
     model, tp = instance.model, config.tensor_model_parallel_size
     if config.sharding_stage > 1 or instance.allreduce != "ring":
-        return np.zeros(5)
+        return np.zeros(NUM_PIECES)
     gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
     replicas = config.data_parallel_size * config.context_parallel_size
     parameter_s = _parameter_s(instance, replicas, members, gpus)
@@ -198,6 +221,8 @@ def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBl
             model.sharded_moe_layer_parameters / tp + model.replicated_moe_layer_parameters,
             vocabulary + positions * model.max_position_embeddings * model.hidden_size,
             vocabulary * twice + model.norm_parameters,
+            0.0,
+            0.0,
             0.0,
         ]
     )

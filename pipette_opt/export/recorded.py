@@ -28,6 +28,7 @@ SOLVE_OPTIONS = {
     "expert_model_parallel_size": "--expert-parallel 1",
     "virtual_pipeline_model_parallel_size": "--virtual-pipeline 1",
     "recompute_granularity": "--recompute none,full",
+    "recompute_method": "--recompute none,full",
     "overlap_grad_reduce": "--no-overlap-grad-reduce",
     "overlap_param_gather": "--no-overlap-param-gather",
 }

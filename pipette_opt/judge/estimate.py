@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import FloatArray, P2PMode, read_only
+from pipette_opt.base.types import FloatArray, P2PMode, RecomputeGranularity, read_only
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.products import FP8
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
@@ -151,7 +151,7 @@ def estimate(
     model, training = instance.model, instance.training
     tokens_per_s = training.tokens / judged.iteration_time_s
     per_flop = tokens_per_s / _peak_flops(instance, placement)
-    executed = model.flops_per_token(training.seq_length, causal=False, recompute=config.recompute_granularity)
+    executed = _executed_flops_per_token(instance, config)
     return IterationTime(
         iteration_time_s=judged.iteration_time_s,
         tokens_per_s=tokens_per_s,
@@ -161,6 +161,19 @@ def estimate(
         breakdown=_with_loss(causes.pipeline, instance, config),
         critical_path=_with_loss(causes.critical_path, instance, config),
     )
+
+
+def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> float:
+    """What is computed for a token, what is computed again included; block recomputation by its share of the layers."""
+    model, seq_length = instance.model, instance.training.seq_length
+
+    def executed(granularity: RecomputeGranularity | None) -> float:
+        return model.flops_per_token(seq_length, causal=False, recompute=granularity)
+
+    if config.recomputation != "block":
+        return executed(config.recompute_granularity)
+    share = sum(map(sum, config.recomputed_per_chunk)) / model.num_layers
+    return (1 - share) * executed(None) + share * executed("full")
 
 
 def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: ParallelConfig) -> Mapping[str, float]:

@@ -57,7 +57,7 @@ def with_edge_loss(instance: Instance, memory: MemoryCheck | None = None) -> Ins
         Of configurations that were checked before, on the same cluster.
     """
     stack, known = instance.stack, instance.edge_loss_s
-    if stack.memory is None or not (stack.flush_s or stack.refill_s or stack.refill_s_per_billion):
+    if not stack.loses_near_full_memory:
         return replace(instance, edge_loss_s=None) if isinstance(known, EdgeLoss) else instance
     if known is not None and memory is None and not (isinstance(known, EdgeLoss) and known.is_outdated(instance)):
         return instance

@@ -15,6 +15,7 @@ import numpy as np
 
 from pipette_opt import __version__
 from pipette_opt.base.types import IntArray
+from pipette_opt.candidates import RECOMPUTATIONS
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge.estimate import estimate
@@ -40,8 +41,6 @@ from pipette_opt.specs import Instance, LinkMatrix
 TIE = 1e-6
 """Relative; plans as close as this are equally fast, as ticks are not much finer."""
 
-RECOMPUTED = (None, "selective", "full")
-"""Granularities of recomputation, the one that recomputes least first."""
 
 INSTANT_BYTES_PER_S = 1e30
 """A link that takes no time."""
@@ -109,7 +108,7 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
     """Of equally fast configurations the one with the least is preferred: fewer GPUs, less recomputed, fewer chunks."""
     return (
         config.world_size,
-        RECOMPUTED.index(config.recompute_granularity),
+        RECOMPUTATIONS.index(config.recomputation),
         config.num_chunks,
         config.pipeline_model_parallel_size,
         config.context_parallel_size,

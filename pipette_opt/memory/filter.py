@@ -47,12 +47,15 @@ class MemoryCheck:
         What a stage may take on one GPU of each host, shape ``(num_nodes,)``.
     max_oom_risk
         Accepted risk behind the needs.
+    spared
+        Candidates with block recomputation that others make needless (:mod:`~pipette_opt.memory.fewest`).
     """
 
     fitting: tuple[CheckedConfig, ...]
     rejected: tuple[CheckedConfig, ...]
     capacity_bytes: IntArray
     max_oom_risk: float
+    spared: tuple[ParallelConfig, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity_bytes", read_only(self.capacity_bytes, np.int64))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from pipette_opt.base.types import RecomputeGranularity, RecomputeMethod
+from pipette_opt.base.types import Recomputation, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
 
 
@@ -23,8 +23,9 @@ class ParallelConfig:
     recompute_granularity
         ``selective`` recomputes the attention core, ``full`` whole layers from their inputs.
     recompute_method, recompute_num_layers
-        With ``full``: ``uniform`` recomputes all layers, that many at a time from the first one's input; ``block`` so
-        many layers of each chunk, one at a time, and keeps the activations of the others.
+        With ``full``: ``uniform`` recomputes all layers, that many at a time from the first one's input; ``block`` the
+        first layers of each chunk, up to that many and one at a time, and keeps the activations of the others. There is
+        one number for all stages (Megatron-Core, ``TransformerBlock._checkpointed_forward``).
     expert_tensor_parallel_size
         Tensor-parallel ranks of one expert; ``None`` for ``tensor_model_parallel_size``.
     zero_stage
@@ -131,6 +132,19 @@ class ParallelConfig:
         if self.recompute_granularity != "full":
             return 0
         return self.recompute_num_layers if self.recompute_method == "uniform" else 1
+
+    @property
+    def recomputation(self) -> Recomputation | None:
+        """What is recomputed, as search spaces name it."""
+        is_block = self.recompute_granularity == "full" and self.recompute_method == "block"
+        return "block" if is_block else self.recompute_granularity
+
+    @property
+    def recomputed_per_chunk(self) -> tuple[tuple[int, ...], ...]:
+        """Layers of each chunk that are recomputed whole, the first ones of it, shape ``(num_chunks, pp)``."""
+        most = {"full": sum(self.layers_per_stage), "block": self.recompute_num_layers}
+        limit = most.get(self.recomputation or "", 0)
+        return tuple(tuple(min(layers, limit) for layers in chunk) for chunk in self.layers_per_chunk)
 
     @property
     def num_chunks(self) -> int:

@@ -150,7 +150,8 @@ class Proof:
     configurations
         How many it rules out.
     bound_s
-        No plan of these is faster; ``None`` where no plan of these can run.
+        No plan of these is faster; ``None`` where no plan of these can run, or others are the same with less
+        recomputation.
     named
         The same configurations by the name of the rule, bound or engine, most first; none in plans of older versions.
     """

@@ -178,9 +178,8 @@ def chunk_seconds(
     """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
     if block.nodes_per_slot > 1:
         return compute.forward_s, compute.backward_s
-    experts = 0.0, 0.0
-    if instance.model.num_experts is not None:
-        ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
-        experts = expert_layer_s(instance, config, ranks, gpus)
-    forward, backward = inside_stages_s(instance, config, compute, experts)
+    ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
+    forward, backward = inside_stages_s(
+        instance, config, compute, lambda alike: expert_layer_s(instance, alike, ranks, gpus)
+    )
     return compute.forward_s + forward, compute.backward_s + backward

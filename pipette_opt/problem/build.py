@@ -205,8 +205,13 @@ def _tick_s(compute: Sequence[StageCompute]) -> float:
 
 
 def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
-    """Whether the schedule is 1F1B, and what experts send is always the same."""
-    return config.num_chunks == 1 and experts_stay_inside(instance, config, block)
+    """
+    Whether the schedule is 1F1B, and what layers send is always the same.
+
+    Experts may send over other hosts; over tensor groups that span hosts recomputed layers send more than others.
+    """
+    alike = block.nodes_per_slot == 1 or config.recomputation != "block"
+    return config.num_chunks == 1 and alike and experts_stay_inside(instance, config, block)
 
 
 def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:

@@ -4,6 +4,9 @@ Configurations that differ only in how many layers each pipeline stage holds, as
 A stage of ``n`` layers takes ``fixed + n * layer`` on each kind of GPU, and so every path through the schedule is
 linear in the layers of the stages; which is what lets a model choose them. Memory of a stage grows with its layers, so
 what a kind of GPU has room for is a largest number of layers.
+
+With block recomputation the number of recomputed layers is open, too: a stage of ``n`` layers of which ``r`` are
+recomputed takes ``fixed + n * layer + r * recompute``, and has room for ``n`` if ``r`` is as large as its memory asks.
 """
 
 from collections.abc import Sequence
@@ -12,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray, read_only
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
@@ -29,6 +33,9 @@ from pipette_opt.specs import Instance
 
 FINE_TICK_S = 1e-9
 """Seconds in a tick of the matrices that tensor communication over hosts is read from."""
+
+Computed = Sequence[tuple[ParallelConfig, StageCompute]]
+"""Configurations of one unit and of two in each stage, with their times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,6 +79,11 @@ class LayerFamily:
         What the optimizer takes beside its step.
     most_units
         Units that a stage has room for on each kind of GPU, shape ``(num_kinds, pp)``.
+    recompute_s
+        What a recomputed unit adds to the backward of each chunk on each kind of GPU, shape ``(num_kinds,)``; the first
+        one of each stage is in ``fixed_s``. Zero without block recomputation.
+    recomputed
+        How many units have to be recomputed; ``None`` without block recomputation.
     """
 
     config: ParallelConfig
@@ -91,9 +103,19 @@ class LayerFamily:
     fixed_step_s: FloatArray
     optimizer_s: float
     most_units: IntArray
+    recompute_s: FloatArray
+    recomputed: "RecomputedUnits | None" = None
 
     def __post_init__(self) -> None:
-        for name in ("layer_s", "fixed_s", "link_s", "fixed_reduction_s", "fixed_gather_s", "fixed_step_s"):
+        for name in (
+            "layer_s",
+            "fixed_s",
+            "link_s",
+            "fixed_reduction_s",
+            "fixed_gather_s",
+            "fixed_step_s",
+            "recompute_s",
+        ):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
         object.__setattr__(self, "most_units", read_only(self.most_units, np.int64))
 
@@ -118,10 +140,11 @@ class LayerFamily:
         """The optimizer of any split, at least: some stage has as many units as the mean."""
         return self.optimizer_s + self.step_s * ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
 
-    def with_units(self, units: Sequence[int]) -> ParallelConfig:
-        """The configuration whose stages hold so many units."""
+    def with_units(self, units: Sequence[int], recomputed: int = 1) -> ParallelConfig:
+        """The configuration whose stages hold so many units, each with so many recomputed in a family where that is."""
         chunks = self.config.num_chunks
-        return replace(self.config, layers_per_stage=tuple(chunks * int(one) for one in units))
+        sized = replace(self.config, layers_per_stage=tuple(chunks * int(one) for one in units))
+        return sized if self.recomputed is None else replace(sized, recompute_num_layers=recomputed)
 
     def times(self, units: FloatArray, kind_of_row: IntArray) -> PlacedTimes:
         """
@@ -218,16 +241,24 @@ class LayerFamily:
         that of the first stage does not begin before the last backward does.
         """
         overlaps, chunks, paths = self.config.overlap_grad_reduce, self.config.num_chunks, np.arange(len(counts.stage))
-        backward, parts = counts.backward, np.ones(len(paths))
-        if overlaps and chunks > 1:
-            parts = counts.parts / chunks
-        elif overlaps:
-            backward = backward.copy()
-            backward[counts.stage == 0, 0, 0] -= 1
-        fixed, unit = self.path_s(replace(counts, backward=backward))
+        parts = counts.parts / chunks if overlaps and chunks > 1 else np.ones(len(paths))
+        fixed, unit = self.path_s(self.before_reduction(counts))
         fixed[paths, :, counts.stage] += (parts * self.fixed_reduction_s[counts.stage])[:, None]
         unit[paths, :, counts.stage] += (parts * self.reduction_s)[:, None]
         return fixed, unit
+
+    def before_reduction(self, counts: PathCounts) -> PathCounts:
+        """The paths up to where the reduction may begin; without interleaving that is beside the last backward."""
+        if not self.config.overlap_grad_reduce or self.config.num_chunks > 1:
+            return counts
+        backward = counts.backward.copy()
+        backward[counts.stage == 0, 0, 0] -= 1
+        return replace(counts, backward=backward)
+
+    def recompute_path_s(self, counts: PathCounts) -> FloatArray:
+        """What each recomputed unit of a stage but its first adds to paths, shape ``(num_paths, num_kinds, pp)``."""
+        added: FloatArray = np.einsum("rcs,k->rks", counts.backward, self.recompute_s)
+        return added
 
 
 def layer_families(
@@ -251,9 +282,15 @@ def layer_families(
     most = _most_units(instance, configs, predictor, max_oom_risk, room)
     families = []
     for config, limit in zip(configs, most, strict=True):
-        computed = [(one, stage_compute(free, one)) for one in _sized(config)]
+        computed = [[(one, stage_compute(free, one)) for one in _sized(alike)] for alike in pure_configs(config)]
+        recomputed = None
+        if config.recomputation == "block":
+            recomputed = RecomputedUnits(instance, config, predictor, max_oom_risk, room, limit)
         for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-            families.append(_family(free, config, block, computed, limit))
+            family = _family(free, config, block, computed[0], limit)
+            if recomputed is not None:
+                family = _with_recomputation(free, family, computed[1], recomputed)
+            families.append(family)
     return families
 
 
@@ -263,21 +300,38 @@ def _sized(config: ParallelConfig) -> list[ParallelConfig]:
     return [replace(config, layers_per_stage=(chunks * units,) * pp) for units in (1, 2)]
 
 
-def _family(
-    instance: Instance,
-    config: ParallelConfig,
-    block: NodeBlock,
-    computed: Sequence[tuple[ParallelConfig, StageCompute]],
-    most_units: IntArray,
+def _with_recomputation(
+    instance: Instance, family: LayerFamily, computed: Computed, recomputed: "RecomputedUnits"
 ) -> LayerFamily:
-    """One family without its rings, from the times of a unit and of two in each stage."""
-    cluster, chunks = instance.cluster, config.num_chunks
+    """A family whose layers all keep their activations, as one in which the first of each stage are recomputed."""
+    layer_s, _ = _layer_and_fixed_s(instance, computed, family.block)
+    recompute_s = np.maximum(layer_s - family.layer_s, 0.0)[1]
+    fixed_s = family.fixed_s.copy()
+    fixed_s[1] += recompute_s[:, None, None]
+    return replace(family, fixed_s=fixed_s, recompute_s=recompute_s, recomputed=recomputed)
+
+
+def _layer_and_fixed_s(instance: Instance, computed: Computed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
+    """``layer_s`` and ``fixed_s`` of a family, from the times of a unit and of two in each stage."""
     held = [np.stack(chunk_seconds(instance, sized, compute, block)) for sized, compute in computed]
     layer_s = (held[1] - held[0]).min(axis=(2, 3))
     fixed_s = np.maximum(held[0] - layer_s[:, :, None, None], 0.0)
     if block.nodes_per_slot > 1:
         for way, ticks in enumerate(tensor_ticks(instance, *computed[0], block, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
+    return layer_s, fixed_s
+
+
+def _family(
+    instance: Instance,
+    config: ParallelConfig,
+    block: NodeBlock,
+    computed: Computed,
+    most_units: IntArray,
+) -> LayerFamily:
+    """One family without its rings, from the times of a unit and of two in each stage."""
+    cluster, chunks = instance.cluster, config.num_chunks
+    layer_s, fixed_s = _layer_and_fixed_s(instance, computed, block)
     message = p2p_bytes(instance.model, instance.training, config)
     (sized, one), (_, two) = computed
     step_s = two.optimizer_s - one.optimizer_s
@@ -303,6 +357,7 @@ def _family(
         fixed_step_s=fixed_step_s,
         optimizer_s=instance.stack.iteration_s,
         most_units=most_units,
+        recompute_s=np.zeros(len(cluster.gpu_kinds)),
     )
 
 
@@ -347,6 +402,7 @@ def _most_units(
     room_bytes
         What a stage may take on each kind of GPU, shape ``(num_kinds,)``.
     """
+    configs = [pure_configs(one)[-1] for one in configs]  # the one that recomputes most has room for most
     layers = instance.model.num_layers
     units = [layers // config.num_chunks for config in configs]
     shape = [(len(room_bytes), config.pipeline_model_parallel_size) for config in configs]
@@ -382,3 +438,74 @@ def _most_units(
                 ahead = low[index][kind] < high[index][kind]
                 low[index][kind] = np.where(fits & ahead, tries[index][kind], low[index][kind])
                 high[index][kind] = np.where(~fits & ahead, tries[index][kind] - 1, high[index][kind])
+
+
+@dataclass(slots=True, eq=False)
+class RecomputedUnits:
+    """
+    How many units of a stage have to be recomputed, of one configuration with block recomputation.
+
+    Parameters
+    ----------
+    room_bytes
+        What a stage may take on each kind of GPU, shape ``(num_kinds,)``.
+    most_units
+        Units that a stage has room for if all are recomputed, shape ``(num_kinds, pp)``.
+    """
+
+    instance: Instance
+    config: ParallelConfig
+    predictor: MemoryPredictor
+    max_oom_risk: float
+    room_bytes: IntArray
+    most_units: IntArray
+    _fewest: IntArray | None = None
+
+    def fewest(self) -> IntArray:
+        """
+        The fewest of each number of units a stage may hold, shape ``(num_kinds, pp, 1 + largest)``; computed once.
+
+        By bisection, as memory falls with the number of recomputed units. All of them where the stage has no room.
+        """
+        if self._fewest is None:
+            shape = (*self.most_units.shape, 1 + int(self.most_units.max(initial=0)))
+            units = np.arange(shape[2])
+            low, high = np.full(shape, -1, dtype=np.int64), np.broadcast_to(units, shape).copy()
+            low[:, :, 0] = high[:, :, 0] = 0
+            if self.max_oom_risk >= IGNORED_RISK:
+                high[:] = 0
+            while (unknown := (high - low > 1) & (units <= self.most_units[:, :, None])).any():
+                middle = (low + high) // 2
+                asked = sorted({(int(n), int(r)) for _, _, n, r in _where(unknown, middle)})
+                need = dict(zip(asked, self._need_bytes(asked), strict=True))
+                for kind, stage, n, r in _where(unknown, middle):
+                    fits = need[n, r][stage] <= self.room_bytes[kind]
+                    (high if fits else low)[kind, stage, n] = r
+            self._fewest = high
+        return self._fewest
+
+    def _need_bytes(self, asked: Sequence[tuple[int, int]]) -> list[IntArray]:
+        """What each stage needs with so many units, of which so many are recomputed; shape ``(pp,)`` each."""
+        kept, _ = pure_configs(self.config)
+        pp, chunks = self.config.pipeline_model_parallel_size, self.config.num_chunks
+        sized = [
+            replace(
+                replace(self.config, recompute_num_layers=number) if number else kept,
+                layers_per_stage=(chunks * units,) * pp,
+            )
+            for units, number in asked
+        ]
+        found = self.predictor.predict(
+            self.instance.model,
+            self.instance.training,
+            sized,
+            gpus_per_node=self.instance.cluster.gpus_per_node,
+            intra_node_bytes_per_s=self.instance.cluster.intra_node_bytes_per_s,
+            max_oom_risk=self.max_oom_risk,
+        )
+        return [one.upper_bytes for one in found]
+
+
+def _where(mask: BoolArray, values: IntArray) -> list[tuple[int, int, int, int]]:
+    """Kind, stage and units of the true entries, each with its value."""
+    return [(kind, stage, n, int(values[kind, stage, n])) for kind, stage, n in np.argwhere(mask).tolist()]

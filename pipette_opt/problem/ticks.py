@@ -1,6 +1,7 @@
 """Seconds to ticks: links, gradient rings, tied embeddings and tensor groups between hosts."""
 
 from collections.abc import Callable, Hashable
+from functools import reduce
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from pipette_opt.costs.collectives import (
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import expert_ring_s
 from pipette_opt.costs.experts import expert_block
+from pipette_opt.costs.layer_kinds import layer_kinds
 from pipette_opt.costs.overlap import StageRing
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host
 from pipette_opt.problem.data import UNUSABLE_TICKS
@@ -79,9 +81,19 @@ def tensor_key(
     """What :func:`tensor_ticks` depends on."""
     if block.nodes_per_slot == 1:
         return (None,)
-    traffics = tensor_traffic(instance.model, instance.training, config, instance.stack)
     members = config.tensor_model_parallel_size // block.nodes_per_slot
-    return *traffics, compute.idle_forward_s, compute.idle_backward_s, members, block.nodes_per_slot
+    return *_layer_traffic(instance, config, compute), members, block.nodes_per_slot
+
+
+def _layer_traffic(
+    instance: Instance, config: ParallelConfig, compute: StageCompute
+) -> list[tuple[RingTraffic, RingTraffic, tuple[float, float]]]:
+    """Tensor communication of one layer and what hides it, forward and backward, of each kind of layer."""
+    model, training, stack = instance.model, instance.training, instance.stack
+    return [
+        (*tensor_traffic(model, training, one.config, stack), compute.idle_s(one.is_recomputed))
+        for one in layer_kinds(model, config)
+    ]
 
 
 def tensor_ticks(
@@ -92,14 +104,16 @@ def tensor_ticks(
     tick_s: float,
     rounding: Rounding,
 ) -> tuple[IntArray, IntArray]:
-    """Tensor communication of one layer by slowest hop, for groups that span hosts."""
+    """
+    Tensor communication of one layer by slowest hop, for groups that span hosts.
+
+    With block recomputation layers differ, and each hop has the least of them.
+    """
     if block.nodes_per_slot == 1:
         return NO_TICKS, NO_TICKS
     members = config.tensor_model_parallel_size // block.nodes_per_slot
-    ticks = []
-    idle = (compute.idle_forward_s, compute.idle_backward_s)
-    traffics = tensor_traffic(instance.model, instance.training, config, instance.stack)
-    for traffic, hidden in zip(traffics, idle, strict=True):
+
+    def hop_ticks(traffic: RingTraffic, hidden_s: float) -> IntArray:
         times = inter_node_ring_s(
             instance.cluster,
             traffic,
@@ -108,8 +122,14 @@ def tensor_ticks(
             num_hosts=block.nodes_per_slot,
             stack=instance.stack,
         )
-        ticks.append(link_ticks(np.maximum(times - hidden, 0.0), tick_s, rounding))
-    return ticks[0], ticks[1]
+        return link_ticks(np.maximum(times - hidden_s, 0.0), tick_s, rounding)
+
+    of_kinds = [
+        (hop_ticks(forward, idle[0]), hop_ticks(backward, idle[1]))
+        for forward, backward, idle in _layer_traffic(instance, config, compute)
+    ]
+    least_forward, least_backward = (reduce(np.minimum, ticks) for ticks in zip(*of_kinds, strict=True))
+    return least_forward, least_backward
 
 
 def ring_ticks(

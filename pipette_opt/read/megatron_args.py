@@ -285,6 +285,9 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         **simple,
     )
     _check_overlap(found)
+    is_block = found.recompute_granularity == "full" and found.recompute_method == "block"
+    if is_block and "recompute_num_layers" not in given:
+        raise InputError(where, "--recompute-method block needs --recompute-num-layers, as in Megatron.")
     return found
 
 

@@ -100,7 +100,7 @@ def configuration_table(plan: Plan) -> RenderableType:
         ("layers per stage", _runs(config.layers_per_stage)),
         ("schedule", _schedule(plan)),
         ("sequence parallel", yes_no(config.sequence_parallel)),
-        ("recomputation", config.recompute_granularity or "none"),
+        ("recomputation", _recomputation(config)),
         ("distributed optimizer", yes_no(config.use_distributed_optimizer)),
         ("rank order", plan.placement.order),
         ("launcher", plan.launcher),
@@ -113,6 +113,13 @@ def configuration_table(plan: Plan) -> RenderableType:
     for left, right in zip(rows[:half], rows[half:], strict=True):
         table.add_row(*(Text(text) for text in (*left, *right)))
     return titled("Configuration", table)
+
+
+def _recomputation(config: ParallelConfig) -> str:
+    """What is recomputed."""
+    if config.recomputation != "block":
+        return config.recomputation or "none"
+    return f"block, first {counted(config.recompute_num_layers, 'layer')} of each chunk"
 
 
 def certificate_table(certificate: Certificate) -> RenderableType:

@@ -5,9 +5,9 @@ Import :func:`pipette_opt.solver.solve.solve` and :class:`pipette_opt.solver.par
 ``solve`` loads OR-tools.
 
 **Before it**, one CP-SAT model over all families of configurations (:mod:`~pipette_opt.solver.layer_model`, driven by
-:mod:`~pipette_opt.solver.joint`) chooses degrees, the layers of every stage and the kind of GPU of every row, with
-memory as a hard constraint. The splits of the layers that it hands on are candidates like others; of all further ones
-it is the proof. What follows places candidates on hosts.
+:mod:`~pipette_opt.solver.joint`) chooses degrees, the layers of every stage, how many of them are recomputed and the
+kind of GPU of every row, with memory as a hard constraint. The splits of the layers that it hands on are candidates
+like others; of all further ones it is the proof. What follows places candidates on hosts.
 
 **Given** (:class:`~pipette_opt.problem.data.ProblemData`, integers only): candidates, each one configuration with one
 packing of the hosts and its grid of ``P`` pipeline rows, ``D`` data columns and ``K`` tensor parts; what work,

@@ -25,10 +25,12 @@ from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import IntArray, P2PMode
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
+from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds, busy_share
 from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
+from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.plans.plan import JointModel
@@ -428,7 +430,7 @@ class _Joint:
         """Its time on hosts as they are listed, seconds; and how many of its critical paths were new."""
         family = model.families[split.family]
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
-        config = family.with_units(split.units)
+        config = family.with_units(split.units, split.recomputed)
         placement = block_placement(config, family.block, nodes)
         try:
             with self._loaded(family):
@@ -437,12 +439,20 @@ class _Joint:
                 counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
         except MissingLinkError:
             return float("inf"), 0
-        if seconds < self.to_beat_s:
+        if seconds < self.to_beat_s and self._is_searched(config):
             self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
         new = model.add_paths(family.schedule, counts)
         if new:
             self.learned.setdefault(family.schedule, []).append(counts)
         return seconds, new
+
+    def _is_searched(self, config: ParallelConfig) -> bool:
+        """Whether a configuration with block recomputation has the number of recomputed layers that is searched."""
+        if config.recomputation != "block":
+            return True
+        others = [one for one in pure_configs(config) if one.recomputation in self.space.recompute]
+        memory = check_memory(self.instance, [*others, config], self.predictor, self.max_oom_risk)
+        return any(one.config == config for one in memory.fitting)
 
     def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""

@@ -2,14 +2,16 @@
 The joint model: one CP-SAT model over all families of configurations that bounds leave open.
 
 **Decided**: the family (degrees, micro-batch, chunks, recomputation, packing of the hosts), the layers of each stage,
-and for each grid row how many of its hosts are of which kind of GPU.
+with block recomputation up to how many of them every stage recomputes, and for each grid row how many of its hosts are
+of which kind of GPU.
 
 **Minimised**: the longest of some paths through the schedule, with the best links between hosts of the kinds chosen.
 Any path is a lower bound of the judge's time, so the optimum bounds every configuration of every family; with the
 paths that the judge found critical it is the judge's time over the best links.
 
 **Subject to**: one family; all layers dealt, each stage at least one; each stage within the memory of every kind of
-GPU that holds it; no more hosts of a kind than there are; no split of layers that was excluded.
+GPU that holds it, with as many recomputed layers as that asks for; no more hosts of a kind than there are; no split of
+layers that was excluded.
 
 The variables of families that are not chosen are zero, and the time is the sum over families. So the linear relaxation
 is the convex hull of the families' own, and needs no constants beyond their room.
@@ -58,12 +60,15 @@ class LayerSplit:
         Hosts of each kind of GPU in each grid row, shape ``(rows, num_kinds)``.
     bound_s
         The model's time of it.
+    recomputed
+        Units of each stage that are recomputed, in a family with block recomputation.
     """
 
     family: int
     units: tuple[int, ...]
     kinds: IntArray
     bound_s: float
+    recomputed: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,14 @@ class _FamilyVariables:
     """Units of a stage if a path takes that kind there, by stage and kind."""
     held: list[list[IntVar]] = field(default_factory=list)
     """Units of a stage on a kind that is present, by stage and kind."""
+    further: IntVar | None = None
+    """Units of each stage that are recomputed beside the first, at most; ``None`` without block recomputation."""
+    again: list[IntVar] = field(default_factory=list)
+    """Units of a stage that are recomputed beside the first."""
+    taken_again: list[list[IntVar]] = field(default_factory=list)
+    """The same if a path takes that kind there, by stage and kind."""
+    held_again: list[list[IntVar]] = field(default_factory=list)
+    """The same on a kind that is present, by stage and kind."""
     links: list[IntVar] = field(default_factory=list)
     """Ticks of a transfer from one row to the next."""
 
@@ -163,8 +176,12 @@ class LayerModel:
         for held, extra in zip(units, fixed, strict=True):
             model.add(step >= unit * held + extra * chosen)
         variables = _FamilyVariables(chosen=chosen, units=units, step=step)
+        if family.recomputed is not None:
+            self._add_recomputation(family, variables)
         if self.num_kinds > 1:
             self._add_kinds(family, variables)
+        if family.recomputed is not None:
+            self._add_fewest(family, variables, family.recomputed.fewest())
         variables.time = model.new_int_var(0, RESOLUTION, f"time_{index}")
         model.add(variables.time <= RESOLUTION * variables.chosen)
         model.add(LinearExpr.sum(variables.units) == family.num_units * variables.chosen)
@@ -202,25 +219,59 @@ class LayerModel:
         for kind, available in enumerate(self.hosts_of_kind):
             model.add(LinearExpr.sum([hosts[kind] for hosts in variables.hosts]) <= available)
         for stage, units in enumerate(variables.units):
-            row, most = stage // family.block.stages, family.num_units
-            taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
-            caps = np.minimum(family.most_units[:, stage], most).tolist()
-            model.add(LinearExpr.sum(taken) == units)
-            for kind in kinds:
-                model.add(taken[kind] <= caps[kind] * variables.fastest[row][kind])
-            if per_row == 1:
-                variables.taken.append(taken)
-                variables.held.append(taken)
-                continue
-            held = [model.new_int_var(0, most, f"held_{stage}_{kind}") for kind in kinds]
-            for kind in kinds:
-                here = variables.present[row][kind]
-                model.add(held[kind] <= caps[kind] * here)
-                model.add(held[kind] <= units)
-                model.add(held[kind] == units).only_enforce_if(here)
+            taken, held = self._on_kinds(family, variables, stage, units)
             variables.taken.append(taken)
             variables.held.append(held)
+        for stage, again in enumerate(variables.again):
+            taken, held = self._on_kinds(family, variables, stage, again)
+            variables.taken_again.append(taken)
+            variables.held_again.append(held)
         self._add_links(family, variables)
+
+    def _on_kinds(
+        self, family: LayerFamily, variables: _FamilyVariables, stage: int, units: IntVar
+    ) -> tuple[list[IntVar], list[IntVar]]:
+        """Units of a stage if a path takes a kind there, and on a kind that is present, within its memory."""
+        model, kinds, row, most = self.model, range(self.num_kinds), stage // family.block.stages, family.num_units
+        taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
+        caps = np.minimum(family.most_units[:, stage], most).tolist()
+        model.add(LinearExpr.sum(taken) == units)
+        for kind in kinds:
+            model.add(taken[kind] <= caps[kind] * variables.fastest[row][kind])
+        if family.hosts_per_row == 1:
+            return taken, taken
+        held = [model.new_int_var(0, most, f"held_{stage}_{kind}") for kind in kinds]
+        for kind in kinds:
+            here = variables.present[row][kind]
+            model.add(held[kind] <= caps[kind] * here)
+            model.add(held[kind] <= units)
+            model.add(held[kind] == units).only_enforce_if(here)
+        return taken, held
+
+    def _add_recomputation(self, family: LayerFamily, variables: _FamilyVariables) -> None:
+        """Each stage recomputes its first units, up to one number for all; the first unit is in the fixed times."""
+        most = max(family.num_units - 1, 0)
+        further = variables.further = self.model.new_int_var(0, most, "further")
+        for stage, units in enumerate(variables.units):
+            again = self.model.new_int_var(0, most, f"again_{stage}")
+            self.model.add_min_equality(again, [units - variables.chosen, further])
+            variables.again.append(again)
+
+    def _add_fewest(self, family: LayerFamily, variables: _FamilyVariables, fewest: IntArray) -> None:
+        """The number of recomputed units is as large as the memory of every kind of GPU that holds a stage asks."""
+        assert variables.further is not None
+        for stage, units in enumerate(variables.units):
+            for kind, table in enumerate(np.maximum(fewest[:, stage] - 1, 0)):
+                if not table.any():
+                    continue
+                needed = self.model.new_int_var(0, int(table.max()), f"needed_{stage}_{kind}")
+                last = len(table) - 1
+                place = self.model.new_int_var(0, last, f"place_{stage}_{kind}")
+                self.model.add_min_equality(place, [units, last])
+                self.model.add_element(place, table.tolist(), needed)
+                enough = self.model.add(variables.further >= needed)
+                if variables.present:
+                    enough.only_enforce_if(variables.present[stage // family.block.stages][kind])
 
     def _add_links(self, family: LayerFamily, variables: _FamilyVariables) -> None:
         """A transfer between rows takes at least the best link between kinds that they have."""
@@ -271,28 +322,40 @@ class LayerModel:
         overlaps, chunks = family.config.overlap_grad_reduce, family.config.num_chunks
         if not overlaps or chunks == 1:
             counts = counts.take(counts.parts == 1)
-        fixed, unit = family.reduced_path_s(counts)
-        transfers = counts.up + counts.down
-        for path in range(len(counts.stage)):
-            self._add_path(index, self._floor(fixed[path]), self._floor(unit[path]), transfers[path])
+        again = family.recompute_path_s(family.before_reduction(counts))
+        for *seconds, moved in zip(*family.reduced_path_s(counts), again, counts.up + counts.down, strict=True):
+            self._add_path(index, moved, *map(self._floor, seconds))
         if overlaps and chunks == 1:  # the first stage's reduction may be over with its last backward
             own = counts.take(counts.stage == 0)
-            for fixed_s, unit_s, moved in zip(*family.path_s(own), own.up + own.down, strict=True):
-                self._add_path(index, self._floor(fixed_s), self._floor(unit_s), moved)
+            again = family.recompute_path_s(own)
+            for *seconds, moved in zip(*family.path_s(own), again, own.up + own.down, strict=True):
+                self._add_path(index, moved, *map(self._floor, seconds))
 
-    def _add_path(self, index: int, fixed: IntArray, unit: IntArray, transfers: IntArray) -> None:
-        """One path; ticks on each kind and stage without layers and for each unit, and transfers from each stage."""
+    def _add_path(self, index: int, transfers: IntArray, fixed: IntArray, unit: IntArray, again: IntArray) -> None:
+        """
+        One path: transfers from each stage, and ticks on each kind and stage.
+
+        Without layers, for each unit, and for each unit that is recomputed beside the first.
+        """
         family, variables = self.families[index], self._variables[index]
         optimizer = int(self._floor(np.array(family.optimizer_s))) * variables.chosen + variables.step
         rest = self._sent(family, variables, transfers) + optimizer
         if self.num_kinds == 1:
             work = LinearExpr.weighted_sum(variables.units, unit[0].tolist())
+            if variables.again:
+                work += LinearExpr.weighted_sum(variables.again, again[0].tolist())
             self.model.add(variables.time >= work + int(fixed[0].sum()) * variables.chosen + rest)
         else:
-            self._add_mixed_path(family, variables, fixed, unit, rest)
+            self._add_mixed_path(family, variables, fixed, unit, again, rest)
 
     def _add_mixed_path(
-        self, family: LayerFamily, variables: _FamilyVariables, fixed: IntArray, unit: IntArray, rest: LinearExpr
+        self,
+        family: LayerFamily,
+        variables: _FamilyVariables,
+        fixed: IntArray,
+        unit: IntArray,
+        again: IntArray,
+        rest: LinearExpr,
     ) -> None:
         """
         Some column has any kind that a row has; in the other rows it is at least as slow as their fastest.
@@ -307,6 +370,9 @@ class LayerModel:
             by_kind = fixed[:, stages.start : stages.stop].sum(axis=1)
             parts = [LinearExpr.weighted_sum(variables.taken[stage], unit[:, stage].tolist()) for stage in stages]
             parts.append(LinearExpr.weighted_sum(variables.fastest[row], by_kind.tolist()))
+            if variables.again:
+                more = [(variables.taken_again[stage], again[:, stage].tolist()) for stage in stages]
+                parts += [LinearExpr.weighted_sum(taken, ticks) for taken, ticks in more]
             quick.append(LinearExpr.sum(parts))
         everywhere = LinearExpr.sum(quick) + rest
         if family.hosts_per_row == 1:
@@ -318,6 +384,8 @@ class LayerModel:
             others = everywhere - quick[row]
             for kind in range(self.num_kinds):
                 own = [int(unit[kind, stage]) * variables.held[stage][kind] for stage in stages]
+                if variables.again:
+                    own += [int(again[kind, stage]) * variables.held_again[stage][kind] for stage in stages]
                 own.append(int(fixed[kind, stages.start : stages.stop].sum()) * variables.present[row][kind])
                 self.model.add(variables.time >= LinearExpr.sum(own) + others)
 
@@ -391,11 +459,22 @@ class LayerModel:
             or [[family.hosts_per_row]] * family.grid[0],
             dtype=np.int64,
         )
-        bound = np.floor(solver.best_objective_bound + 0.5)
+        bound, units = np.floor(solver.best_objective_bound + 0.5), [solver.value(one) for one in variables.units]
         split = LayerSplit(
             family=index,
-            units=tuple(solver.value(one) for one in variables.units),
+            units=tuple(units),
             kinds=kinds,
             bound_s=solver.objective_value * self.tick_s,
+            recomputed=_fewest_recomputed(family, units, kinds),
         )
         return split, float(bound) * self.tick_s
+
+
+def _fewest_recomputed(family: LayerFamily, units: Sequence[int], kinds: IntArray) -> int:
+    """The fewest recomputed units that the memory of each stage's kinds of GPU asks for; 1 at least."""
+    if family.recomputed is None:
+        return 1
+    fewest = family.recomputed.fewest()
+    rows = np.arange(len(units)) // family.block.stages
+    asked = [fewest[kinds[row] > 0, stage, units[stage]].max() for stage, row in enumerate(rows.tolist())]
+    return max(1, int(max(asked)))

@@ -173,6 +173,11 @@ class StackSpec:
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
 
+    @property
+    def loses_near_full_memory(self) -> bool:
+        """Whether its jobs are known to lose time where memory is nearly full."""
+        return self.memory is not None and bool(self.flush_s or self.refill_s or self.refill_s_per_billion)
+
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
         """A copy with some constants changed; ``best_matmul_fp8`` keeps its ratio where only ``best_matmul`` is."""
         if "best_matmul" in values and "best_matmul_fp8" not in values:

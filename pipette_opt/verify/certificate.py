@@ -16,8 +16,8 @@ from pipette_opt.verify.space import Searched
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
 """As a rule on the plan; it is given what was searched, enumerated again."""
 
-NOT_RUNNABLE = ("legality rules", "memory", "no placement")
-"""Reasons that are no bound: a plan of these cannot run."""
+NOT_RUNNABLE = ("legality rules", "memory", "fewer recomputed layers", "no placement")
+"""Reasons that are no bound: a plan of these cannot run, or is another with more of its layers recomputed."""
 
 DIRECTIONS = 2e-3
 """
@@ -85,7 +85,8 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
     for name, said, right in (
         ("legality rules", counts["legality rules"], enumeration.num_combinations - len(enumeration.candidates)),
         ("memory", counts["memory"], len(memory.rejected)),
-        ("everything else", sum(counts.values()) - counts["legality rules"] - counts["memory"], fitting),
+        ("fewer recomputed layers", counts["fewer recomputed layers"], len(memory.spared)),
+        ("everything else", sum(counts.values()) - sum(counts[name] for name in NOT_RUNNABLE[:3]), fitting),
     ):
         if said != right:
             yield f"{said} configurations are ruled out by {name}, it should be {right}"
@@ -107,7 +108,8 @@ def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
                 yield f"{rule} rules out {right} configurations, e.g. {enumeration.examples[rule]}"
         yield from (f"{rule} is no rule that a configuration breaks" for rule in said)
         return
-    labels = {one.config.label() for one in (memory.rejected if part.by == "memory" else memory.fitting)}
+    left_out = {"memory": [one.config for one in memory.rejected], "fewer recomputed layers": memory.spared}
+    labels = {one.label() for one in left_out.get(part.by, [one.config for one in memory.fitting])}
     for one in part.named:
         if one.example not in labels:
             yield f"{one.name} rules out {one.example!r}, {part.by} has no such configuration"

@@ -11,7 +11,8 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, space_of
 from pipette_opt.judge.fullness import stack_predictor
-from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
@@ -50,7 +51,7 @@ class Searched:
         """From the plan's inputs. ``InputError`` if they do not say."""
         space = recorded_space(plan)
         enumeration, risk = enumerate_with_reasons(instance, space), accepted_risk(plan.inputs)
-        memory = keep_fitting(instance, enumeration.candidates, stack_predictor(instance.stack), risk)
+        memory = check_memory(instance, enumeration.candidates, stack_predictor(instance.stack), risk)
         claimed_s = plan.certificate.lower_bound_s * (1 - CLOSED_GAP)
         said = [part.bound_s for part in plan.certificate.proof if part.by in CHEAP and part.bound_s is not None]
         return cls(

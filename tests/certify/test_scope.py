@@ -93,7 +93,9 @@ def test_each_reason_is_counted_by_hand() -> None:
     fitting = [SimpleNamespace(config=one) for one in configs[2:]]
     prepared = SimpleNamespace(
         enumeration=SimpleNamespace(first_broken=first_broken, examples=examples),
-        memory=SimpleNamespace(fitting=fitting, rejected=[SimpleNamespace(config=one) for one in configs[:2]]),
+        memory=SimpleNamespace(
+            fitting=fitting, rejected=[SimpleNamespace(config=one) for one in configs[:2]], spared=[config(tp=2, pp=2)]
+        ),
         pruned=SimpleNamespace(
             by_work={configs[2]}, bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
         ),
@@ -107,6 +109,7 @@ def test_each_reason_is_counted_by_hand() -> None:
     assert [(one.by, one.configurations, one.bound_s) for one in found] == [
         ("legality rules", 24, None),
         ("memory", 2, None),
+        ("fewer recomputed layers", 1, None),
         ("no placement", 1, None),
         ("work alone", 1, 9.0),
         ("best links", 1, 8.0),

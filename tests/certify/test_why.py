@@ -72,7 +72,7 @@ def test_the_pins_are_read() -> None:
     for text, said in (
         ("tp=x", "whole number"),
         ("pq=1", "knows tp, pp"),
-        ("recompute=some", "none, selective or full"),
+        ("recompute=some", "none, selective, block or full"),
     ):
         with pytest.raises(InputError, match=said):
             pinned(SPACE, text)

@@ -46,6 +46,21 @@ CASES: dict[str, tuple[Instance, ParallelConfig, int]] = {
         ),
         1,
     ),
+    "interleaved, block": (
+        instance(cluster(4, gpus=4), LLAMA_8B),
+        config(
+            tp=2,
+            pp=4,
+            dp=2,
+            num_layers=32,
+            virtual_pipeline_model_parallel_size=2,
+            recompute_granularity="full",
+            recompute_method="block",
+            recompute_num_layers=3,
+            sequence_parallel=True,
+        ),
+        1,
+    ),
     "interleaved, uneven": (
         instance(cluster(4, gpus=4), LLAMA_8B),
         config(tp=2, pp=4, dp=2, layers_per_stage=(6, 10, 10, 6), virtual_pipeline_model_parallel_size=2),

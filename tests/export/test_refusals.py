@@ -75,6 +75,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("deepspeed", configured(layers_per_stage=(15, 17)), "layers_per_stage.*not equal"),
     ("deepspeed", configured(recompute_granularity="selective"), "recompute_granularity: is selective"),
     ("deepspeed", configured(recompute_granularity="full", recompute_method="block"), "recompute_method: is 'block'"),
+    ("torchtitan", configured(recompute_granularity="full", recompute_method="block"), "recompute none,full"),
     ("deepspeed", configured(zero_stage=2), "zero_stage: is 2"),
     ("deepspeed", configured(context_parallel_size=2, data_parallel_size=2), "context_parallel_size: is 2"),
     ("deepspeed", configured(expert_model_parallel_size=2), "expert_model_parallel_size: is 2"),

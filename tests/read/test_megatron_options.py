@@ -62,6 +62,15 @@ def test_granularity_wins_over_activations() -> None:
     assert parse_megatron_args("--recompute-activations --recompute-granularity full").recompute_granularity == "full"
 
 
+def test_block_recomputation_is_read_whole() -> None:
+    """Method and number as in a launch; without a number Megatron would end, and so does the reader."""
+    said = "--recompute-granularity full --recompute-method block"
+    args = parse_megatron_args(f"{said} --recompute-num-layers 3")
+    assert (args.recompute_granularity, args.recompute_method, args.recompute_num_layers) == ("full", "block", 3)
+    with pytest.raises(InputError, match="block needs --recompute-num-layers"):
+        parse_megatron_args(said)
+
+
 TIME_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "less",
     "--optimizer-cpu-offload": "more",

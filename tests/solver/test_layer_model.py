@@ -27,6 +27,7 @@ def random_family(
     *,
     reduces: bool = False,
     chunks: int = 1,
+    recomputes: bool = False,
 ) -> LayerFamily:
     """A family whose every stage is a row of so many hosts."""
     return LayerFamily(
@@ -54,7 +55,20 @@ def random_family(
         fixed_step_s=rng.uniform(0.0, 0.5, pp),
         optimizer_s=0.5,
         most_units=rng.integers(3, units, (kinds, pp)),
+        recompute_s=rng.uniform(0.1, 0.5, kinds) if recomputes else np.zeros(kinds),
+        recomputed=Asked(np.sort(rng.integers(0, units // 2, (kinds, pp, units)))) if recomputes else None,
     )
+
+
+class Asked:
+    """How many units of a stage have to be recomputed, by kind, stage and units."""
+
+    def __init__(self, table: np.ndarray) -> None:
+        self.table = table
+
+    def fewest(self) -> np.ndarray:
+        """The table."""
+        return self.table
 
 
 def splits(family: LayerFamily) -> Iterator[tuple[int, ...]]:
@@ -67,14 +81,22 @@ def splits(family: LayerFamily) -> Iterator[tuple[int, ...]]:
 def time_of(family: LayerFamily, units: tuple[int, ...], kinds: tuple[int, ...], counts: PathCounts) -> float:
     """The longest path of one column, whose stages are on these kinds, with the reduction after it."""
     fixed, unit = family.path_s(counts)
+    again, number = np.zeros(len(units)), 1
+    if family.recomputed is not None:
+        table = family.recomputed.fewest()
+        number = max(1, *(int(table[kind, s, units[s]]) for s, kind in enumerate(kinds)))
+        again = np.minimum(np.array(units), number) - 1
+    added = family.recompute_path_s(counts)
     best = 0.0
     for path, end in enumerate(counts.stage.tolist()):
         work = sum(fixed[path, kind, s] + unit[path, kind, s] * units[s] for s, kind in enumerate(kinds))
+        work += sum(added[path, kind, s] * again[s] for s, kind in enumerate(kinds))
         sent = counts.up[path] + counts.down[path]
         hops = sum(sent[s] * family.link_s[kinds[s], kinds[s + 1]] for s in range(len(kinds) - 1))
         reduction = family.fixed_reduction_s[end] + family.reduction_s * units[end]
         if end == 0:  # of the first stage, beside its last backward
             last = family.fixed_s[1, kinds[0], 0, 0] + family.layer_s[1, kinds[0]] * units[0]
+            last += family.recompute_s[kinds[0]] * again[0]
             reduction = max(0.0, reduction - last)
         best = max(best, work + hops + reduction)
     return best + family.optimizer_s + float((family.fixed_step_s + family.step_s * np.array(units)).max())
@@ -104,7 +126,7 @@ def by_enumeration(
 def test_optimum_is_that_of_all_splits_and_kinds(hosts: tuple[int, ...], seed: int) -> None:
     """With memory that binds, links between kinds, and several families."""
     rng = np.random.default_rng(seed)
-    families = [random_family(rng, pp, 1, len(hosts), reduces=seed % 2 == 1) for pp in (2, 3, 4)]
+    families = [random_family(rng, pp, 1, len(hosts), reduces=seed % 2 == 1, recomputes=seed > 1) for pp in (2, 3, 4)]
     best = by_enumeration(families, hosts)
     model = LayerModel(families, np.array(hosts), 2 * best if np.isfinite(best) else 1000.0)
     split, bound_s = model.solve(20, 1, 0, STOP)

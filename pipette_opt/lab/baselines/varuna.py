@@ -60,7 +60,7 @@ def varuna_ticks(data: ProblemData, candidate: CandidateData) -> int:
     row = np.arange(candidate.num_stages) // candidate.block.stages
     send = np.where(row[:-1] == row[1:], candidate.intra_p2p_ticks, _median_link(candidate.p2p_ticks))
     forward, backward = candidate.forward_ticks[kind], candidate.backward_ticks[kind]
-    recomputes = candidate.config.recompute_granularity == "full"
+    recomputes = candidate.config.recomputation == "full"
     ring = candidate.ring_floor_ticks
     if candidate.grid[1] > 1:
         medians = np.array([_median_link(ticks) for ticks in candidate.ring_ticks], dtype=np.int64)
@@ -206,7 +206,7 @@ def _preference(candidate: CandidateData) -> tuple[int, ...]:
     """Smaller is what Varuna would take: recomputation, the largest micro-batch, no sharded optimizer, equal stages."""
     config = candidate.config
     return (
-        int(config.recompute_granularity != "full"),
+        int(config.recomputation != "full"),
         -config.micro_batch_size,
         int(config.use_distributed_optimizer),
         max(config.layers_per_stage) - min(config.layers_per_stage),

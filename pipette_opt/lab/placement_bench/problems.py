@@ -134,6 +134,10 @@ def joint_problem(cluster: ClusterSpec, p2p: P2PMode) -> ProblemData:
     training = TrainingSpec(global_batch_size=JOINT.global_batch_size, seq_length=JOINT.seq_length)
     instance = Instance(model=read_model(JOINT.model), cluster=cluster, training=training, p2p=p2p)
     space = SearchSpace(
-        num_gpus=8 * JOINT_HOSTS, virtual_pipeline=(1,), context_parallel=(1,), overlap_grad_reduce=False
+        num_gpus=8 * JOINT_HOSTS,
+        virtual_pipeline=(1,),
+        context_parallel=(1,),
+        recompute=(None, "selective", "full"),
+        overlap_grad_reduce=False,
     )
     return prepare(instance, space, MAX_OOM_RISK).exact

@@ -1,0 +1,121 @@
+"""
+How few layers block recomputation has to recompute, for what fits otherwise.
+
+Megatron-Core has one number ``N`` for all stages: each chunk recomputes its first ``min(N, layers)`` layers.
+
+On given hosts an iteration's time never falls when ``N`` grows. A recomputed layer's backward has a whole forward pass
+more. What it sends is never less; what hides its communication grows by the forward's waits for the host and by the
+attention beside the ring, both parts of that forward pass. So no layer takes less time, and the judge never falls when
+a time grows. Of configurations that differ in ``N`` alone the smallest that fits is therefore the fastest, and the
+others need not be searched: none of them if the configuration fits without recomputation.
+
+Two things are outside of this proof, and certificates say that they were not searched: where GPUs have unequal memory,
+a larger ``N`` may let a stage onto other hosts; and a stack may know what is lost where memory is nearly full.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig, without_overlap
+from pipette_opt.specs import Instance
+
+
+def check_memory(
+    instance: Instance,
+    candidates: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+    max_oom_risk: float = 0.01,
+) -> MemoryCheck:
+    """
+    As :func:`~pipette_opt.memory.filter.keep_fitting`, with the fewest recomputed layers that fit.
+
+    A candidate with block recomputation stands for every number of layers. It becomes the one with the smallest number
+    that fits, or with all layers if none does; or it is spared if it fits without recomputation, or not before all
+    layers are recomputed, where the candidates have that, too.
+    """
+    others = [one for one in candidates if one.recomputation != "block"]
+    plain = keep_fitting(instance, others, predictor, max_oom_risk)
+    if len(others) == len(candidates):
+        return plain
+    fitting, rejected = (
+        {without_overlap(one.config): one for one in group} for group in (plain.fitting, plain.rejected)
+    )
+    searched = [one for one in candidates if one.recomputation == "block"]
+    bases = list(dict.fromkeys(map(without_overlap, searched)))
+    open_ones = [base for base in bases if replace(_whole(base), recompute_granularity=None) not in fitting]
+    # Where all layers are recomputed the number does not matter: what is known of that is known of this.
+    hopeless = [base for base in open_ones if _whole(base) in rejected]
+    hopeful = [base for base in open_ones if _whole(base) not in rejected]
+    found = {base: replace(rejected[_whole(base)], config=_all_layers(base)) for base in hopeless}
+    for base, one in _with_fewest(instance, hopeful, predictor, max_oom_risk):
+        if _whole(base) not in fitting or one.config.recompute_num_layers < _most_layers(base):
+            found[base] = one
+    checked = {one.config: one for one in (*plain.fitting, *plain.rejected)}
+    spared = []
+    for config in searched:
+        base = without_overlap(config)
+        if base in found:
+            number = found[base].config.recompute_num_layers
+            checked[config] = replace(found[base], config=replace(config, recompute_num_layers=number))
+        else:
+            spared.append(config)
+    ordered = [checked[one] for one in candidates if one in checked]
+    return replace(
+        plain,
+        fitting=tuple(one for one in ordered if not one.short_bytes),
+        rejected=tuple(one for one in ordered if one.short_bytes),
+        spared=tuple(spared),
+    )
+
+
+@dataclass(slots=True)
+class _Range:
+    """Numbers of layers of one configuration: the largest that does not fit, and the smallest that does."""
+
+    base: ParallelConfig
+    low: int
+    high: int
+    at_high: CheckedConfig
+
+
+def _with_fewest(
+    instance: Instance, bases: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
+) -> Iterator[tuple[ParallelConfig, CheckedConfig]]:
+    """Each with the smallest number that fits, by bisection, as memory falls with the number; or with all layers."""
+
+    def checked(configs: Sequence[ParallelConfig]) -> list[CheckedConfig]:
+        memory = keep_fitting(instance, configs, predictor, max_oom_risk)
+        of_config = {one.config: one for one in (*memory.fitting, *memory.rejected)}
+        return [of_config[one] for one in configs]
+
+    ranges = [
+        _Range(base, 0, _most_layers(base), one)
+        for base, one in zip(bases, checked([_all_layers(base) for base in bases]), strict=True)
+    ]
+    while True:
+        halved = [one for one in ranges if one.at_high.short_bytes == 0 and one.high - one.low > 1]
+        if not halved:
+            break
+        tries = [replace(one.base, recompute_num_layers=(one.low + one.high) // 2) for one in halved]
+        for one, result in zip(halved, checked(tries), strict=True):
+            if result.short_bytes:
+                one.low = result.config.recompute_num_layers
+            else:
+                one.high, one.at_high = result.config.recompute_num_layers, result
+    yield from ((one.base, one.at_high) for one in ranges)
+
+
+def _most_layers(config: ParallelConfig) -> int:
+    """Layers of the largest chunk: from that number on all layers are recomputed."""
+    return max(map(max, config.layers_per_chunk))
+
+
+def _all_layers(config: ParallelConfig) -> ParallelConfig:
+    return replace(config, recompute_num_layers=_most_layers(config))
+
+
+def _whole(config: ParallelConfig) -> ParallelConfig:
+    """The same with all layers recomputed, one at a time, as searched without block recomputation."""
+    return replace(config, recompute_method="uniform", recompute_num_layers=1)
