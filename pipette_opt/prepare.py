@@ -11,6 +11,7 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
@@ -131,6 +132,7 @@ def prepare(
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())
     predictor, joined, first = load_predictor(max_oom_risk, instance), None, None
+    work = WorkBounds(instance)
     is_open = not all(keep(config) for config in enumeration.candidates)
 
     def bounded(memory: MemoryCheck) -> Pruned:
@@ -145,6 +147,7 @@ def prepare(
             loading,
             first,
             annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
+            work=work,
         )
 
     if joint is not None and layers_are_free(instance, space):
@@ -154,7 +157,7 @@ def prepare(
             report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
             first = bounded(memory).first if memory.fitting else None
             joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
-        joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading)
+        joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading, work)
         first = joined.first or first
         if joined.splits:
             space = replace(space, more_splits=(*space.more_splits, *joined.splits))

@@ -49,12 +49,7 @@ def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, t
     names = dict(DIMENSIONS)
     if instance.model.num_experts is None:
         del names["expert_parallel"], names["expert_tensor_parallel"]
-    return {
-        name: tuple(
-            sorted({getattr(one, field) for one in enumeration.candidates}, key=lambda value: (str(type(value)), value))
-        )
-        for name, field in names.items()
-    }
+    return {name: enumeration.values(field) for name, field in names.items()}
 
 
 SCOPE = (
