@@ -10,7 +10,7 @@ from functools import cached_property
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib
-from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free, narrowed
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
@@ -105,6 +105,7 @@ def prepare(
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     joint: JointLimits | None = None,
     stop: threading.Event | None = None,
+    narrows: bool = True,
 ) -> Prepared:
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
@@ -118,7 +119,8 @@ def prepare(
     keep
         Says which configurations are kept even if a cheap bound shows that they cannot win: all by default.
     seconds_left
-        Of the time limit. Bounding takes no more than a part of it, and then leaves out what was not bounded, or is too
+        Of the time limit. A space that is too large for it is narrowed first
+        (:mod:`~pipette_opt.candidates.narrowing`), unless nothing of that fits. Bounding takes no more than a part of it, and then leaves out what was not bounded, or is too
         much to search; its bounds say how far off the best of the rest can be.
     loading
         Entered where compiled kernels are loaded, which may compile them.
@@ -126,8 +128,18 @@ def prepare(
         How long the joint model may take; it is not asked without, nor where the layers of the stages are not free.
     stop
         Ends the joint model soon.
+    narrows
+        Whether a space that is too large for the time limit is narrowed.
     """
     report("enumerating candidates")
+    given, space = space, narrowed(instance, space, seconds_left()) if narrows else space
+    if space is not given:
+        try:
+            return prepare(
+                instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, narrows=False
+            )
+        except InfeasibleError:
+            space = given  # the time limit is no reason to say that nothing fits
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
         raise InfeasibleError(enumeration.explain())

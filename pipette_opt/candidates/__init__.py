@@ -10,6 +10,7 @@ from pipette_opt.candidates.enumeration import (
     world_sizes,
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
+from pipette_opt.candidates.narrowing import narrowed
 from pipette_opt.candidates.space import SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
 
@@ -27,6 +28,7 @@ __all__ = [
     "covered",
     "layers_are_free",
     "left_out",
+    "narrowed",
     "pipeline_split_options",
     "searched_values",
     "space_of",

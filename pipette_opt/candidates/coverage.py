@@ -90,7 +90,8 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         pinned = getattr(space, name)
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:
             given = pinned if isinstance(pinned, tuple) else (pinned,)
-            yield f"{_words(name)} other than {_listed(given)} (pinned)"
+            why = "left out for the time limit" if name in space.narrowed else "pinned"
+            yield f"{_words(name)} other than {_listed(given)} ({why})"
     if set(space.recompute) != {None, "selective", "full"}:
         yield f"recomputation other than {_listed(space.recompute)} (pinned)"
     if space.layers_per_stage is not None:

@@ -115,6 +115,17 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
     )
 
 
+def has_more_than(instance: Instance, space: SearchSpace, most: int) -> bool:
+    """Whether a space has more legal configurations than that; no more of them are looked at than it takes to know."""
+    count = 0
+    for num_gpus in world_sizes(instance, space):
+        for configs, broken in _combinations(instance, space, num_gpus):
+            count += 0 if broken else len(configs)
+            if count > most:
+                return True
+    return False
+
+
 def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
     """
     World sizes of the search, the most GPUs first: ``space.num_gpus``, or all hosts and fewer.
