@@ -10,7 +10,14 @@ from functools import cached_property
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib
-from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free, narrowed
+from pipette_opt.candidates import (
+    Enumeration,
+    SearchSpace,
+    contradiction,
+    enumerate_with_reasons,
+    layers_are_free,
+    narrowed,
+)
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
@@ -110,7 +117,8 @@ def prepare(
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
 
-    Raises ``InfeasibleError`` with the reasons if nothing is legal or nothing fits.
+    Raises ``InfeasibleError`` with the reasons if nothing is legal or nothing fits, and ``InputError`` if nothing is
+    legal because pins contradict each other or the job.
 
     Parameters
     ----------
@@ -120,8 +128,9 @@ def prepare(
         Says which configurations are kept even if a cheap bound shows that they cannot win: all by default.
     seconds_left
         Of the time limit. A space that is too large for it is narrowed first
-        (:mod:`~pipette_opt.candidates.narrowing`), unless nothing of that fits. Bounding takes no more than a part of it, and then leaves out what was not bounded, or is too
-        much to search; its bounds say how far off the best of the rest can be.
+        (:mod:`~pipette_opt.candidates.narrowing`), unless nothing of that fits. Bounding takes no more than a part of
+        it, and then leaves out what was not bounded, or is too much to search; its bounds say how far off the best of
+        the rest can be.
     loading
         Entered where compiled kernels are loaded, which may compile them.
     joint
@@ -138,11 +147,11 @@ def prepare(
             return prepare(
                 instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, narrows=False
             )
-        except InfeasibleError:
+        except (InfeasibleError, InputError):
             space = given  # the time limit is no reason to say that nothing fits
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
-        raise InfeasibleError(enumeration.explain())
+        raise contradiction(instance, space) or InfeasibleError(enumeration.explain())
     predictor, joined, first = load_predictor(max_oom_risk, instance), None, None
     work = WorkBounds(instance)
     is_open = not all(keep(config) for config in enumeration.candidates)

@@ -11,6 +11,7 @@ from pipette_opt.candidates.enumeration import (
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
 from pipette_opt.candidates.narrowing import narrowed
+from pipette_opt.candidates.pins import contradiction
 from pipette_opt.candidates.space import SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
 
@@ -25,6 +26,7 @@ __all__ = [
     "enumerate_with_reasons",
     "layer_splits",
     "overlap_choices",
+    "contradiction",
     "covered",
     "layers_are_free",
     "left_out",

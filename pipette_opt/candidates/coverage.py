@@ -85,15 +85,15 @@ def left_out(
 def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, any_split: bool) -> Iterator[str]:
     cluster, values = instance.cluster, searched_values(instance, enumeration)
     if cluster.num_nodes > 1 or space.num_gpus is not None:
-        yield f"other numbers of GPUs than {_listed(enumeration.world_sizes)}"
+        yield f"other numbers of GPUs than {listed(enumeration.world_sizes)}"
     for name in DIMENSIONS:
         pinned = getattr(space, name)
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:
             given = pinned if isinstance(pinned, tuple) else (pinned,)
             why = "left out for the time limit" if name in space.narrowed else "pinned"
-            yield f"{_words(name)} other than {_listed(given)} ({why})"
+            yield f"{_words(name)} other than {listed(given)} ({why})"
     if set(space.recompute) != {None, "selective", "full"}:
-        yield f"recomputation other than {_listed(space.recompute)} (pinned)"
+        yield f"recomputation other than {listed(space.recompute)} (pinned)"
     if space.layers_per_stage is not None:
         yield "layers per stage other than those given (pinned)"
     elif not space.uneven_layers:
@@ -121,7 +121,8 @@ def _words(name: str) -> str:
     )
 
 
-def _listed(values: Iterable[Any]) -> str:
+def listed(values: Iterable[Any]) -> str:
+    """Values as people write them."""
     return " or ".join(_value(value) for value in values)
 
 
