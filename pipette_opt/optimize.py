@@ -408,6 +408,13 @@ def _why_nothing(prepared: Prepared) -> str:
     counts = prepared.problem.candidates
     cluster = prepared.instance.cluster
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
+    ruled_out = 0 if prepared.pruned is None else prepared.pruned.ruled_out
+    if ruled_out and prepared.ruled_out_s < float("inf"):
+        return (
+            f"No plan was found within the time limit: {counted(len(prepared.memory.fitting), 'candidate')} are legal "
+            f"and fit some host, {ruled_out:,} of them were not placed, and the others cannot be ({missing} directed "
+            "pairs of hosts were not measured). Give more time with --time-limit, or fewer GPUs with --num-gpus."
+        )
     return (
         f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} "
         f"packings can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too few hosts have the memory, "
