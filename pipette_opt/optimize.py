@@ -62,6 +62,9 @@ CLOSED_FORM_SHARE = 0.4
 TIES_SHARE = 0.05
 """Part of the time limit for the choice among equally fast plans, at most."""
 
+LEAST_S, LEAST_UNPLACED_S = 0.01, 0.5
+"""Seconds for the judge's certificate when the time limit is over: with a plan, and without one. Chosen."""
+
 MOST_JUDGED = 64
 """Solutions of the solver's pool that are shown to the judge."""
 
@@ -195,14 +198,16 @@ def optimize(
     )
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
-    hint = with_known(hint_for(prepared, params, watcher, HINT_S), known)
-    judged = [*judge_first(prepared), *judge_pool(prepared.instance, prepared.exact, hint)]
+    judged = judge_first(prepared)
+    hint = with_known(hint_for(prepared, params, watcher, HINT_S, is_needed=not judged), known)
+    judged += judge_pool(prepared.instance, prepared.exact, hint)
     if judged:
         watcher.on_plan(finish(prepared, judged, params, watcher, inputs))
     certified = certify_judge(prepared, judged, params, watcher, CLOSED_FORM_SHARE)
     judged += certified.judged
     result = None
-    if not certified.is_closed and (not judged or best_first(judged)[0].objective_s is not None):
+    is_over = bool(judged) and watcher.elapsed_s >= params.time_limit_s
+    if not certified.is_closed and not is_over and (not judged or best_first(judged)[0].objective_s is not None):
         result = solve_exact(prepared, params, watcher, hint, backend)
         judged += judge_pool(prepared.instance, prepared.exact, result)
         certified = certify_judge(prepared, judged, params, watcher, earlier=certified)
@@ -229,10 +234,26 @@ def prove_splits(prepared: Prepared, fastest_s: float, params: OptimizeParams, w
     return replace(prepared, joined=replace(joined, model=replace(again, bound_s=bound_s)))
 
 
-def hint_for(prepared: Prepared, params: OptimizeParams, watcher: Watcher, most_s: float = MOST_ANNEALING_S) -> Result:
-    """Anneal the candidates that have a closed form, on every thread with a seed of its own."""
+def hint_for(
+    prepared: Prepared,
+    params: OptimizeParams,
+    watcher: Watcher,
+    most_s: float = MOST_ANNEALING_S,
+    is_needed: bool = True,
+) -> Result:
+    """
+    Anneal the candidates that have a closed form, on every thread with a seed of its own.
+
+    Parameters
+    ----------
+    is_needed
+        Whether something must be placed even if the time limit is over: when no plan is known.
+    """
     watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
     limit = min(most_s, ANNEALING_SHARE * params.time_limit_s)
+    limit = max(0.0, min(limit, params.time_limit_s - watcher.elapsed_s))
+    if limit == 0.0 and not is_needed:
+        return Result(status="UNKNOWN", lower_bound_ticks=0, solution=None)
     settings = AnnealingParams(time_limit_s=limit, seed=params.seed)
     first, *others = anneal_on_threads(prepared.exact, settings, params.workers, watcher.stop)
     return with_known(first, [one for other in others for one in other.solutions])
@@ -300,7 +321,8 @@ def certify_judge(
     earlier: Certified | None = None,
 ) -> Certified:
     """The judge's certificate over all candidates; part of the time is kept unless the best plan is interleaved."""
-    left = max(0.5, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
+    least_s = LEAST_S if judged else LEAST_UNPLACED_S
+    left = max(least_s, (1.0 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
     other_splits_s = float("inf") if prepared.joined is None else prepared.joined.model.bound_s
 
     def report(step: str, fastest_s: float | None, bound_s: float | None) -> None:

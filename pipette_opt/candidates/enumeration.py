@@ -1,7 +1,7 @@
 """From a search space to every legal configuration, and why the others are not."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -115,10 +115,17 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
     )
 
 
-def has_more_than(instance: Instance, space: SearchSpace, most: int) -> bool:
-    """Whether a space has more legal configurations than that; no more of them are looked at than it takes to know."""
+def has_more_than(instance: Instance, space: SearchSpace, most: int, sizes: Sequence[int] | None = None) -> bool:
+    """
+    Whether a space has more legal configurations than that; no more of them are looked at than it takes to know.
+
+    Parameters
+    ----------
+    sizes
+        The world sizes of the space, where they are known.
+    """
     count = 0
-    for num_gpus in world_sizes(instance, space):
+    for num_gpus in sizes or world_sizes(instance, space):
         for configs, broken in _combinations(instance, space, num_gpus):
             count += 0 if broken else len(configs)
             if count > most:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pipette_opt.candidates.enumeration import choose_num_gpus, has_more_than
+from pipette_opt.candidates.enumeration import choose_num_gpus, has_more_than, world_sizes
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.specs import Instance
 
@@ -38,9 +38,11 @@ def narrowed(instance: Instance, space: SearchSpace, time_limit_s: float) -> Sea
     if time_limit_s == float("inf"):
         return space
     most = int(CONFIGURATIONS_PER_S * max(time_limit_s, 0.0))
+    sizes = world_sizes(instance, space)
     for name, values in _steps(instance, space):
-        if not has_more_than(instance, space, most):
+        if not has_more_than(instance, space, most, sizes):
             return space
+        sizes = (values,) if name == "num_gpus" else sizes
         space = replace(space, narrowed=(*space.narrowed, name), **{name: values})
     return space
 
