@@ -16,7 +16,7 @@ from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, layers_a
 from pipette_opt.candidates.splits import LayerSplit
 from pipette_opt.lab.baselines.megatron import listed_nodes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import without_overlap
+from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.families import LayerFamily, layer_families
 from pipette_opt.specs import Instance
 
@@ -30,7 +30,7 @@ def with_amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPre
 
 def amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPredictor) -> tuple[LayerSplit, ...]:
     """AMP's splits of all configurations without interleaving and context parallelism, each split once."""
-    bases = {}
+    bases: dict[ParallelConfig, None] = {}
     for config in enumerate_with_reasons(instance, space).candidates:
         pp = config.pipeline_model_parallel_size
         if config.num_chunks == config.context_parallel_size == 1 < pp <= instance.model.num_layers:
