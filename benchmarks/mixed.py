@@ -12,6 +12,10 @@ first micro-batch goes through the stages before a stage, that stage does the wo
 gradient goes back. The times in it are the judge's own for that placement, with so many layers on the stage. Every
 judged plan is compared with its bound.
 
+AMP (its own programme for the layers, its annealing of hosts), Varuna (no tensor groups) and Megatron's rule of thumb
+choose on the same clusters, without interleaving, which they do not know; the same judge times what they choose, and
+the percentage is over the optimum.
+
 Then clusters of 16 hosts of two kinds, default space: the gap after 60 s. Nothing is enumerated there.
 """
 
@@ -28,18 +32,24 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt import __version__
+from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
 from pipette_opt.costs.placed import placed_batch
 from pipette_opt.judge.many import estimate_many
+from pipette_opt.judge.solutions import judge_solution
+from pipette_opt.lab.baselines.amp import amp
+from pipette_opt.lab.baselines.amp_layers import with_amp_splits
+from pipette_opt.lab.baselines.megatron import megatron_rule
+from pipette_opt.lab.baselines.varuna import varuna
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks, without_overlap
 from pipette_opt.plans.plan import Plan
-from pipette_opt.prepare import load_predictor
+from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, TrainingSpec
@@ -382,6 +392,36 @@ def solved(case: Case, seconds: float) -> tuple[Plan, float]:
     return plan, time.perf_counter() - begun
 
 
+def rivals(case: Case) -> dict[str, float]:
+    """
+    The judge's time of the choice of each rival, seconds; infinite where it finds nothing.
+
+    AMP deals the layers by its own programme and exchanges hosts; Varuna knows no tensor groups, so its space has none.
+    """
+    instance = case.instance
+    predictor = load_predictor(RISK, instance)
+    plain = replace(case.space, virtual_pipeline=(1,))
+    spaces = {
+        "AMP": (with_amp_splits(instance, plain, predictor), amp),
+        "Varuna": (replace(plain, tensor_parallel=(1,), pipeline_parallel=None), varuna),
+        "Megatron's rule": (plain, megatron_rule),
+    }
+    found = {}
+    for name, (space, method) in spaces.items():
+        try:
+            prepared = prepare(instance, space, RISK)
+        except (InfeasibleError, InputError):
+            found[name] = float("inf")
+            continue
+        solution = method(prepared.exact).solution
+        found[name] = (
+            float("inf")
+            if solution is None
+            else judge_solution(prepared.instance, prepared.exact, solution).estimate.iteration_time_s
+        )
+    return found
+
+
 def small_row(case: Case, seconds: float) -> tuple[str, bool]:
     """A row of the first table, and whether the plan and its bound are right."""
     plan, took_s = solved(case, seconds)
@@ -395,6 +435,7 @@ def small_row(case: Case, seconds: float) -> tuple[str, bool]:
         case.name,
         case.instance.model.name,
         f"{plan.estimate.iteration_time_s:.4f}",
+        *(_rival(seconds, best) for seconds in rivals(case).values()),
         f"{best:.4f}" if found.is_whole else f"{best:.4f} (not all)",
         f"{above:+.4%}",
         f"{below:+.4%}",
@@ -407,6 +448,11 @@ def small_row(case: Case, seconds: float) -> tuple[str, bool]:
         f"{found.judged:,} in {time.perf_counter() - begun:.0f} s",
     )
     return " | ".join(cells), right
+
+
+def _rival(seconds: float, best_s: float) -> str:
+    """What a rival takes, and how much longer that is than the optimum of the enumeration."""
+    return "none fits" if seconds == float("inf") else f"{seconds:.4f} ({seconds / best_s - 1:+.1%})"
 
 
 def large_row(case: Case, seconds: float) -> str:
@@ -433,6 +479,9 @@ SMALL = (
     "cluster, four hosts",
     "model",
     "plan, s",
+    "AMP, s",
+    "Varuna, s",
+    "Megatron's rule, s",
     "optimum, s",
     "above",
     "bound below",

@@ -27,7 +27,7 @@ from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.splits import prove_splits
 from pipette_opt.certify.ties import settle_ties
-from pipette_opt.judge.solutions import best_first
+from pipette_opt.judge.solutions import JudgedSolution, best_first
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
@@ -54,11 +54,8 @@ INTERLEAVED_SHARE = 0.15
 TIES_SHARE = 0.05
 """Share of the time limit that the choice among equally fast plans may take. Chosen."""
 
-LEAST_CERTIFYING_S = 0.5
-"""Smallest number of seconds that the judge's certificate gets, where the time is nearly over. Chosen."""
-
-LEAST_SOLVING_S = 0.1
-"""Smallest number of seconds that the closed form gets then. Chosen."""
+LEAST_CERTIFYING_S, LEAST_PLACING_S, LEAST_SOLVING_S = 0.01, 0.5, 0.1
+"""Least seconds of the judge's certificate with a plan, of the same without one, and of the closed form. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +126,7 @@ def optimize(
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     limit_s, workers, seed, stop = params.time_limit_s, params.workers, params.seed, watcher.stop
-    joint_share = min(len(instance.cluster.gpu_kinds), 3) * JOINT_SHARE
+    kinds = min(len(instance.cluster.gpu_kinds), 3)
     finished = partial(
         finish_plan,
         max_oom_risk=params.max_oom_risk,
@@ -146,24 +143,28 @@ def optimize(
         keep=lambda config: False,
         seconds_left=lambda: 0.0 if stop.is_set() else limit_s - watcher.elapsed_s,
         loading=watcher.loading_kernels,
-        joint=JointLimits(time_limit_s=joint_share * limit_s, workers=workers, seed=seed),
+        joint=JointLimits(time_limit_s=JOINT_SHARE * kinds * limit_s, workers=workers, seed=seed),
         stop=stop,
     )
     with watcher.loading_kernels():
         compile_kernels(prepared, stop)
 
     watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
-    hint = anneal_closed_forms(prepared, min(HINT_S, ANNEALING_SHARE * limit_s), workers, seed, stop, known)
-    judged = [*judge_first_plan(prepared), *judge_closed_forms(prepared, hint)]
+    judged = judge_first_plan(prepared)
+    hint_s = min(HINT_S, ANNEALING_SHARE * limit_s, limit_s - watcher.elapsed_s if judged else limit_s)
+    hint = anneal_closed_forms(prepared, hint_s, workers, seed, stop, known)
+    judged += judge_closed_forms(prepared, hint)
     if judged:
         watcher.on_plan(finished(prepared, judged, wall_time_s=watcher.elapsed_s))
 
-    certified = certify(prepared, judged, _certifying(params, watcher, CLOSED_FORM_SHARE), watcher.report, stop)
+    how = _certifying(params, watcher, judged, CLOSED_FORM_SHARE)
+    certified = certify(prepared, judged, how, watcher.report, stop)
     judged, result = [*judged, *certified.judged], None
-    if not certified.is_closed and (not judged or best_first(judged)[0].objective_s is not None):
+    over = certified.is_closed or (judged and watcher.elapsed_s >= limit_s)
+    if not over and (not judged or best_first(judged)[0].objective_s is not None):
         result = solve_closed_forms(prepared, hint, _solving(params, watcher), watcher.report, stop, backend)
         judged += judge_closed_forms(prepared, result)
-        certified = certify(prepared, judged, _certifying(params, watcher), earlier=certified)
+        certified = certify(prepared, judged, _certifying(params, watcher, judged), earlier=certified)
         judged += certified.judged
     if not judged:
         raise InfeasibleError(why_nothing(prepared))
@@ -177,9 +178,12 @@ def optimize(
     return plan
 
 
-def _certifying(params: OptimizeParams, watcher: Watcher, kept_share: float = 0.0) -> CertifyParams:
+def _certifying(
+    params: OptimizeParams, watcher: Watcher, judged: Sequence[JudgedSolution], kept_share: float = 0.0
+) -> CertifyParams:
     """How the judge's certificate may work in the time left, of which a share is kept for the closed form."""
-    left_s = max(LEAST_CERTIFYING_S, (1 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
+    least_s = LEAST_CERTIFYING_S if judged else LEAST_PLACING_S
+    left_s = max(least_s, (1 - TIES_SHARE) * params.time_limit_s - watcher.elapsed_s)
     return CertifyParams(
         time_limit_s=left_s,
         reserve_s=kept_share * left_s,

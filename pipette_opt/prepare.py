@@ -10,7 +10,15 @@ from functools import cached_property
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib
-from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
+from pipette_opt.candidates import (
+    Enumeration,
+    SearchSpace,
+    contradiction,
+    enumerate_with_reasons,
+    layers_are_free,
+    narrowed,
+)
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck
@@ -105,11 +113,13 @@ def prepare(
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     joint: JointLimits | None = None,
     stop: threading.Event | None = None,
+    narrows: bool = True,
 ) -> Prepared:
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
 
-    Raises ``InfeasibleError`` with the reasons if nothing is legal or nothing fits.
+    Raises ``InfeasibleError`` with the reasons if nothing is legal or nothing fits, and ``InputError`` if nothing is
+    legal because pins contradict each other or the job.
 
     Parameters
     ----------
@@ -118,20 +128,33 @@ def prepare(
     keep
         Says which configurations are kept even if a cheap bound shows that they cannot win: all by default.
     seconds_left
-        Of the time limit. Bounding takes no more than a part of it, and then leaves out what was not bounded, or is too
-        much to search; its bounds say how far off the best of the rest can be.
+        Of the time limit. A space that is too large for it is narrowed first
+        (:mod:`~pipette_opt.candidates.narrowing`), unless nothing of that fits. Bounding takes no more than a part of
+        it, and then leaves out what was not bounded, or is too much to search; its bounds say how far off the best of
+        the rest can be.
     loading
         Entered where compiled kernels are loaded, which may compile them.
     joint
         How long the joint model may take; it is not asked without, nor where the layers of the stages are not free.
     stop
         Ends the joint model soon.
+    narrows
+        Whether a space that is too large for the time limit is narrowed.
     """
     report("enumerating candidates")
+    given, space = space, narrowed(instance, space, seconds_left()) if narrows else space
+    if space is not given:
+        try:
+            return prepare(
+                instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, narrows=False
+            )
+        except (InfeasibleError, InputError):
+            space = given  # the time limit is no reason to say that nothing fits
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
-        raise InfeasibleError(enumeration.explain())
+        raise contradiction(instance, space) or InfeasibleError(enumeration.explain())
     predictor, joined, first = load_predictor(max_oom_risk, instance), None, None
+    work = WorkBounds(instance)
     is_open = not all(keep(config) for config in enumeration.candidates)
 
     def bounded(memory: MemoryCheck) -> Pruned:
@@ -146,6 +169,7 @@ def prepare(
             loading,
             first,
             annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
+            work=work,
         )
 
     if joint is not None and layers_are_free(instance, space):
@@ -155,7 +179,7 @@ def prepare(
             report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
             first = bounded(memory).first if memory.fitting else None
             joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
-        joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading)
+        joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading, work)
         first = joined.first or first
         if joined.splits:
             space = replace(space, more_splits=(*space.more_splits, *joined.splits))

@@ -10,6 +10,8 @@ from pipette_opt.candidates.enumeration import (
     world_sizes,
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
+from pipette_opt.candidates.narrowing import narrowed
+from pipette_opt.candidates.pins import contradiction
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
 
@@ -25,9 +27,11 @@ __all__ = [
     "enumerate_with_reasons",
     "layer_splits",
     "overlap_choices",
+    "contradiction",
     "covered",
     "layers_are_free",
     "left_out",
+    "narrowed",
     "pipeline_split_options",
     "searched_values",
     "space_of",

@@ -48,12 +48,7 @@ def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, t
     names = dict(DIMENSIONS)
     if instance.model.num_experts is None:
         del names["expert_parallel"], names["expert_tensor_parallel"]
-    return {
-        name: tuple(
-            sorted({getattr(one, field) for one in enumeration.candidates}, key=lambda value: (str(type(value)), value))
-        )
-        for name, field in names.items()
-    }
+    return {name: enumeration.values(field) for name, field in names.items()}
 
 
 SCOPE = (
@@ -89,14 +84,15 @@ def left_out(
 def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, any_split: bool) -> Iterator[str]:
     cluster, values = instance.cluster, searched_values(instance, enumeration)
     if cluster.num_nodes > 1 or space.num_gpus is not None:
-        yield f"other numbers of GPUs than {_listed(enumeration.world_sizes)}"
+        yield f"other numbers of GPUs than {listed(enumeration.world_sizes)}"
     for name in DIMENSIONS:
         pinned = getattr(space, name)
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:
             given = pinned if isinstance(pinned, tuple) else (pinned,)
-            yield f"{_words(name)} other than {_listed(given)} (pinned)"
+            why = "left out for the time limit" if name in space.narrowed else "pinned"
+            yield f"{_words(name)} other than {listed(given)} ({why})"
     if set(space.recompute) != set(RECOMPUTATIONS):
-        yield f"recomputation other than {_listed(space.recompute)} (pinned)"
+        yield f"recomputation other than {listed(space.recompute)} (pinned)"
     unequal = len({node.gpu.memory_bytes for node in cluster.nodes}) > 1
     if "block" in space.recompute and (unequal or instance.stack.loses_near_full_memory):
         yield "more recomputed layers than memory asks for"
@@ -127,7 +123,8 @@ def _words(name: str) -> str:
     )
 
 
-def _listed(values: Iterable[Any]) -> str:
+def listed(values: Iterable[Any]) -> str:
+    """Values as people write them."""
     return " or ".join(_value(value) for value in values)
 
 

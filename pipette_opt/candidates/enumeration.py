@@ -1,15 +1,17 @@
 """From a search space to every legal configuration, and why the others are not."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
+from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError, InputError
-from pipette_opt.candidates.legality import broken_rules
+from pipette_opt.candidates.legality import broken_rules, layers
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.candidates.splits import LayerSplit, layer_splits
-from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks
+from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
 from pipette_opt.specs import Instance
 
 NEARLY_AS_BUSY = 0.9
@@ -19,7 +21,7 @@ MOST_WORLD_SIZES = 6
 """Numbers of hosts that are searched side by side, those that keep most GPUs busy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Enumeration:
     """
     What a search space holds.
@@ -47,6 +49,17 @@ class Enumeration:
     rejected: Mapping[str, int]
     examples: Mapping[str, str]
     first_broken: Mapping[str, int]
+
+    def values(self, name: str) -> tuple[Any, ...]:
+        """The values of a property among the candidates, ascending; none first. They are looked for once."""
+        if name not in self._values:
+            found = {getattr(one, name) for one in self.candidates}
+            self._values[name] = tuple(sorted(found, key=lambda value: (str(type(value)), value)))
+        return self._values[name]
+
+    @cached_property
+    def _values(self) -> dict[str, tuple[Any, ...]]:
+        return {}
 
     def explain(self) -> str:
         """Which rule rules out how many combinations, one line each."""
@@ -108,6 +121,24 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
         examples=examples,
         first_broken=dict(first_broken.most_common()),
     )
+
+
+def has_more_than(instance: Instance, space: SearchSpace, most: int, sizes: Sequence[int] | None = None) -> bool:
+    """
+    Whether a space has more legal configurations than that; no more of them are looked at than it takes to know.
+
+    Parameters
+    ----------
+    sizes
+        The world sizes of the space, where they are known.
+    """
+    count = 0
+    for num_gpus in sizes or world_sizes(instance, space):
+        for configs, broken in _combinations(instance, space, num_gpus):
+            count += 0 if broken else len(configs)
+            if count > most:
+                return True
+    return False
 
 
 def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
@@ -225,6 +256,7 @@ def _combinations(
     """
     for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
         packings: dict[tuple[int, int | None], dict[str, str]] = {}
+        illegal: dict[tuple[object, ...], dict[str, str]] = {}
         for mbs, chunks, recompute in product(
             _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), space.recompute
         ):
@@ -260,7 +292,12 @@ def _combinations(
                     recompute_method="block" if recompute == "block" else "uniform",
                     overlap_p2p_communication=space.overlap_p2p_communication,
                 )
-                broken = broken_rules(instance.model, instance.training, config)
+                # No rule looks at recomputation or the optimizer, and but one at the layers.
+                is_split = layers(instance.model, instance.training, config) is None
+                deciding = mbs, chunks, sequence_parallel, ep, etp, None if is_split else split
+                if deciding not in illegal:
+                    illegal[deciding] = broken_rules(instance.model, instance.training, config)
+                broken = illegal[deciding]
                 if (ep, etp) not in packings:
                     packings[ep, etp] = _packing(instance, config)
                 yield overlap_choices(space, config), broken | packings[ep, etp]
@@ -280,9 +317,7 @@ def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[Parallel
     return [
         config
         if not one
-        else replace(
-            config, overlap_grad_reduce=True, overlap_param_gather=other, ddp_bucket_size=space.ddp_bucket_size
-        )
+        else with_overlap(config, grad_reduce=True, param_gather=other, ddp_bucket_size=space.ddp_bucket_size)
         for one, other in pairs
     ]
 

@@ -76,6 +76,8 @@ class SearchSpace:
         choices wherever they are legal and there is something to send.
     ddp_bucket_size, overlap_p2p_communication
         Of all candidates; the former of those that send gradients beside compute.
+    narrowed
+        Fields that nobody pinned and that a short time limit narrowed; see :mod:`~pipette_opt.candidates.narrowing`.
     """
 
     num_gpus: int | None = None
@@ -99,6 +101,7 @@ class SearchSpace:
     overlap_param_gather: bool | None = None
     ddp_bucket_size: int | None = None
     overlap_p2p_communication: bool = True
+    narrowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -106,6 +109,9 @@ class SearchSpace:
             if field.name in ("num_gpus", "max_micro_batch_size", "max_virtual_pipeline") and value is not None:
                 _check_count(option, value)
             elif isinstance(value, tuple):
+                if field.name == "narrowed":
+                    self._check_narrowed()
+                    continue
                 if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, got none.")
                 if field.name not in ("recompute", "sequence_parallel", "use_distributed_optimizer"):
@@ -125,6 +131,11 @@ class SearchSpace:
                 raise InputError("--ddp-bucket-size", "has no effect without --overlap-grad-reduce.")
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
+
+    def _check_narrowed(self) -> None:
+        for name in self.narrowed:
+            if name not in OPTION_OF_FIELD or getattr(self, name) is None:
+                raise InputError("narrowed", f"must name fields of the space that have values, got {name!r}.")
 
 
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:

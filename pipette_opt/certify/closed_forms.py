@@ -33,7 +33,11 @@ def anneal_closed_forms(
     ----------
     known
         Placements that are kept where nothing better is found.
+    seconds
+        Nothing is annealed without.
     """
+    if seconds <= 0:
+        return _with_known(Result(status="UNKNOWN", lower_bound_ticks=0, solution=None), known)
     settings = AnnealingParams(time_limit_s=seconds, seed=seed)
     first, *others = anneal_on_threads(prepared.exact, settings, workers, stop)
     return _with_known(_with_known(first, [one for other in others for one in other.solutions]), known)

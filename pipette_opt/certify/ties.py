@@ -8,7 +8,7 @@ run today.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import combinations, islice, takewhile
 
 import numpy as np
 
@@ -103,7 +103,8 @@ def in_order(prepared: Prepared, best: JudgedSolution, order: Sequence[int], lim
     found = first_as_fast(orders(best.nodes, place))
     nodes = best.nodes if found is None or not _comes_before(found, best.nodes, place) else found
     while True:
-        better = first_as_fast(_with_lines_exchanged(nodes, place))
+        exchanged = takewhile(lambda _: time.perf_counter() < ends, _with_lines_exchanged(nodes, place))
+        better = first_as_fast(after for after in exchanged if _comes_before(after, nodes, place))
         if better is None:
             break
         nodes = better
@@ -132,23 +133,23 @@ def orders(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
 
 
 def _comes_before(one: IntArray, other: IntArray, place: IntArray) -> bool:
-    return bool(tuple(place[one.ravel()]) < tuple(place[other.ravel()]))
+    before, after = place[one.ravel()], place[other.ravel()]
+    different = before != after
+    first = int(different.argmax())
+    return bool(different[first] and before[first] < after[first])
 
 
 def _with_lines_exchanged(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
-    """Two rows exchanged, two columns exchanged, or one row in order, as far as that comes before what there was."""
+    """Two rows exchanged, two columns exchanged, or one row in order."""
     for axis in (0, 1):
         for one, other in combinations(range(nodes.shape[axis]), 2):
             lines = np.arange(nodes.shape[axis])
             lines[[one, other]] = other, one
-            after = np.take(nodes, lines, axis=axis)
-            if _comes_before(after, nodes, place):
-                yield after
+            yield np.take(nodes, lines, axis=axis)
     for row in range(len(nodes)):
         after = nodes.copy()
         after[row] = after[row, np.argsort(place[nodes[row]].min(axis=1))]
-        if _comes_before(after, nodes, place):
-            yield after
+        yield after
 
 
 def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterator[IntArray]:

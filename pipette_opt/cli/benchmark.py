@@ -47,6 +47,8 @@ def solve(
     """
     Solver, annealing and the identity order on one instance, with equal seconds.
 
+    All choose among the usual splits of the layers, those of AMP's programme and those of the joint model.
+
     Ctrl-C gives what is done by then, with exit code 4.
 
     Example: [bold]pipette-opt benchmark solve --example lab-16x8 --time-limit 30[/]
@@ -56,10 +58,9 @@ def solve(
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
-    from pipette_opt.lab.compare import METHODS, compare_methods
+    from pipette_opt.lab.compare import METHODS, compare_methods, prepare_all
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.prepare import prepare
     from pipette_opt.report.lists import benchmark_table
 
     check_place(csv)
@@ -76,7 +77,7 @@ def solve(
     )
     watcher = Watcher(begun=begun)
     with live_progress(watcher, quiet=json):
-        prepared = prepare(job.instance, space, max_oom_risk, watcher.report)
+        prepared = prepare_all(job.instance, space, params, watcher)
         with stop_on_interrupt(watcher.stop):
             rows = compare_methods(prepared, params, watcher.stop)
     if csv is not None and rows:

@@ -9,17 +9,22 @@ from typing import Literal
 
 from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.annealing.threads import anneal_on_threads
+from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.finish import lower_bound_s
 from pipette_opt.judge.solutions import best_first, judge_solution
 from pipette_opt.lab.baselines.amp import AmpParams, amp
+from pipette_opt.lab.baselines.amp_layers import with_amp_splits
 from pipette_opt.lab.baselines.megatron import identity_order, megatron_rule
 from pipette_opt.lab.baselines.varuna import varuna
-from pipette_opt.optimize import OptimizeParams
-from pipette_opt.prepare import Prepared
+from pipette_opt.optimize import JOINT_SHARE, OptimizeParams
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.prepare import Prepared, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
+from pipette_opt.solver.joint import JointLimits
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
+from pipette_opt.specs import Instance
 
 METHODS = (
     "pipette-opt",
@@ -54,6 +59,30 @@ class MethodRow:
     gap: float | None
     iteration_time_s: float | None
     seconds: float
+
+
+def prepare_all(
+    instance: Instance,
+    space: SearchSpace,
+    params: OptimizeParams,
+    watcher: Watcher,
+) -> Prepared:
+    """
+    The problem that all methods are given: the usual splits of the layers, AMP's, and those of the joint model.
+
+    The joint model has its share of the time limit, as in ``solve``.
+    """
+    space = with_amp_splits(instance, space, load_predictor(params.max_oom_risk, instance))
+    limits = JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed)
+    return prepare(
+        instance,
+        space,
+        params.max_oom_risk,
+        watcher.report,
+        loading=watcher.loading_kernels,
+        joint=limits,
+        stop=watcher.stop,
+    )
 
 
 def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.Event | None = None) -> list[MethodRow]:

@@ -1,7 +1,7 @@
 """Which configurations fit the cluster, and what the others lack."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +32,12 @@ class CheckedConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "need_bytes", read_only(self.need_bytes, np.int64))
+
+    def of(self, config: ParallelConfig) -> "CheckedConfig":
+        """The same of a configuration that takes the same memory."""
+        return CheckedConfig(
+            config=config, prediction=self.prediction, need_bytes=self.need_bytes, short_bytes=self.short_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,7 +127,8 @@ def keep_fitting(
         short = _short_bytes(base, need, gpus)
         checked[base] = CheckedConfig(config=base, prediction=prediction, need_bytes=need, short_bytes=short)
     for config, base in zip(candidates, bases, strict=True):
-        one = replace(checked[base], config=config)
+        known = checked[base]
+        one = known if config is base else known.of(config)
         (rejected if one.short_bytes else fitting).append(one)
     return MemoryCheck(
         fitting=tuple(fitting), rejected=tuple(rejected), capacity_bytes=capacity, max_oom_risk=max_oom_risk

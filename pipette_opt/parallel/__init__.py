@@ -1,7 +1,7 @@
 """What we decide: the parallel configuration, and which GPU each rank gets."""
 
 from pipette_opt.parallel.chunks import fit_chunks
-from pipette_opt.parallel.config import ParallelConfig, without_overlap
+from pipette_opt.parallel.config import ParallelConfig, with_overlap, without_overlap
 from pipette_opt.parallel.placement import (
     NodeBlock,
     Placement,
@@ -24,5 +24,6 @@ __all__ = [
     "identity_placement",
     "node_blocks",
     "ranks_of_a_host",
+    "with_overlap",
     "without_overlap",
 ]

@@ -9,6 +9,7 @@ empty). Stages of other sizes do not go together with that (``TransformerConfig.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from pipette_opt.base.units import ceil_div
 
@@ -18,7 +19,8 @@ def missing_layers(layers_per_stage: Sequence[int], num_chunks: int) -> tuple[in
     return tuple(-layers % num_chunks for layers in layers_per_stage)
 
 
-def fit_chunks(layers_per_stage: Sequence[int], num_chunks: int) -> bool:
+@lru_cache(maxsize=1 << 14)
+def fit_chunks(layers_per_stage: tuple[int, ...], num_chunks: int) -> bool:
     """Whether stages come in equal chunks, or equal stages do once embedding or head or both count as a layer."""
     missing = missing_layers(layers_per_stage, num_chunks)
     if not any(missing):

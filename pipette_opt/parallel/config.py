@@ -1,10 +1,22 @@
 """One way to split the training of a model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from itertools import groupby
 
 from pipette_opt.base.types import Recomputation, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
+
+COUNTS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "data_parallel_size",
+    "micro_batch_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_size",
+    "recompute_num_layers",
+)
+"""Fields of a configuration that are whole numbers of at least one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +73,10 @@ class ParallelConfig:
     overlap_p2p_communication: bool = True
 
     def __post_init__(self) -> None:
-        for field in (
-            "tensor_model_parallel_size",
-            "pipeline_model_parallel_size",
-            "data_parallel_size",
-            "micro_batch_size",
-            "context_parallel_size",
-            "expert_model_parallel_size",
-            "expert_tensor_size",
-            "recompute_num_layers",
-        ):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be >= 1, got {getattr(self, field)}.")
+        counts = self._counts()
+        if min(counts) < 1:
+            field, count = next(pair for pair in zip(COUNTS, counts, strict=True) if pair[1] < 1)
+            raise ValueError(f"{field} must be >= 1, got {count}.")
         if len(self.layers_per_stage) != self.pipeline_model_parallel_size:
             raise ValueError(
                 f"layers_per_stage must have {self.pipeline_model_parallel_size} entries, "
@@ -105,6 +109,19 @@ class ParallelConfig:
                     f"{vpp} chunks must divide the layers of every stage (or of equal stages, of which the first and "
                     f"the last may have one layer less), got {self.layers_per_stage}."
                 )
+
+    def _counts(self) -> tuple[int, ...]:
+        """The values of :data:`COUNTS`; written out, as searches make a hundred thousand configurations."""
+        return (
+            self.tensor_model_parallel_size,
+            self.pipeline_model_parallel_size,
+            self.data_parallel_size,
+            self.micro_batch_size,
+            self.context_parallel_size,
+            self.expert_model_parallel_size,
+            self.expert_tensor_size,
+            self.recompute_num_layers,
+        )
 
     @property
     def world_size(self) -> int:
@@ -219,4 +236,36 @@ def without_overlap(config: ParallelConfig) -> ParallelConfig:
     """The configuration that sends nothing beside compute; what shares it has the same memory and the same bound."""
     if not config.overlap_grad_reduce:
         return config
-    return replace(config, overlap_grad_reduce=False, overlap_param_gather=False, ddp_bucket_size=None)
+    return with_overlap(config, grad_reduce=False)
+
+
+def with_overlap(
+    config: ParallelConfig, *, grad_reduce: bool, param_gather: bool = False, ddp_bucket_size: int | None = None
+) -> ParallelConfig:
+    """
+    The configuration with another choice of what is sent beside compute.
+
+    Other fields were checked already: they are copied as they are, as searches do this a hundred thousand times.
+
+    Parameters
+    ----------
+    param_gather
+        Needs ``grad_reduce`` and a distributed optimizer.
+    ddp_bucket_size
+        As in :class:`ParallelConfig`.
+    """
+    if param_gather and not (grad_reduce and config.use_distributed_optimizer):
+        raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
+    changed = object.__new__(ParallelConfig)
+    for name in _COPIED:
+        object.__setattr__(changed, name, getattr(config, name))
+    object.__setattr__(changed, "overlap_grad_reduce", grad_reduce)
+    object.__setattr__(changed, "overlap_param_gather", param_gather)
+    object.__setattr__(changed, "ddp_bucket_size", ddp_bucket_size)
+    return changed
+
+
+OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size")
+"""Fields that :func:`with_overlap` chooses."""
+
+_COPIED = tuple(one.name for one in fields(ParallelConfig) if one.name not in OVERLAPS)

@@ -11,13 +11,13 @@ import yaml
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.units import GB, MIB, TFLOP, US
+from pipette_opt.base.units import GB, MIB, TFLOP, US, counted
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_catalogue, read_gpu_entry
 from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
-from pipette_opt.read.inter_node import INTER, read_inter_node
+from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.matrices import gb_text, matrix_csv
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
@@ -61,6 +61,7 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
     rate, latency_s = _read_intra_node(intra, nodes, assumed)
     inter_fields = Fields(f"{where}, inter_node", top.data.get("inter_node") or {}, INTER)
     inter = read_inter_node(inter_fields, nodes, folder)
+    _check_units(where, nodes, rate, latency_s, inter)
     try:
         return ClusterSpec(
             name=top.text("name", name),
@@ -78,6 +79,41 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
         raise
     except ValueError as error:
         raise InputError(where, str(error)) from None
+
+
+MOST_LATENCY_S = 1.0
+"""
+Largest latency of one message that is taken for one, in seconds: more than twice round the earth. Chosen to find
+nanoseconds and seconds that stand for microseconds.
+"""
+
+
+def _check_units(
+    where: str, nodes: Sequence[NodeSpec], intra_bytes_per_s: float, intra_latency_s: float, inter: InterNode
+) -> None:
+    """
+    Raise ``InputError`` for links that are faster than the memory that they read from, and for latencies of seconds.
+
+    Most likely a slip of units: MB/s or Gbit/s in place of GB/s. One flow moves no more bytes than one GPU's memory.
+    """
+    fastest = max(node.gpu.memory_bytes_per_s / node.gpu.speed for node in nodes)
+    if intra_bytes_per_s > fastest:
+        said = f"bandwidth_gb_per_s is {intra_bytes_per_s / GB:g}, more than {_of_memory(1, fastest)}"
+        raise InputError(f"{where}, intra_node", said)
+    for matrix in inter.link_matrices:
+        flows = matrix.concurrent_flows
+        for i, j in np.argwhere(np.nan_to_num(matrix.bytes_per_s) > flows * fastest)[:1].tolist():
+            link = f"{matrix.bytes_per_s[i, j] / GB:g} GB/s from {nodes[i].host} to {nodes[j].host}"
+            said = f"{link} with {counted(flows, 'flow')} is more than {_of_memory(flows, fastest)}"
+            raise InputError(f"{where}, inter_node", said)
+    for place, latency_s in (("intra_node", intra_latency_s), ("inter_node", inter.latency_s)):
+        if latency_s > MOST_LATENCY_S:
+            said = f"latency_us is {latency_s / US:g}, more than a second; check that it is in microseconds."
+            raise InputError(f"{where}, {place}", said)
+
+
+def _of_memory(num_gpus: int, bytes_per_s: float) -> str:
+    return f"the {num_gpus * bytes_per_s / GB:,.0f} GB/s of the memory of {counted(num_gpus, 'GPU')}; is it in GB/s?"
 
 
 def matrix_files(path: str | Path) -> list[str]:
@@ -132,14 +168,14 @@ def cluster_document(cluster: ClusterSpec, matrices: Sequence[Mapping[str, Any]]
     }
 
 
-def subset_cluster(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
-    """Keep only ``hosts``, in the cluster's order; an unknown host is an error."""
+def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "hosts") -> ClusterSpec:
+    """Keep only ``hosts``, in the cluster's order; an unknown host is an error, named by ``where``."""
     for host in hosts:
         if host not in cluster.hosts:
             hint = did_you_mean(host, cluster.hosts)
-            raise InputError("hosts", f"host {host!r} is not in cluster {cluster.name}.{hint}")
+            raise InputError(where, f"host {host!r} is not in cluster {cluster.name}.{hint}")
     if not hosts:
-        raise InputError("hosts", f"no host of cluster {cluster.name} is left.")
+        raise InputError(where, f"no host of cluster {cluster.name} is left.")
     keep = [index for index, host in enumerate(cluster.hosts) if host in hosts]
     matrices = tuple(
         LinkMatrix(
@@ -154,8 +190,8 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
 def exclude_hosts(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
     """Leave ``hosts`` out; names or ranges such as ``gpu[01-02]``."""
     excluded = set(expand_hosts(list(hosts), "--exclude-hosts")) if hosts else set()
-    subset_cluster(cluster, excluded or cluster.hosts)
-    return subset_cluster(cluster, [host for host in cluster.hosts if host not in excluded])
+    subset_cluster(cluster, excluded or cluster.hosts, "--exclude-hosts")
+    return subset_cluster(cluster, [host for host in cluster.hosts if host not in excluded], "--exclude-hosts")
 
 
 def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec, ...]:

@@ -181,10 +181,9 @@ class MegatronArgs:
         rest = num_layers - (first or 0) - (last or 0)
         middle = pp - (first is not None) - (last is not None)
         if middle < 0 or rest < 0 or (middle == 0 and rest):
-            problem = (
-                f"first and last stage with {first} and {last} layers do not fit {num_layers} layers on {pp} stages."
-            )
-            raise InputError(self.where, problem)
+            given = {"first": first, "last": last}
+            ends = " and ".join(f"{layers} in the {end} stage" for end, layers in given.items() if layers is not None)
+            raise InputError(self.where, f"{ends} do not fit {num_layers} layers on {pp} stages.")
         layers = [self._share(rest, middle)] * middle if middle else []
         if first is not None:
             layers.insert(0, first)

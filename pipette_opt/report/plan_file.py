@@ -109,6 +109,8 @@ def read_plan(path: str | Path) -> Plan:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise InputError(str(path), f"must be a UTF-8 text file ({error.reason} at byte {error.start}).") from None
+    if not text.strip():
+        raise InputError(str(path), "is empty; it must be a plan that `solve` wrote.")
     try:
         content = json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits

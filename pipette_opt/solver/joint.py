@@ -17,7 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel.config import OVERLAPS
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts
@@ -136,6 +138,7 @@ def join(
     report: Callable[[str], None] = lambda step: None,
     stop: threading.Event | None = None,
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+    work: WorkBounds | None = None,
 ) -> Joined:
     """
     Choose family, layers and kinds of GPU together.
@@ -146,6 +149,8 @@ def join(
         Every legal configuration with one of the usual splits; what is proven is about all other splits.
     loading
         Entered where a kind of schedule is judged for the first time, as that may compile kernels.
+    work
+        Bounds by work that were computed before, to be looked up and added to.
     """
     search = _Joint(
         instance=instance,
@@ -156,6 +161,7 @@ def join(
         report=report,
         stop=stop or threading.Event(),
         loading=loading,
+        work=work or WorkBounds(instance),
     )
     return search.run(candidates)
 
@@ -188,6 +194,7 @@ class _Joint:
     report: Callable[[str], None]
     stop: threading.Event
     loading: Callable[[], AbstractContextManager[None]]
+    work: WorkBounds
     first: FirstPlan | None = None
     splits: dict[tuple[int, ...], None] = field(default_factory=dict)
     size: ModelSize = field(default_factory=ModelSize)
@@ -220,8 +227,7 @@ class _Joint:
     def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
         """First a time to beat, from the most promising configurations; then all that may beat it."""
         self.ends = time.perf_counter() + self.limits.time_limit_s
-        work = WorkBounds(self.instance)
-        bounded = [(work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
+        bounded = [(self.work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
         bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
         count = 0
         while True:
@@ -478,10 +484,13 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
         if pp == 1 or instance.model.num_layers % chunks or instance.model.num_layers // chunks < pp:
             continue
-        base = replace(without_overlap(config), layers_per_stage=(chunks,) * pp)
-        if base not in seen:
-            seen.add(base)
-            yield base
+        if (key := _FAMILY(config)) not in seen:
+            seen.add(key)
+            yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp)
+
+
+_FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, "layers_per_stage")))
+"""What configurations of one family agree in."""
 
 
 def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray, to_beat_s: float = float("inf")) -> float:

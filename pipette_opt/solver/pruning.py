@@ -104,6 +104,7 @@ def prune(
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     known: FirstPlan | None = None,
     annealing_s: float = 0.0,
+    work: WorkBounds | None = None,
 ) -> Pruned:
     """
     Leave out what cannot be faster than a plan on the listed hosts.
@@ -121,12 +122,16 @@ def prune(
         A plan that was judged before; it stays the time to beat unless a faster one is found.
     annealing_s
         Seconds that may go into a better time to beat where many configurations are left.
+    work
+        Bounds by work that were computed before, to be looked up and added to.
     """
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for one in fitting:
         variants.setdefault(without_overlap(one.config), []).append(one)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
-    bounded = BoundedPackings(instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over)
+    bounded = BoundedPackings(
+        instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over, work=work
+    )
     first = _first_plan(instance, bounded, variants, loading, known)
     promising = bounded.most_promising(KEPT, float("inf") if first is None else first.seconds)
     if len(promising) > MANY and first is not None and annealing_s > 0:
@@ -181,6 +186,8 @@ class BoundedPackings:
         As of :func:`~pipette_opt.problem.build.build_problem_data`.
     is_over
         Whether time is over: none is built any more then, unless there is none.
+    work
+        Bounds by work that were computed before.
     bounds_s
         What is known so far of each configuration: by its work alone, then over the best links.
     waiting
@@ -196,8 +203,9 @@ class BoundedPackings:
         lower_form: bool,
         reductions: bool,
         is_over: Callable[[], bool] = lambda: False,
+        work: WorkBounds | None = None,
     ) -> None:
-        work = WorkBounds(instance)
+        work = work or WorkBounds(instance)
         self.bounds_s = {one.config: work(one.config) for one in fitting}
         self.waiting = [one.config for one in reversed(fitting) if self.bounds_s[one.config] < float("inf")]
         self.waiting.sort(key=lambda config: self.bounds_s[config], reverse=True)

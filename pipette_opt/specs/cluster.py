@@ -144,6 +144,7 @@ class ClusterSpec:
     node_bytes_per_s: float | None = None
     links_measured: bool = True
     assumed: tuple[str, ...] = ()
+    _kinds_cache: list[GpuSpec] = field(default_factory=list, init=False, repr=False)
     _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _fastest_cache: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _of_kinds_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
@@ -199,10 +200,12 @@ class ClusterSpec:
     @property
     def gpu_kinds(self) -> tuple[GpuSpec, ...]:
         """The distinct kinds of GPU, in order of first appearance."""
-        kinds: dict[str, GpuSpec] = {}
-        for node in self.nodes:
-            kinds.setdefault(node.gpu.name, node.gpu)
-        return tuple(kinds.values())
+        if not self._kinds_cache:
+            kinds: dict[str, GpuSpec] = {}
+            for node in self.nodes:
+                kinds.setdefault(node.gpu.name, node.gpu)
+            self._kinds_cache.extend(kinds.values())
+        return tuple(self._kinds_cache)
 
     @property
     def kind_of_node(self) -> IntArray:

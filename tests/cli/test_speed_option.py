@@ -23,6 +23,22 @@ def test_a_slow_host_gets_fewer_layers(command: Callable[..., tuple[int, str, st
     code, out, _ = command("estimate", "plan.json", "--json")
     assert code == 0
     assert json.loads(out)["estimate"]["iteration_time_s"] == plan.estimate.iteration_time_s
+    assert command("export", "plan.json", "--format", "megatron", "-o", "launch")[0] == 0
+    assert f"--decoder-first-pipeline-num-layers {first}\n" in Path("launch/megatron_args.sh").read_text()
+    _is_still_slow_after(command, lost="gpu01", left="gpu02", speed=0.5)
+
+
+def _is_still_slow_after(command: Callable[..., tuple[int, str, str]], *, lost: str, left: str, speed: float) -> None:
+    """A plan for the host that is left knows its speed: it is judged, verified and exported with it."""
+    code, _, err = command("replan", "plan.json", "--lost", lost, "--time-limit", "2", "-o", "again.json")
+    assert code == 0, err
+    again = read_plan(Path("again.json"))
+    assert again.inputs["speed"] == {left: speed}
+    assert set(again.hosts) == {left}
+    assert command("verify", "again.json")[0] == 0
+    assert command("export", "again.json", "--format", "slurm", "-o", "launch-again")[0] == 0
+    code, out, _ = command("estimate", "again.json", "--json")
+    assert json.loads(out)["estimate"]["iteration_time_s"] == again.estimate.iteration_time_s
 
 
 def test_an_unknown_slow_host_is_refused(command: Callable[..., tuple[int, str, str]]) -> None:

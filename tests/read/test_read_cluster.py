@@ -370,3 +370,48 @@ def test_compressed_hosts_expand_again(parts: list[tuple[str, int, int]]) -> Non
     """Whatever the names, numbers and leading zeros."""
     hosts = tuple(f"{prefix}{str(number).zfill(width)}" for prefix, number, width in parts)
     assert expand_hosts(compress_hosts(hosts)) == hosts
+
+
+SLIPS = [
+    ("bandwidth_gb_per_s: 235", "bandwidth_gb_per_s: 2039", None),
+    (
+        "bandwidth_gb_per_s: 235",
+        "bandwidth_gb_per_s: 2040",
+        "intra_node: bandwidth_gb_per_s is 2040, more than the 2,039",
+    ),
+    ("latency_us: 12\n", "latency_us: 1000000\n", None),
+    ("latency_us: 12\n", "latency_us: 1000001\n", r"inter_node: latency_us is 1e\+06, more than a second"),
+    ("latency_us: 8}", "latency_us: 8000000000}", r"intra_node: latency_us is 8e\+09, more than a second"),
+]
+
+
+@pytest.mark.parametrize(("right", "slip", "said"), SLIPS)
+def test_slips_of_units_are_found(folder: Path, right: str, slip: str, said: str | None) -> None:
+    """No link inside a host is faster than a GPU's memory, and no latency is above a second."""
+    (folder / "c.yaml").write_text(GOOD.replace(right, slip))
+    if said is None:
+        read_cluster(folder / "c.yaml")
+        return
+    with pytest.raises(InputError, match=said):
+        read_cluster(folder / "c.yaml")
+
+
+@pytest.mark.parametrize(("flows", "gb_per_s", "is_right"), [(1, 2039, True), (1, 2040, False), (2, 4078, True)])
+def test_links_in_mb_per_s_are_found(folder: Path, flows: int, gb_per_s: int, is_right: bool) -> None:
+    """So many flows between hosts move no more than the memory of as many GPUs."""
+    (folder / "c.yaml").write_text(GOOD.replace("concurrent_flows: 1", f"concurrent_flows: {flows}"))
+    (folder / "links.csv").write_text(LINKS.replace("gpu01,,20", f"gpu01,,{gb_per_s}"))
+    if is_right:
+        read_cluster(folder / "c.yaml")
+        return
+    with pytest.raises(InputError, match=r"2040 GB/s from gpu01 to gpu02 with 1 flow is more than the 2,039 GB/s"):
+        read_cluster(folder / "c.yaml")
+
+
+def test_excluded_hosts_are_named_by_their_option(folder: Path) -> None:
+    """Unknown ones, and all of them."""
+    cluster = read_cluster(folder / "c.yaml")
+    with pytest.raises(InputError, match=r"^--exclude-hosts: host 'zz'"):
+        exclude_hosts(cluster, ["zz"])
+    with pytest.raises(InputError, match=r"^--exclude-hosts: no host"):
+        exclude_hosts(cluster, ["gpu[01-02]", "big"])

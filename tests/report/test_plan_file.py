@@ -175,7 +175,9 @@ def test_damage_is_named(path: str, value: object, named: str) -> None:
         plan_from_dict(content, "my.json")
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "is not JSON"), ("[1]", "mapping"), ("\udcff", "UTF-8")])
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "is empty"), ("{", "is not JSON"), ("[1]", "mapping"), ("\udcff", "UTF-8")]
+)
 def test_unreadable_file(text: str, said: str, tmp_path: Path) -> None:
     """What is not a plan file at all."""
     path = tmp_path / "plan.json"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pipette_opt.base.types import IntArray
+from pipette_opt.parallel import NodeBlock
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
@@ -41,9 +42,14 @@ def megatron_rule(data: ProblemData) -> Result:
 
 def identity_nodes(candidate: CandidateData) -> IntArray:
     """Hosts 0, 1, 2, ... in the order of the candidate's ranks, in the shape of its grid."""
-    P, D, K = candidate.grid
-    numbers = np.arange(candidate.num_cells, dtype=np.int64)
-    if candidate.block.order == "tp-cp-ep-dp-pp":
+    return listed_nodes(candidate.grid, candidate.block)
+
+
+def listed_nodes(grid: tuple[int, int, int], block: NodeBlock) -> IntArray:
+    """The same for a grid and what one host holds."""
+    P, D, K = grid
+    numbers = np.arange(P * D * K, dtype=np.int64)
+    if block.order == "tp-cp-ep-dp-pp":
         return numbers.reshape(P, D, K)
     return numbers.reshape(D, P, K).transpose(1, 0, 2)
 

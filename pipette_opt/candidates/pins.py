@@ -1,0 +1,64 @@
+"""Pinned values that cannot go together: which, why, and what would."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates.coverage import DIMENSIONS, listed
+from pipette_opt.candidates.enumeration import Enumeration, enumerate_with_reasons, has_more_than
+from pipette_opt.candidates.space import OPTION_OF_FIELD, SearchSpace
+from pipette_opt.specs import Instance
+
+MOST_NAMED = 12
+"""Values of an option that a message names at most. Chosen: powers of two up to a thousand GPUs are eleven."""
+
+MOST_REASONS = 3
+"""Broken rules that a message explains at most. Chosen."""
+
+
+def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
+    """
+    The pins of a space without legal configurations that contradict each other, or the job; ``None`` if none do.
+
+    Pins are taken away, one after the other, as long as nothing is legal still. What stays is irreducible: with any of
+    these taken away, something is legal. Without any pin nothing may be legal either; then no pin is to blame.
+    """
+    unpinned = SearchSpace()
+    pinned = [name for name in OPTION_OF_FIELD if getattr(space, name) != getattr(unpinned, name)]
+    free = replace(space, **{name: getattr(unpinned, name) for name in pinned})
+    if not pinned or not has_more_than(instance, free, 0):
+        return None
+    kept = space
+    for name in pinned:
+        without = replace(kept, **{name: getattr(unpinned, name)})
+        if not has_more_than(instance, without, 0):
+            kept = without
+    blamed = [name for name in pinned if getattr(kept, name) != getattr(unpinned, name)]
+    said = [f"{OPTION_OF_FIELD[name]} {_given(getattr(kept, name))}" for name in blamed]
+    what = "contradict each other" if len(blamed) > 1 else "leaves no legal configuration"
+    rights = "; ".join(_rights(instance, kept, blamed))
+    would = (
+        f" What would be legal{' with the others as they are' if len(blamed) > 1 else ''}: {rights}." if rights else ""
+    )
+    return InputError(" and ".join(said), f"{what}: {_reason(enumerate_with_reasons(instance, kept))}.{would}")
+
+
+def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterator[str]:
+    """Values of each pin that are legal with the other ones."""
+    for name in blamed:
+        if name in DIMENSIONS:
+            freed = enumerate_with_reasons(instance, replace(kept, **{name: getattr(SearchSpace(), name)}))
+            values = freed.values(DIMENSIONS[name])
+            more = ", ..." if len(values) > MOST_NAMED else ""
+            yield f"{OPTION_OF_FIELD[name]} {listed(values[:MOST_NAMED])}{more}"
+
+
+def _given(value: object) -> str:
+    """A pinned value as it is typed."""
+    values = value if isinstance(value, tuple) else (value,)
+    return ",".join("none" if one is None else str(one).replace(" ", "") for one in values)
+
+
+def _reason(enumeration: Enumeration) -> str:
+    """An example of each broken rule, the most frequent first."""
+    return "; ".join([enumeration.examples[rule] for rule in enumeration.rejected][:MOST_REASONS])
