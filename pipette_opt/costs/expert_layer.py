@@ -15,7 +15,7 @@ pieces together, in framework operations, each through memory.
 """
 
 from pipette_opt.costs.experts import expert_block, rows_of_expert, tokens_of_rank
-from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, plain_format
+from pipette_opt.costs.products import cast_s, linear_format, plain_format, product_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 
@@ -61,21 +61,20 @@ def expert_times_s(
     own, height = tokens_of_rank(training, config), max(1, round(rows))
 
     def products_s(n: int, k: int) -> tuple[float, float]:
-        """Forward; backward, where the product for inputs takes what the forward's does."""
-        forward = matmul_time_s(height, n, k, form=form, gpu=gpu, rates=rates, count=local)
-        weights = matmul_time_s(
-            n,
-            k,
-            height,
-            form=form,
-            gpu=gpu,
-            rates=rates,
-            count=local,
-            result_bytes=2 * training.gradient_bytes,
+        """Forward and backward of one grouped product."""
+        return product_times_s(
+            height, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes, count=local
         )
-        return forward, forward + weights
 
-    router = matmul_time_s(own, model.num_experts, h, form=plain_format(gpu, training, rates), gpu=gpu, rates=rates)
+    router = product_times_s(
+        own,
+        model.num_experts,
+        h,
+        form=plain_format(gpu, training, rates),
+        gpu=gpu,
+        rates=rates,
+        gradient_bytes=training.gradient_bytes,
+    )
     first, second = products_s(up, h), products_s(h, width)
     memory = gpu.memory_bytes_per_s * rates.streaming
     scores = ROUTER_PASSES * own * model.num_experts * 4.0 / memory
@@ -98,6 +97,6 @@ def expert_times_s(
             BIAS_PASSES[1] * once + kernels[1] * rates.kernel_s,
         )
     return (
-        first[0] + second[0] + router + scores + permuted + activation + biases[0] + casts[0] + fixed,
-        first[1] + second[1] + 2.0 * router + scores + permuted + 1.5 * activation + biases[1] + casts[1] + fixed,
+        first[0] + second[0] + router[0] + scores + permuted + activation + biases[0] + casts[0] + fixed,
+        first[1] + second[1] + router[1] + scores + permuted + 1.5 * activation + biases[1] + casts[1] + fixed,
     )
