@@ -86,9 +86,7 @@ def entries() -> dict[str, dict[str, object]]:
     return found
 
 
-def _fitted(
-    seconds: Callable[[FloatArray], FloatArray], rows: pd.DataFrame, start: list[float]
-) -> FloatArray:
+def _fitted(seconds: Callable[[FloatArray], FloatArray], rows: pd.DataFrame, start: list[float]) -> FloatArray:
     measured = np.log(rows.latency_us.to_numpy(float) * 1e-6)
     found = least_squares(
         lambda x: np.log(seconds(np.exp(x))) - measured,

@@ -25,6 +25,15 @@ EXPERT_KERNELS = 20
 ROUTER_PASSES = 6.0
 """Times that the fp32 scores of all experts are read or written: cast, softmax, choice, the map, the load's loss."""
 
+SCATTERED_PER_S = 5.8e11
+"""
+Elements of tokens' copies that a GPU sorts by expert and sums up again in a second, besides what streams through memory.
+
+Kernels that gather rows are bound by their instructions, so faster memory does not help: one constant for L40S, H100,
+B200 and GB200 (``benchmarks/silicon``). With it TensorRT-LLM's experts are 3 to 13 % off in the median on a GPU left out
+of the fit, without it 7 to 44 %. Megatron-Core's kernels were not measured.
+"""
+
 BIAS_PASSES = (6.0, 8.0)
 """
 Times that all copies of tokens are read or written for biases, forward and backward, in the parameters' format.
@@ -81,7 +90,7 @@ def expert_times_s(
     sorted_twice = local > 1 and expert_block(config) > 1
     copied = own * (1.0 + model.moe_router_topk) + (2.0 * local * rows if sorted_twice else 0.0)
     # There and back: each a read and a write of every copy.
-    permuted = 2.0 * copied * h * element / memory
+    permuted = 2.0 * copied * h * element / memory + own * model.moe_router_topk * h / SCATTERED_PER_S
     activation = local * rows * (up + width) * element * rates.elementwise / memory
     casts = (
         cast_s(local * rows * (h + width), form, gpu, rates),
