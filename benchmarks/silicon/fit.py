@@ -20,6 +20,9 @@ from pipette_opt.specs.efficiency import AttentionLaw, ProductLaw
 TYPICAL_ERROR = 0.05
 """Where the loss turns from squares to absolute values: what kernels of two campaigns differ by."""
 
+FORMATS = (("wide", WIDE), ("narrow", NARROW))
+"""Names in the catalogue, and in the tables."""
+
 SMALLEST, LARGEST = 1e-9, 1e9
 """Bounds of every constant, in its own unit."""
 
@@ -76,6 +79,9 @@ def entries() -> dict[str, dict[str, object]]:
         entry: dict[str, object] = {"wide": _written(fit_products(products(gpu, WIDE), gpu, WIDE))}
         if (gpu, NARROW) in PRODUCTS:
             entry["narrow"] = _written(fit_products(products(gpu, NARROW), gpu, NARROW))
+        if PRODUCTS[gpu, WIDE][1]:
+            bursts = {name: fit_products(products(gpu, dtype, sustained=0), gpu, dtype) for name, dtype in FORMATS}
+            entry["burst_shares"] = {name: law.share for name, law in bursts.items()}
         law = fit_attention(attention(gpu), gpu)
         entry["attention"] = {
             "shares": dict(zip(law.head_sizes, law.shares, strict=True)),

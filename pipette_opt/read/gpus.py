@@ -18,7 +18,7 @@ from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEf
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
-GPU_FIELDS = ("memory_mib", "memory_bandwidth_gb_per_s", "peak_tflops", "source", "like")
+GPU_FIELDS = ("memory_mib", "memory_bandwidth_gb_per_s", "peak_tflops", "source", "like", "sustains_bursts")
 
 ONE_GENERATION = 3
 """Largest difference of two compute capabilities, times ten, within which kernels are alike: 8.6 and 8.9; chosen."""
@@ -85,14 +85,30 @@ def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
     return MappingProxyType(entries)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredGpu:
+    """
+    What kernels measured alone attain on one GPU.
+
+    Parameters
+    ----------
+    burst
+        The same before the GPU reaches its power limit; as ``efficiency`` where it does not reach it.
+    """
+
+    efficiency: GpuEfficiency
+    burst: GpuEfficiency
+    compute_capability: int
+
+
 @cache
-def measured_efficiencies() -> Mapping[str, tuple[GpuEfficiency, int]]:
-    """What kernels measured alone attain on the GPUs that have such measurements, and their compute capabilities."""
+def measured_gpus() -> Mapping[str, MeasuredGpu]:
+    """Every kind of GPU whose kernels were measured, by name."""
     path = shipped_path("data", "gpus.yaml")
     found = {}
     for name, data in read_yaml(path).items():
         if "measured" in data:
-            found[name] = (_parse_measured(f"{path.name}, {name}, measured", name, data), data["compute_capability"])
+            found[name] = _parse_measured(f"{path.name}, {name}, measured", name, data)
     return MappingProxyType(found)
 
 
@@ -188,26 +204,36 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
         peak_flops=flops,
         memory_bytes_per_s=fields.positive("memory_bandwidth_gb_per_s") * GB,
         source=fields.text("source", ""),
-        efficiency=_efficiency_like(where, fields.text("like")) if fields.has("like") else ASSUMED_EFFICIENCY,
+        efficiency=_efficiency_like(where, fields) if fields.has("like") else ASSUMED_EFFICIENCY,
     )
 
 
-def _efficiency_like(where: str, name: str, compute_capability: int | None = None) -> GpuEfficiency:
+def _efficiency_like(where: str, fields: Fields, compute_capability: int | None = None) -> GpuEfficiency:
     """That of a measured GPU; interpolated within a generation, assumed beyond it, or where it is not known."""
-    known = measured_efficiencies()
+    name, known = fields.text("like"), measured_gpus()
     if name not in known:
         raise InputError(where, f"like must be one of the GPUs that were measured: {', '.join(known)}; got {name!r}.")
-    efficiency, capability = known[name]
-    near = compute_capability is not None and abs(compute_capability - capability) <= ONE_GENERATION
+    one = known[name]
+    near = compute_capability is not None and abs(compute_capability - one.compute_capability) <= ONE_GENERATION
+    efficiency = one.burst if fields.flag("sustains_bursts", False) else one.efficiency
     return replace(efficiency, origin="interpolated" if near else "assumed")
 
 
-def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> GpuEfficiency:
-    fields = Fields(where, data["measured"], ("wide", "narrow", "attention"))
+def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> MeasuredGpu:
+    fields = Fields(where, data["measured"], ("wide", "narrow", "attention", "burst_shares"))
     wide = _parse_law(f"{where}, wide", fields.any("wide"))
     narrow = _parse_law(f"{where}, narrow", fields.any("narrow")) if fields.has("narrow") else wide
     attention = _parse_attention(f"{where}, attention", fields.any("attention"))
-    return GpuEfficiency(wide=wide, narrow=narrow, attention=attention, origin="measured", like=name)
+    efficiency = GpuEfficiency(wide=wide, narrow=narrow, attention=attention, origin="measured", like=name)
+    burst = efficiency
+    if fields.has("burst_shares"):
+        shares = Fields(f"{where}, burst_shares", fields.any("burst_shares"), ("wide", "narrow"))
+        burst = replace(
+            efficiency,
+            wide=replace(wide, share=shares.positive("wide")),
+            narrow=replace(narrow, share=shares.positive("narrow")),
+        )
+    return MeasuredGpu(efficiency=efficiency, burst=burst, compute_capability=data["compute_capability"])
 
 
 def _parse_attention(where: str, data: object) -> AttentionLaw:
@@ -254,8 +280,8 @@ def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
     fields = Fields(where, data, (*GPU_FIELDS, *own))
     inside = Fields(f"{where}, intra_node", fields.any("intra_node"), ("bandwidth_gb_per_s", "latency_us", "source"))
     capability = fields.whole("compute_capability")
-    measured = measured_efficiencies().get(name)
-    efficiency = measured[0] if measured else _efficiency_like(where, fields.text("like"), capability)
+    measured = measured_gpus().get(name)
+    efficiency = measured.efficiency if measured else _efficiency_like(where, fields, capability)
     return CatalogueEntry(
         gpu=replace(parse_gpu(where, name, fields), efficiency=efficiency),
         intra_node_bytes_per_s=inside.positive("bandwidth_gb_per_s") * GB,
