@@ -27,11 +27,11 @@ ROUTER_PASSES = 6.0
 
 SCATTERED_PER_S = 5.8e11
 """
-Elements of tokens' copies that a GPU sorts by expert and sums up again in a second, besides what streams through memory.
+Elements of tokens' copies that a GPU sorts by expert and sums up again in a second, beside what memory streams.
 
 Kernels that gather rows are bound by their instructions, so faster memory does not help: one constant for L40S, H100,
-B200 and GB200 (``benchmarks/silicon``). With it TensorRT-LLM's experts are 3 to 13 % off in the median on a GPU left out
-of the fit, without it 7 to 44 %. Megatron-Core's kernels were not measured.
+B200 and GB200. TensorRT-LLM's experts on a GPU left out are 3 to 13 % off in the median with it, 7 to 44 % without it
+(``benchmarks/results/silicon.md``). Megatron-Core's kernels were not measured.
 """
 
 BIAS_PASSES = (6.0, 8.0)

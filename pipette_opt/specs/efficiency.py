@@ -1,4 +1,4 @@
-"""How much of its datasheet a kind of GPU attains, by kernel: small laws whose constants kernels measured alone tell."""
+"""What kernels of a kind of GPU attain of its datasheet: small laws, with constants from kernels measured alone."""
 
 from dataclasses import dataclass
 from typing import Literal
