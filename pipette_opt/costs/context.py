@@ -11,8 +11,9 @@ gives each rank an early and a late piece of the sequence, so that causal blocks
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
+from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import RingTraffic, intra_node_ring_s, tensor_traffic
-from pipette_opt.costs.compute import StageCompute, attention_times_s
+from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.experts import moe_layers
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
