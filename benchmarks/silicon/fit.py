@@ -37,6 +37,12 @@ def fit_products(rows: pd.DataFrame, gpu: str, dtype: str) -> ProductLaw:
     return _product_law(_fitted(lambda x: product_s(x, rows, gpu, dtype), rows, [0.8, 100.0, 1e5, 8e-6, 5.0]))
 
 
+def fit_cast_bytes(rows: pd.DataFrame, gpu: str, dtype: str, law: ProductLaw) -> float:
+    """Bytes that casts of fp8 move for each element of the activations, if products follow a law."""
+    known = [law.share, law.half_inner, law.half_result, law.start_s]
+    return float(_fitted(lambda x: product_s(np.array([*known, x[0]]), rows, gpu, dtype), rows, [5.0])[0])
+
+
 def fit_attention(rows: pd.DataFrame, gpu: str) -> AttentionLaw:
     """The law of one GPU, a share for each head size of the rows."""
     sizes = sorted({int(size) for size in rows.head_dim})
