@@ -15,6 +15,7 @@ import pandas as pd
 from before import attention_before_s, product_before_s
 from experts import expert_lines
 from fit import attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
+from jobs import job_lines
 from tables import ATTENTION, NARROW, PRODUCTS, ROOT, SOURCE, STAND_IN, attention, folder, products
 
 from pipette_opt.base.files import write_atomically
@@ -46,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     if not folder().is_dir():
         raise SystemExit(f"{folder()} is not there.")
-    lines = [*product_lines(), "", *attention_lines(), "", *burst_lines(), "", *expert_lines()]
+    lines = [*product_lines(), "", *attention_lines(), "", *burst_lines(), "", *expert_lines(), "", *job_lines()]
     write_atomically(options.out, HEAD.format(source=SOURCE) + "\n".join(lines) + "\n")
 
 
