@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance
 
-from pipette_opt.costs.compute import attention_times_s, layer_times_s
+from pipette_opt.costs.attention import attention_times_s
+from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.ring_steps import ATTENTION_START_S, ring_steps_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import StackSpec
