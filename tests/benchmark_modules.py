@@ -1,4 +1,4 @@
-"""Modules of the back-test's benchmark, for tests."""
+"""Modules of benchmarks, for tests."""
 
 import importlib
 import sys
@@ -7,13 +7,14 @@ from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[1] / "benchmarks" / "backtest"
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
-def loaded(name: str) -> ModuleType:
-    """A module beside the benchmark, and those that it needs."""
-    if not FOLDER.is_dir():
+def loaded(name: str, benchmark: str = "backtest") -> ModuleType:
+    """A module of a benchmark, and those that it needs."""
+    folder = BENCHMARKS / benchmark
+    if not folder.is_dir():
         pytest.skip("benchmarks are not beside the installed package")
-    if str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
     return importlib.import_module(name)

@@ -31,8 +31,8 @@ FILES = (
     "bandwidth/mist_g2g_bandwidth.csv",
 )
 
-FITTED = ("best_matmul", "streaming", "elementwise", "micro_batch_s", "iteration_s", "intra_node")
-FLASH = ("best_attention_forward", "best_attention_backward")
+FITTED = ("matmul_speed", "streaming", "elementwise", "micro_batch_s", "iteration_s", "intra_node")
+FLASH = ("attention_speed", "attention_backward_speed")
 """Fitted, too, if a run has fused attention."""
 
 MAX_ITERATIONS = 60

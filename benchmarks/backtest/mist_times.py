@@ -17,7 +17,8 @@ from mist_plans import ATTENTION_DROPOUT, CONTEXT, NUM_KINDS, OPERATORS, SCORES,
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import assumed_cluster, run_model, run_training
-from pipette_opt.costs.compute import attention_times_s, head_times_s, layer_times_s
+from pipette_opt.costs.attention import attention_times_s
+from pipette_opt.costs.compute import head_times_s, layer_times_s
 from pipette_opt.costs.products import matmul_time_s, plain_format
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge.many import judge_many

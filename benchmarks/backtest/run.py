@@ -20,7 +20,6 @@ from joblib import Parallel, delayed
 from special import SPECIAL, Special
 
 from pipette_opt.base.files import write_atomically
-from pipette_opt.calibrate.cases import FP8_WORDS
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
@@ -79,11 +78,8 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
         detail.append(own)
     detail += page.group_lines(predictions)
     if seen:
-        in_fp8 = any(run.precision in FP8_WORDS for run in seen)  # else its constant only follows the others
         fitted = [name for name in CONSTANTS if getattr(stack, name) != getattr(base, name)]
-        constants = ", ".join(
-            f"{name} {getattr(stack, name):.3g}" for name in fitted if in_fp8 or name != "best_matmul_fp8"
-        )
+        constants = ", ".join(f"{name} {getattr(stack, name):.3g}" for name in fitted)
         detail.append(f"\nConstants: {constants}. {page.learned_layers(stack)}")
     return page.result_row(experiment.name, timed, predictions, experiment.target), "\n".join(detail) + "\n"
 

@@ -42,10 +42,9 @@ class Free:
 
 
 FREE = (
-    Free(name="best_matmul", spread=0.3, largest=1.0),
-    Free(name="best_matmul_fp8", spread=0.3, largest=1.0),
-    Free(name="best_attention_forward", spread=0.3, largest=1.0),
-    Free(name="best_attention_backward", spread=0.3, largest=1.0),
+    Free(name="matmul_speed", spread=0.3),
+    Free(name="attention_speed", spread=0.3),
+    Free(name="attention_backward_speed", spread=0.3),
     Free(name="flash1", spread=0.3, largest=1.0),
     Free(name="streaming", spread=0.15, largest=1.0),
     Free(name="elementwise", spread=0.5),
@@ -99,7 +98,6 @@ def told_constants(
         if one.between_hosts and not several_hosts:
             return False
         told_by = {
-            "best_matmul_fp8": any(case.instance.training.fp8 for case in cases),
             "flash1": flash1,
             "flush_s": at_edge,
             "refill_s": near_edge,
@@ -108,6 +106,6 @@ def told_constants(
         }
         if not told_by.get(one.name, True):
             return False
-        return flash or not one.name.startswith("best_attention")
+        return flash or not one.name.startswith("attention_")
 
     return tuple(one for one in FREE if told(one))

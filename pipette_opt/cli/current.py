@@ -76,8 +76,7 @@ class Current:
             held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
             parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
         if plan is None:
-            if self.instance.cluster.assumed:
-                parts.append(notes(self.instance.cluster.assumed))
+            parts.append(notes(self._notes()))
             return [*parts, Text(), parts[0]]
         return [titled("Your current launch", parts[0]), *parts[1:]]
 
@@ -87,6 +86,12 @@ class Current:
         known = self.instance.cluster.hosts
         used = [known.index(host) for host in dict.fromkeys(self.hosts) if host in known]
         return (*used, *(index for index in range(len(known)) if index not in used))
+
+    def _notes(self) -> list[str]:
+        """What was assumed of the hosts, and where figures are from."""
+        from pipette_opt.plans.provenance import provenance
+
+        return [*self.instance.cluster.assumed, *provenance(self.instance)]
 
     def uncounted(self) -> "Uncounted":
         """What its time leaves out."""
@@ -122,7 +127,7 @@ class Current:
             "rank_order": self.placement.order,
             "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
-            "notes": list(self.instance.cluster.assumed),
+            "notes": self._notes(),
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
             **self._schedule_dict(),

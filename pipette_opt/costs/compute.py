@@ -1,10 +1,8 @@
 """
-Compute: a roofline over the matrix products of a layer, with an efficiency that depends on their shapes.
+Compute: the products of a layer, its attention, and what streams through memory.
 
-A product of (m, k) by (k, n) takes the longer of its FLOPs at the attainable rate and its operands' bytes at the
-memory's. The attainable rate is the dense peak times a fixed best share, times what is lost to tiles that stick
-out of the matrix, to a last wave of tiles that does not fill the chip, and to short inner products. A measured
-profile replaces the layer's time where it has one.
+Products and attention follow laws whose constants kernels of the GPU tell (``specs/efficiency.py``). A measured profile
+replaces the layer's time where it has one.
 """
 
 from dataclasses import dataclass
@@ -14,12 +12,13 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.base.units import ceil_div
+from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
 from pipette_opt.costs.layer_kinds import layer_kinds
 from pipette_opt.costs.learned import learned_factor
-from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, peak_flops, plain_format
-from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps, ring_steps_s
+from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
+from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     DEFAULT_STACK,
@@ -37,10 +36,6 @@ Activations that a normalisation layer reads and writes, forward and backward. O
 Written out in framework operations it casts to fp32, squares, averages, scales, casts back and scales by the weight,
 each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
 """
-
-FORWARD, BACKWARD = 1.0, 2.0
-"""Matrix-product work of the two passes: the backward pass has one product for inputs and one for weights."""
-
 
 Efficiency, DEFAULT_EFFICIENCY = StackSpec, DEFAULT_STACK
 """What a kernel attains of the hardware: constants of the software stack."""
@@ -195,19 +190,20 @@ def head_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """Output head and loss of one micro-batch: forward and backward, seconds."""
-    tokens = _tokens(training, config)
+    tokens = micro_batch_tokens(training, config)
     vocabulary = model.padded_vocab_size(config.tensor_model_parallel_size) // config.tensor_model_parallel_size
-    product = matmul_time_s(
+    forward, backward = product_times_s(
         tokens,
         vocabulary,
         model.hidden_size,
         form=plain_format(gpu, training, rates),
         gpu=gpu,
         rates=rates,
+        gradient_bytes=training.gradient_bytes,
     )
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
     streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.streaming)
-    return FORWARD * product + 4 * streaming, BACKWARD * product + 2 * streaming
+    return forward + 4 * streaming, backward + 2 * streaming
 
 
 def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
@@ -236,10 +232,6 @@ def _cast_parameters(model: ModelSpec, config: ParallelConfig) -> float:
     return float(of_stages.max())
 
 
-def _tokens(training: TrainingSpec, config: ParallelConfig) -> int:
-    return config.micro_batch_size * training.seq_length // config.context_parallel_size
-
-
 def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[float, float] | None:
     if instance.profile is None or config.context_parallel_size > 1:
         return None
@@ -254,43 +246,6 @@ def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) ->
     return None if measured is None else (measured[0] / gpu.speed, measured[1] / gpu.speed)
 
 
-def attention_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
-) -> tuple[float, float]:
-    """Scores, softmax and the product with the values; with context parallelism all blocks, and their merging."""
-    whole = _one_kernel_times_s(model, training, config, gpu, rates)
-    further = ring_steps_s(model, training, config, gpu, rates)
-    return whole[0] + further[0], whole[1] + further[1]
-
-
-def _one_kernel_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
-) -> tuple[float, float]:
-    """Attention of a rank's queries, as if in one kernel."""
-    tokens, tp = _tokens(training, config), config.tensor_model_parallel_size
-    peak = peak_flops(gpu, training)
-    flops = 4.0 * tokens * training.seq_length * model.query_projection_size / tp
-    if training.attention_kernel == "flash":
-        # The fused kernel skips the masked half; its backward has five products for the forward's two.
-        causal = flops / 2 / (1.0 if training.flash_version > 1 else rates.flash1)
-        return (
-            causal / (peak * rates.best_attention_forward) + rates.kernel_s,
-            2.5 * causal / (peak * rates.best_attention_backward) + 2 * rates.kernel_s,
-        )
-    heads = model.num_attention_heads / tp
-    scores = tokens * training.seq_length * heads * training.parameter_bytes
-    # Scale, mask, softmax and dropout stream the scores about four times each way. Without the fused kernel a scaling,
-    # a masking and two casts around the softmax read and write them one by one.
-    passes = (8.0, 8.0) if training.fused_softmax else (14.0, 16.0)
-    stream = scores / (gpu.memory_bytes_per_s * rates.streaming)
-    rate = plain_format(gpu, training, rates).flops_per_s
-    product = flops / (rate * model.kv_channels / (model.kv_channels + rates.inner_half))
-    return (
-        FORWARD * product + passes[0] * stream + 6 * rates.kernel_s,
-        BACKWARD * product + passes[1] * stream + 8 * rates.kernel_s,
-    )
-
-
 def _outside_attention_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, ffn: int
 ) -> tuple[float, float]:
@@ -300,7 +255,7 @@ def _outside_attention_times_s(
     ``ffn`` is the width of the MLP that every token passes, 0 for none. In fp8 the inputs of all projections and the
     gradients of their outputs are cast; a fused norm writes its output in fp8 itself (Transformer Engine).
     """
-    tokens, tp, h = _tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
+    tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     query, kv = model.query_projection_size, model.kv_projection_size
     up = 2 * ffn if model.gated_linear_unit else ffn
     form, element = linear_format(gpu, training, rates), training.parameter_bytes
@@ -309,7 +264,10 @@ def _outside_attention_times_s(
         (h, query // tp),
         *([(up // tp, h), (h, ffn // tp)] if ffn else []),
     ]
-    products = sum(matmul_time_s(tokens, n, k, form=form, gpu=gpu, rates=rates) for n, k in shapes)
+    products = [
+        product_times_s(tokens, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
+        for n, k in shapes
+    ]
     share = tp if config.sequence_parallel else 1
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
@@ -321,11 +279,11 @@ def _outside_attention_times_s(
     fused = (whole + split) * rates.elementwise
     overhead = 8 * rates.kernel_s
     return (
-        FORWARD * products
+        sum(forward for forward, _ in products)
         + stream * (fused + 2 * norms[0] * h / share)
         + cast_s(tokens * inputs, form, gpu, rates)
         + overhead,
-        BACKWARD * products
+        sum(backward for _, backward in products)
         + stream * (1.5 * fused + 2 * norms[1] * h / share)
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
@@ -383,5 +341,5 @@ def look_up_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
     """Word embeddings of one micro-batch, forward; the backward takes the same."""
-    moved = 4.0 * _tokens(training, config) * model.hidden_size * training.parameter_bytes
+    moved = 4.0 * micro_batch_tokens(training, config) * model.hidden_size * training.parameter_bytes
     return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s

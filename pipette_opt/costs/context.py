@@ -13,8 +13,9 @@ from collections.abc import Callable
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
+from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import RingTraffic, intra_node_ring_s, tensor_traffic
-from pipette_opt.costs.compute import StageCompute, attention_times_s
+from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.layer_kinds import layer_kinds
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec

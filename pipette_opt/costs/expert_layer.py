@@ -15,7 +15,7 @@ pieces together, in framework operations, each through memory.
 """
 
 from pipette_opt.costs.experts import expert_block, rows_of_expert, tokens_of_rank
-from pipette_opt.costs.products import cast_s, linear_format, matmul_time_s, plain_format
+from pipette_opt.costs.products import cast_s, linear_format, plain_format, product_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 
@@ -24,6 +24,15 @@ EXPERT_KERNELS = 20
 
 ROUTER_PASSES = 6.0
 """Times that the fp32 scores of all experts are read or written: cast, softmax, choice, the map, the load's loss."""
+
+SCATTERED_PER_S = 5.8e11
+"""
+Elements of tokens' copies that a GPU sorts by expert and sums up again in a second, beside what memory streams.
+
+Kernels that gather rows are bound by their instructions, so faster memory does not help: one constant for L40S, H100,
+B200 and GB200. TensorRT-LLM's experts on a GPU left out are 3 to 13 % off in the median with it, 7 to 44 % without it
+(``benchmarks/results/silicon.md``). Megatron-Core's kernels were not measured.
+"""
 
 BIAS_PASSES = (6.0, 8.0)
 """
@@ -61,28 +70,27 @@ def expert_times_s(
     own, height = tokens_of_rank(training, config), max(1, round(rows))
 
     def products_s(n: int, k: int) -> tuple[float, float]:
-        """Forward; backward, where the product for inputs takes what the forward's does."""
-        forward = matmul_time_s(height, n, k, form=form, gpu=gpu, rates=rates, count=local)
-        weights = matmul_time_s(
-            n,
-            k,
-            height,
-            form=form,
-            gpu=gpu,
-            rates=rates,
-            count=local,
-            result_bytes=2 * training.gradient_bytes,
+        """Forward and backward of one grouped product."""
+        return product_times_s(
+            height, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes, count=local
         )
-        return forward, forward + weights
 
-    router = matmul_time_s(own, model.num_experts, h, form=plain_format(gpu, training, rates), gpu=gpu, rates=rates)
+    router = product_times_s(
+        own,
+        model.num_experts,
+        h,
+        form=plain_format(gpu, training, rates),
+        gpu=gpu,
+        rates=rates,
+        gradient_bytes=training.gradient_bytes,
+    )
     first, second = products_s(up, h), products_s(h, width)
     memory = gpu.memory_bytes_per_s * rates.streaming
     scores = ROUTER_PASSES * own * model.num_experts * 4.0 / memory
     sorted_twice = local > 1 and expert_block(config) > 1
     copied = own * (1.0 + model.moe_router_topk) + (2.0 * local * rows if sorted_twice else 0.0)
     # There and back: each a read and a write of every copy.
-    permuted = 2.0 * copied * h * element / memory
+    permuted = 2.0 * copied * h * element / memory + own * model.moe_router_topk * h / SCATTERED_PER_S
     activation = local * rows * (up + width) * element * rates.elementwise / memory
     casts = (
         cast_s(local * rows * (h + width), form, gpu, rates),
@@ -98,6 +106,6 @@ def expert_times_s(
             BIAS_PASSES[1] * once + kernels[1] * rates.kernel_s,
         )
     return (
-        first[0] + second[0] + router + scores + permuted + activation + biases[0] + casts[0] + fixed,
-        first[1] + second[1] + 2.0 * router + scores + permuted + 1.5 * activation + biases[1] + casts[1] + fixed,
+        first[0] + second[0] + router[0] + scores + permuted + activation + biases[0] + casts[0] + fixed,
+        first[1] + second[1] + router[1] + scores + permuted + 1.5 * activation + biases[1] + casts[1] + fixed,
     )

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import ceil_div
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.efficiency import ProductLaw
 
 FP8 = "fp8"
 """Name of the peak in the catalogue."""
@@ -16,6 +17,15 @@ tensor as it is and another its transpose (Transformer Engine's quantisers, ``ca
 """
 
 
+SUMMED_RATE = 0.93
+"""
+Rate of a product that is added to fp32 sums over that of the same product written in 16 bits.
+
+Large weight gradients and forward products in Megatron-LM attain 0.71 and 0.75 of the peak on A100 (0.95) and 0.454 and
+0.50 on B200 (0.91): SimuMax's operator profiles, github.com/MooreThreads/SimuMax, ``configs/system``.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductFormat:
     """
@@ -24,12 +34,15 @@ class ProductFormat:
     Parameters
     ----------
     flops_per_s
-        What a large product attains, FLOP/s.
+        What a very large product attains, FLOP/s.
+    law
+        What smaller ones attain of it, and their start.
     operand_bytes, result_bytes
         One element of the operands, and of the result.
     """
 
     flops_per_s: float
+    law: ProductLaw
     operand_bytes: int
     result_bytes: int
 
@@ -37,6 +50,11 @@ class ProductFormat:
     def is_fp8(self) -> bool:
         """Whether operands are cast first."""
         return self.operand_bytes == 1
+
+
+def micro_batch_tokens(training: TrainingSpec, config: ParallelConfig) -> int:
+    """Tokens of one micro-batch that a rank's layers see, the sequence-parallel parts gathered."""
+    return config.micro_batch_size * training.seq_length // config.context_parallel_size
 
 
 def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:
@@ -50,8 +68,9 @@ def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:
 def plain_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> ProductFormat:
     """Of the output head, the router and attention that is not fused: the training's precision."""
     element = training.parameter_bytes
-    rate = peak_flops(gpu, training) * rates.best_matmul
-    return ProductFormat(flops_per_s=rate, operand_bytes=element, result_bytes=element)
+    law = gpu.efficiency.wide
+    rate = peak_flops(gpu, training) * min(1.0, law.share * rates.matmul_speed)
+    return ProductFormat(flops_per_s=rate, law=law, operand_bytes=element, result_bytes=element)
 
 
 def linear_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> ProductFormat:
@@ -67,8 +86,9 @@ def linear_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> Pro
         return plain_format(gpu, training, rates)
     if FP8 not in gpu.peak_flops:
         raise InputError(FP8, f"is not a format of {gpu.name}, which has {', '.join(sorted(gpu.peak_flops))}.")
-    rate = gpu.peak_flops[FP8] * rates.best_matmul_fp8
-    return ProductFormat(flops_per_s=rate, operand_bytes=1, result_bytes=training.parameter_bytes)
+    law = gpu.efficiency.narrow
+    rate = gpu.peak_flops[FP8] * min(1.0, law.share * rates.matmul_speed)
+    return ProductFormat(flops_per_s=rate, law=law, operand_bytes=1, result_bytes=training.parameter_bytes)
 
 
 def matmul_time_s(
@@ -80,23 +100,44 @@ def matmul_time_s(
     gpu: GpuSpec,
     rates: StackSpec,
     count: int = 1,
-    result_bytes: int | None = None,
+    sum_bytes: int = 0,
 ) -> float:
     """
     One product of shapes (m, k) and (k, n), or ``count`` of them in one launch (a grouped product), in seconds.
 
-    The tiles of all products of a group share the chip's waves. ``result_bytes``: what an element of the result moves,
-    where it is not written once in the format's.
+    The law is :class:`~pipette_opt.specs.efficiency.ProductLaw`; products of a group fill the chip together.
+    ``sum_bytes``: size of an element of the sums that the result is added to; 0 where it is written as it is.
     """
-    height = min(rates.tile, max(rates.smallest_tile, 1 << (m - 1).bit_length()))
-    tiles = count * ceil_div(m, height) * ceil_div(n, rates.tile)
-    inside = count * m * n / (tiles * height * rates.tile)
-    wave = tiles / (ceil_div(tiles, rates.num_tiles_at_once) * rates.num_tiles_at_once)
-    inner = k / (k + rates.inner_half)
-    compute = 2.0 * count * m * n * k / (form.flops_per_s * inside * wave * inner)
-    result = form.result_bytes if result_bytes is None else result_bytes
-    moved = count * (form.operand_bytes * (m * k + k * n) + result * m * n)
-    return max(compute, moved / (gpu.memory_bytes_per_s * rates.streaming)) + rates.kernel_s
+    law, results = form.law, float(count * m * n)
+    compute = 2.0 * results * k / form.flops_per_s * (1.0 + law.half_inner / k) * (1.0 + law.half_result / results)
+    compute /= SUMMED_RATE if sum_bytes else 1.0
+    result = 2 * sum_bytes if sum_bytes else form.result_bytes
+    moved = count * form.operand_bytes * (m * k + k * n) + result * results
+    return max(compute, moved / (gpu.memory_bytes_per_s * rates.streaming)) + law.start_s
+
+
+def product_times_s(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    form: ProductFormat,
+    gpu: GpuSpec,
+    rates: StackSpec,
+    gradient_bytes: int,
+    count: int = 1,
+) -> tuple[float, float]:
+    """
+    Forward and backward of ``count`` linear layers with ``m`` tokens, from width ``k`` to ``n``, seconds.
+
+    The backward has a product for the inputs' gradients, whose inner size is ``n``, and one for the weights', whose
+    inner size are the tokens. The latter is added to the sum of the micro-batches before, read and written in the
+    format of gradients (Megatron-Core's ``gradient_accumulation_fusion``).
+    """
+    forward = matmul_time_s(m, n, k, form=form, gpu=gpu, rates=rates, count=count)
+    inputs = matmul_time_s(m, k, n, form=form, gpu=gpu, rates=rates, count=count)
+    weights = matmul_time_s(n, k, m, form=form, gpu=gpu, rates=rates, count=count, sum_bytes=gradient_bytes)
+    return forward, inputs + weights
 
 
 def cast_s(elements: float, form: ProductFormat, gpu: GpuSpec, rates: StackSpec) -> float:

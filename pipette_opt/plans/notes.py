@@ -6,6 +6,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import StageMemory
+from pipette_opt.plans.provenance import provenance
 from pipette_opt.specs import Instance
 
 WORTH_SAYING = 0.001
@@ -30,7 +31,7 @@ def plan_notes(
         Of the plan.
     """
     cluster, training = instance.cluster, instance.training
-    notes = list(cluster.assumed)
+    notes = [*cluster.assumed, *provenance(instance)]
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     if missing:
         were = "was not measured and is" if missing == 1 else "were not measured and are"

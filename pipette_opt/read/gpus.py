@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
@@ -13,10 +14,14 @@ from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.nics import Nics, parse_nics
 from pipette_opt.specs import ClusterSpec, GpuSpec
+from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEfficiency, ProductLaw
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
-GPU_FIELDS = ("memory_mib", "memory_bandwidth_gb_per_s", "peak_tflops", "source")
+GPU_FIELDS = ("memory_mib", "memory_bandwidth_gb_per_s", "peak_tflops", "source", "like", "sustains_bursts")
+
+ONE_GENERATION = 3
+"""Largest difference of two compute capabilities, times ten, within which kernels are alike: 8.6 and 8.9; chosen."""
 
 _NOISE = re.compile(r"^(nvidia|tesla|geforce|gpu|sxm\d?|hbm\d?e?|tensor|core)$")
 """Words of a GPU's name that tell nothing: the SXM form is the one that a name without PCIe or NVL has."""
@@ -78,6 +83,33 @@ def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
     path = shipped_path("data", "gpus.yaml")
     entries = {name: _read_entry(f"{path.name}, {name}", name, data) for name, data in read_yaml(path).items()}
     return MappingProxyType(entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredGpu:
+    """
+    What kernels measured alone attain on one GPU.
+
+    Parameters
+    ----------
+    burst
+        The same before the GPU reaches its power limit; as ``efficiency`` where it does not reach it.
+    """
+
+    efficiency: GpuEfficiency
+    burst: GpuEfficiency
+    compute_capability: int
+
+
+@cache
+def measured_gpus() -> Mapping[str, MeasuredGpu]:
+    """Every kind of GPU whose kernels were measured, by name."""
+    path = shipped_path("data", "gpus.yaml")
+    found = {}
+    for name, data in read_yaml(path).items():
+        if "measured" in data:
+            found[name] = _parse_measured(f"{path.name}, {name}, measured", name, data)
+    return MappingProxyType(found)
 
 
 def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
@@ -172,6 +204,56 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
         peak_flops=flops,
         memory_bytes_per_s=fields.positive("memory_bandwidth_gb_per_s") * GB,
         source=fields.text("source", ""),
+        efficiency=_efficiency_like(where, fields) if fields.has("like") else ASSUMED_EFFICIENCY,
+    )
+
+
+def _efficiency_like(where: str, fields: Fields, compute_capability: int | None = None) -> GpuEfficiency:
+    """That of a measured GPU; interpolated within a generation, assumed beyond it, or where it is not known."""
+    name, known = fields.text("like"), measured_gpus()
+    if name not in known:
+        raise InputError(where, f"like must be one of the GPUs that were measured: {', '.join(known)}; got {name!r}.")
+    one = known[name]
+    near = compute_capability is not None and abs(compute_capability - one.compute_capability) <= ONE_GENERATION
+    efficiency = one.burst if fields.flag("sustains_bursts", False) else one.efficiency
+    return replace(efficiency, origin="interpolated" if near else "assumed")
+
+
+def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> MeasuredGpu:
+    fields = Fields(where, data["measured"], ("wide", "narrow", "attention", "burst_shares"))
+    wide = _parse_law(f"{where}, wide", fields.any("wide"))
+    narrow = _parse_law(f"{where}, narrow", fields.any("narrow")) if fields.has("narrow") else wide
+    attention = _parse_attention(f"{where}, attention", fields.any("attention"))
+    efficiency = GpuEfficiency(wide=wide, narrow=narrow, attention=attention, origin="measured", like=name)
+    burst = efficiency
+    if fields.has("burst_shares"):
+        shares = Fields(f"{where}, burst_shares", fields.any("burst_shares"), ("wide", "narrow"))
+        burst = replace(
+            efficiency,
+            wide=replace(wide, share=shares.positive("wide")),
+            narrow=replace(narrow, share=shares.positive("narrow")),
+        )
+    return MeasuredGpu(efficiency=efficiency, burst=burst, compute_capability=data["compute_capability"])
+
+
+def _parse_attention(where: str, data: object) -> AttentionLaw:
+    fields = Fields(where, data, ("shares", "half_seq", "start_us"))
+    shares = sorted(fields.any("shares").items())
+    return AttentionLaw(
+        head_sizes=tuple(size for size, _ in shares),
+        shares=tuple(share for _, share in shares),
+        half_seq=fields.not_negative("half_seq"),
+        start_s=fields.not_negative("start_us") * US,
+    )
+
+
+def _parse_law(where: str, data: object) -> ProductLaw:
+    fields = Fields(where, data, ("share", "half_inner", "half_result", "start_us"))
+    return ProductLaw(
+        share=fields.positive("share"),
+        half_inner=fields.not_negative("half_inner"),
+        half_result=fields.not_negative("half_result"),
+        start_s=fields.not_negative("start_us") * US,
     )
 
 
@@ -194,15 +276,18 @@ def _words(name: str) -> list[str]:
 
 
 def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
-    own = ("intra_node", "usual_host", "device_names", "aliases", "compute_capability")
+    own = ("intra_node", "usual_host", "device_names", "aliases", "compute_capability", "measured")
     fields = Fields(where, data, (*GPU_FIELDS, *own))
     inside = Fields(f"{where}, intra_node", fields.any("intra_node"), ("bandwidth_gb_per_s", "latency_us", "source"))
+    capability = fields.whole("compute_capability")
+    measured = measured_gpus().get(name)
+    efficiency = measured.efficiency if measured else _efficiency_like(where, fields, capability)
     return CatalogueEntry(
-        gpu=parse_gpu(where, name, fields),
+        gpu=replace(parse_gpu(where, name, fields), efficiency=efficiency),
         intra_node_bytes_per_s=inside.positive("bandwidth_gb_per_s") * GB,
         intra_node_latency_s=inside.not_negative("latency_us") * US,
         device_names=tuple(fields.any("device_names")),
-        compute_capability=fields.whole("compute_capability"),
+        compute_capability=capability,
         aliases=tuple(str(name) for name in fields.any("aliases")) if fields.has("aliases") else (),
         usual_host=_read_host(f"{where}, usual_host", fields.any("usual_host")) if fields.has("usual_host") else None,
     )

@@ -1,6 +1,6 @@
 """Constants of a software stack from, and to, a YAML file."""
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -19,6 +19,18 @@ DEFAULT_NAME = "megatron-core"
 """The shipped stack that commands use without ``--calibration``."""
 
 
+RETIRED = (
+    "best_matmul",
+    "best_matmul_fp8",
+    "best_attention_forward",
+    "best_attention_backward",
+    "tile",
+    "smallest_tile",
+    "num_tiles_at_once",
+    "inner_half",
+)
+"""Constants of older stacks: shares of the peak that all kinds of GPU had in common."""
+
 LARGEST = 1e15
 """Of any constant: bytes in a second of a host's links, the largest, are far below."""
 
@@ -33,11 +45,13 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
         hint = did_you_mean(str(source), shipped)
         problem = f"is neither a .yaml file nor shipped.{hint} Shipped: {', '.join(shipped)}."
         raise InputError(f"stack {str(source)!r}", problem)
-    data = Fields(str(path), read_yaml(path), (*CONSTANTS, *OTHERS))
-    whole = {field.name for field in fields(StackSpec) if field.type in (int, "int")}
-    values: dict[str, Any] = {
-        name: data.whole(name) if name in whole else _constant(data, name) for name in CONSTANTS if data.has(name)
-    }
+    content = read_yaml(path)
+    old = [name for name in RETIRED if isinstance(content, dict) and name in content]
+    if old:
+        problem = f"{', '.join(old)}: of an older version, where rates were shares of the peak. Calibrate again."
+        raise InputError(str(path), problem)
+    data = Fields(str(path), content, (*CONSTANTS, *OTHERS))
+    values = {name: _constant(data, name) for name in CONSTANTS if data.has(name)}
     try:
         return replace(
             DEFAULT_STACK.with_constants(values),
@@ -77,9 +91,9 @@ def _constant(data: Fields, name: str) -> float:
     return value
 
 
-def _short(value: float) -> float | int:
+def _short(value: float) -> float:
     """Four digits are more than a fit can tell, and read well."""
-    return value if isinstance(value, int) else float(f"{value:.4g}")
+    return float(f"{value:.4g}")
 
 
 def _mapping(data: Fields, name: str) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, GpuEfficiency
 from pipette_opt.specs.host_names import compress_hosts
 
 MOST_SPEED = 1.2
@@ -29,6 +30,8 @@ class GpuSpec:
         Where the figures come from.
     speed
         Share of the peak of its kind that it runs at; compute and memory are given at this speed.
+    efficiency
+        What its kernels attain of these figures.
     """
 
     name: str
@@ -37,6 +40,7 @@ class GpuSpec:
     memory_bytes_per_s: float
     source: str = ""
     speed: float = 1.0
+    efficiency: GpuEfficiency = ASSUMED_EFFICIENCY
 
     def __post_init__(self) -> None:
         if not 0 < self.speed <= MOST_SPEED:

@@ -14,26 +14,18 @@ class StackSpec:
 
     Parameters
     ----------
-    best_matmul
-        Share of the dense peak that a large matrix product attains.
-    best_matmul_fp8
-        The same of the fp8 peak, for operands in fp8; follows ``best_matmul`` where only that is told.
-    best_attention_forward, best_attention_backward
-        The same for fused attention of the second version, which also does the softmax.
+    matmul_speed
+        Rate of matrix products over that of the GPU's kernels measured alone (``specs/efficiency.py``).
+    attention_speed, attention_backward_speed
+        The same of fused attention of the second version, which also does the softmax.
     flash1
         Speed of the first version of fused attention, as a share of the second's.
     streaming
         Share of the memory bandwidth that streaming kernels attain.
     elementwise
         Bytes that element-wise kernels move, over those of Megatron-Core's fused ones.
-    tile, smallest_tile
-        Rows and columns of one tile; products with few rows use flatter ones, down to the smallest.
-    num_tiles_at_once
-        Tiles that run together on the chip (about one per multiprocessor).
-    inner_half
-        Inner size at which half of the rate is reached.
     kernel_s
-        Start-up of one kernel on the device.
+        Start-up of one kernel on the device, beside products and fused attention, which have their own.
     host_kernel_s
         Time of the host to launch one kernel; a layer takes no less than its launches.
     host_collective_s
@@ -94,17 +86,12 @@ class StackSpec:
         Iteration times of runs of other versions of the software, over those of the stack's; for back-tests.
     """
 
-    best_matmul: float = 0.80
-    best_matmul_fp8: float = 0.80
-    best_attention_forward: float = 0.55
-    best_attention_backward: float = 0.45
+    matmul_speed: float = 1.0
+    attention_speed: float = 1.0
+    attention_backward_speed: float = 1.0
     flash1: float = 0.6
     streaming: float = 0.80
     elementwise: float = 1.0
-    tile: int = 128
-    smallest_tile: int = 16
-    num_tiles_at_once: int = 128
-    inner_half: int = 160
     kernel_s: float = 4e-6
     host_kernel_s: float = 0.0
     host_collective_s: float = 0.0
@@ -139,13 +126,9 @@ class StackSpec:
         for field in SHARES:
             if not 0 < getattr(self, field) <= 1:
                 raise ValueError(f"{field} must be in (0, 1], got {getattr(self, field)}.")
-        for field in ("elementwise", "assumed_node_bytes_per_s", "assumed_latency_s"):
+        for field in (*SPEEDS, "elementwise", "assumed_node_bytes_per_s", "assumed_latency_s"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} must be > 0, got {getattr(self, field)}.")
-        for field in ("tile", "smallest_tile", "num_tiles_at_once", "inner_half"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
         for field in (
             "collective_s",
             "ring_step",
@@ -179,18 +162,14 @@ class StackSpec:
         return self.memory is not None and bool(self.flush_s or self.refill_s or self.refill_s_per_billion)
 
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
-        """A copy with some constants changed; ``best_matmul_fp8`` keeps its ratio where only ``best_matmul`` is."""
-        if "best_matmul" in values and "best_matmul_fp8" not in values:
-            share = self.best_matmul_fp8 * values["best_matmul"] / self.best_matmul
-            values = {**values, "best_matmul_fp8": min(share, 1.0)}
+        """A copy with some constants changed."""
         return replace(self, **values)  # type: ignore[arg-type]
 
 
+SPEEDS = ("matmul_speed", "attention_speed", "attention_backward_speed")
+"""Constants that are a rate over that of kernels measured alone."""
+
 SHARES = (
-    "best_matmul",
-    "best_matmul_fp8",
-    "best_attention_forward",
-    "best_attention_backward",
     "flash1",
     "streaming",
     "intra_node",

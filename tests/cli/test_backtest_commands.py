@@ -56,7 +56,7 @@ def test_calibrate_then_backtest(runs: Path, tmp_path: Path) -> None:
 def test_a_calibration_changes_estimates(tmp_path: Path) -> None:
     """A slower stack gives a longer iteration."""
     stack = tmp_path / "slow.yaml"
-    stack.write_text("best_matmul: 0.4\n")
+    stack.write_text("matmul_speed: 0.4\n")
     command = ["estimate", "--example", "lab-2x8", "--args", "--tensor-model-parallel-size 8", "--json"]
     usual = CliRunner().invoke(app, command)
     slow = CliRunner().invoke(app, [*command, "--calibration", str(stack)])
@@ -100,7 +100,7 @@ def test_options_that_would_do_harm(runs: Path, monkeypatch: pytest.MonkeyPatch,
 def test_a_stack_without_a_finite_time(runs: Path, tmp_path: Path) -> None:
     """Every row says so, and the JSON is JSON."""
     stack, out = tmp_path / "stack.yaml", tmp_path / "predictions.csv"
-    stack.write_text("best_matmul: 1.0e-320\n")
+    stack.write_text("matmul_speed: 1.0e-320\n")
     done = CliRunner().invoke(app, ["backtest", str(runs), "--calibration", str(stack), "-o", str(out), "--json"])
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["skipped"]) == 6

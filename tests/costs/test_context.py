@@ -7,8 +7,9 @@ import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance, random_cluster
 
 from pipette_opt.base.units import GB, GIB
+from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import gradient_traffic
-from pipette_opt.costs.compute import attention_times_s, stage_parameters
+from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s, key_value_bytes
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times

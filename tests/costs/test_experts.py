@@ -20,7 +20,6 @@ from pipette_opt.costs.experts import (
     rows_of_expert,
     stage_expert_parameters,
 )
-from pipette_opt.costs.products import ProductFormat, matmul_time_s
 from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
 
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_router_topk=2)
@@ -162,7 +161,7 @@ def test_gradients_of_weights_are_read_and_written_for_few_tokens() -> None:
     slim = expert_times_s(MOE, narrow, alone, A100_80, DEFAULT_STACK)
     memory = A100_80.memory_bytes_per_s * DEFAULT_STACK.streaming
     assert wide[0] == slim[0]
-    weights = 8 * 3 * MOE.hidden_size * MOE.expert_ffn_size
+    weights = 8 * 3 * MOE.hidden_size * MOE.expert_ffn_size + 8 * MOE.hidden_size  # and the router's
     assert wide[1] - slim[1] == pytest.approx(2 * (4 - 2) * weights / memory)
 
 
@@ -170,7 +169,8 @@ def test_gradients_of_weights_are_free_for_many_tokens() -> None:
     """With 4096 tokens for each expert the products for weights take what those for inputs do, within a tenth."""
     narrow = replace(TRAINING, accumulate_allreduce_grads_in_fp32=False)
     wide = expert_times_s(MOE, TRAINING, split(), A100_80, DEFAULT_STACK)
-    assert wide == expert_times_s(MOE, narrow, split(), A100_80, DEFAULT_STACK)
+    slim = expert_times_s(MOE, narrow, split(), A100_80, DEFAULT_STACK)
+    assert wide == pytest.approx(slim, rel=1e-4)  # the router's few weights remain
     assert wide[1] == pytest.approx(2 * wide[0], rel=0.1)
 
 
@@ -187,19 +187,6 @@ def test_biases_of_experts_by_hand() -> None:
     assert found[0] - plain[0] == pytest.approx(6 * copies_s + 5 * DEFAULT_STACK.kernel_s)
     assert found[1] - plain[1] == pytest.approx(8 * copies_s + 9 * DEFAULT_STACK.kernel_s)
     assert expert_kernels(biased, split()) - expert_kernels(MOE, split()) == 5
-
-
-@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (17, 4096, 8192)])
-def test_a_result_that_is_written_once_moves_one_element(shape: tuple[int, int, int]) -> None:
-    """Dense products are what they were: the result counts as the operands do; read and added to, it moves more."""
-
-    def time_s(result_bytes: int | None) -> float:
-        m, n, k = shape
-        form = ProductFormat(flops_per_s=250e12, operand_bytes=2, result_bytes=2)
-        return matmul_time_s(m, n, k, form=form, gpu=A100_80, rates=DEFAULT_STACK, result_bytes=result_bytes)
-
-    assert time_s(None) == time_s(2)
-    assert time_s(8) >= time_s(2)
 
 
 def test_stage_with_dense_layers_first() -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance
 
-from pipette_opt.costs.compute import attention_times_s, layer_times_s
+from pipette_opt.costs.attention import attention_times_s
+from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.ring_steps import ATTENTION_START_S, ring_steps_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import StackSpec
@@ -37,7 +38,9 @@ def test_attention_is_its_flops_and_its_blocks() -> None:
         attention_times_s(LLAMA_8B, job.training, _spread(cp), gpu, StackSpec(kernel_s=0.0)) for cp in (1, 8)
     )
     further = ring_steps_s(LLAMA_8B, job.training, _spread(8), gpu, StackSpec(kernel_s=0.0))
-    assert spread == pytest.approx([one / 8 + more for one, more in zip(alone, further, strict=True)])
+    start = gpu.efficiency.attention.start_s
+    expected = [(one - start) / 8 + start + more for one, more in zip(alone, further, strict=True)]
+    assert spread == pytest.approx(expected)
     assert ring_steps_s(LLAMA_8B, job.training, _spread(1), gpu, job.stack) == (0.0, 0.0)
 
 

@@ -1,13 +1,18 @@
 """The GPU catalogue."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
+from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import (
+    ONE_GENERATION,
+    _efficiency_like,
     catalogue_name,
+    measured_gpus,
     note_on_gpu,
     read_gpu,
     read_gpu_catalogue,
@@ -178,3 +183,27 @@ def test_gpus_can_be_sent_to_other_processes() -> None:
     """Worker processes get their GPUs pickled."""
     gpu = read_gpu("a100-80gb")
     assert pickle.loads(pickle.dumps(gpu)) == gpu
+
+
+def test_every_gpu_has_laws_of_a_measured_one() -> None:
+    """Its own, or those of the GPU that its entry names; within a generation interpolated, beyond it assumed."""
+    catalogue = read_gpu_catalogue()
+    measured = measured_gpus()
+    assert set(measured) == {"a100-80gb", "h100-80gb", "b200", "gb200", "l40s"}
+    for name, entry in catalogue.items():
+        laws = entry.gpu.efficiency
+        assert laws.like in measured
+        near = abs(entry.compute_capability - measured[laws.like].compute_capability) <= ONE_GENERATION
+        expected = "measured" if name in measured else "interpolated" if near else "assumed"
+        assert (name, laws.origin) == (name, expected)
+    assert catalogue["h200-141gb"].gpu.efficiency.wide == catalogue["h100-80gb"].gpu.efficiency.wide
+    burst, sustained = catalogue["gb300"].gpu.efficiency.wide, catalogue["gb200"].gpu.efficiency.wide
+    assert burst.share > sustained.share
+    assert replace(burst, share=sustained.share) == sustained
+
+
+def test_a_gpu_like_none_that_was_measured() -> None:
+    """The message names those that were."""
+    fields = Fields("here", {"like": "h200-141gb"}, ("like",))
+    with pytest.raises(InputError, match="here: like must be one of the GPUs that were measured: a100-80gb, h100-80gb"):
+        _efficiency_like("here", fields)

@@ -56,9 +56,10 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("best_matmul: 1.5\n", "best_matmul must be in"),
-        ("best_matmull: 0.5\n", "Did you mean best_matmul"),
-        ("tile: 1.5\n", "tile must be a whole number"),
+        ("streaming: 1.5\n", "streaming must be in"),
+        ("matmul_speed: 0\n", "matmul_speed must be > 0"),
+        ("matmul_sped: 0.5\n", "Did you mean matmul_speed"),
+        ("best_matmul: 0.8\ntile: 128\n", "best_matmul, tile: of an older version"),
         ("host_kernel_s: -1\n", "host_kernel_s must be a number >= 0"),
         ("refill_s_per_billion: .nan\n", "refill_s_per_billion must be a number >= 0"),
         ("refill_half_gpus: -1\n", "refill_half_gpus must be a number >= 0"),
@@ -86,16 +87,6 @@ def test_old_files_lack_what_came_later(tmp_path: Path) -> None:
     path.write_text("name: old\nflush_s: 0.5\nrefill_s: 3.0\n")
     stack = read_stack(path)
     assert (stack.flush_s, stack.refill_s, stack.refill_s_per_billion, stack.refill_half_gpus) == (0.5, 3.0, 0.0, 0.0)
-
-
-def test_a_stack_that_says_nothing_of_fp8(tmp_path: Path) -> None:
-    """Its products in fp8 are as far below the default as the others; a share is never above 1."""
-    path = tmp_path / "old.yaml"
-    for share, expected in ((0.4, 0.4), (1.0, 1.0)):
-        path.write_text(f"best_matmul: {share}\n")
-        assert read_stack(path).best_matmul_fp8 == pytest.approx(expected)
-    path.write_text("best_matmul: 0.4\nbest_matmul_fp8: 0.7\n")
-    assert read_stack(path).best_matmul_fp8 == 0.7
 
 
 def test_unknown_names_are_refused() -> None:

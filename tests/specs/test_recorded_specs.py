@@ -97,8 +97,9 @@ WRONG: list[tuple[Any, str, object, str]] = [
     (STACK, "layers", {}, "here.layers: the field shapes is missing"),
     (STACK, "layers", {"shapes": [3]}, r"here.layers: shapes\[0\] must be a mapping, got 3"),
     (STACK, "layers", {"shapes": [{"gpu": 3}]}, "here.layers.*: gpu must be text, got 3"),
-    (STACK, "best_matmul", float("nan"), "best_matmul must be a finite number, got nan"),
-    (STACK, "best_matmul", 2, r"best_matmul must be in \(0, 1\], got 2"),
+    (STACK, "matmul_speed", float("nan"), "matmul_speed must be a finite number, got nan"),
+    (STACK, "matmul_speed", 0, "matmul_speed must be > 0, got 0"),
+    (STACK, "streaming", 2, r"streaming must be in \(0, 1\], got 2"),
     (STACK, "colour", 2, "unknown field 'colour'"),
 ]
 

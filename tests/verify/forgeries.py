@@ -364,7 +364,7 @@ FORGERIES = (
         "settings_are_the_given",
         put("inputs.training.global_batch_size", 64),
     ),
-    Forgery("inputs.stack.best_matmul", "0.9", "estimate_is_reproduced", put("inputs.stack.best_matmul", 0.9)),
+    Forgery("inputs.stack.matmul_speed", "0.9", "estimate_is_reproduced", put("inputs.stack.matmul_speed", 0.9)),
     Forgery("inputs.cluster.sha256", "another", "reader", put("inputs.cluster.sha256", "0" * 64)),
     Forgery("p2p", "async", "objective_is_reproduced", put("p2p", "async")),
     Forgery("nccl_algorithm", "magic", "settings_are_the_given", put("nccl_algorithm", "magic")),

@@ -1,0 +1,143 @@
+"""
+Constants of the laws in ``specs/efficiency.py`` out of measured kernels: ``python benchmarks/silicon/fit.py``.
+
+It prints the ``measured`` entries of ``data/gpus.yaml``. Errors are relative, under a soft loss, so that kernels that a
+library chose badly do not decide. Memory counts at the shipped stack's share of its bandwidth.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import yaml
+from scipy.optimize import least_squares
+from tables import GPUS, NARROW, PRODUCTS, WIDE, attention, hardware, products
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.specs import DEFAULT_STACK
+from pipette_opt.specs.efficiency import AttentionLaw, ProductLaw
+
+TYPICAL_ERROR = 0.05
+"""Where the loss turns from squares to absolute values: what kernels of two campaigns differ by."""
+
+FORMATS = (("wide", WIDE), ("narrow", NARROW))
+"""Names in the catalogue, and in the tables."""
+
+SMALLEST, LARGEST = 1e-9, 1e9
+"""Bounds of every constant, in its own unit."""
+
+
+def fit_products(rows: pd.DataFrame, gpu: str, dtype: str) -> ProductLaw:
+    """
+    The law of one format.
+
+    Rows in fp8 include the cast of the activations, by kernels that training does not run: their bytes for each element
+    are fitted beside and thrown away.
+    """
+    return _product_law(_fitted(lambda x: product_s(x, rows, gpu, dtype), rows, [0.8, 100.0, 1e5, 8e-6, 5.0]))
+
+
+def fit_cast_bytes(rows: pd.DataFrame, gpu: str, dtype: str, law: ProductLaw) -> float:
+    """Bytes that casts of fp8 move for each element of the activations, if products follow a law."""
+    known = [law.share, law.half_inner, law.half_result, law.start_s]
+    return float(_fitted(lambda x: product_s(np.array([*known, x[0]]), rows, gpu, dtype), rows, [5.0])[0])
+
+
+def fit_attention(rows: pd.DataFrame, gpu: str) -> AttentionLaw:
+    """The law of one GPU, a share for each head size of the rows."""
+    sizes = sorted({int(size) for size in rows.head_dim})
+    start = [100.0, 2e-5, *[0.5] * len(sizes)]
+    found = _fitted(lambda x: attention_s(x, rows, gpu, sizes), rows, start)
+    shares = tuple(_round(share, 3) for share in found[2:])
+    half_seq, start_s = _rounded_half(found[0]), _round(found[1], 2)
+    return AttentionLaw(head_sizes=tuple(sizes), shares=shares, half_seq=half_seq, start_s=start_s)
+
+
+def product_s(x: FloatArray, rows: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
+    """Seconds by share, half_inner, half_result, start_s and bytes cast for each element."""
+    m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
+    chip, element = hardware(gpu), 1 if dtype == NARROW else 2
+    memory = chip.bytes_per_s * DEFAULT_STACK.streaming
+    peak = chip.narrow if dtype == NARROW else chip.wide
+    compute = 2.0 * m * n * k / (peak * x[0]) * (1.0 + x[1] / k) * (1.0 + x[2] / (m * n))
+    moved = element * (m * k + k * n) + 2.0 * m * n
+    cast = x[4] * m * k / memory if dtype == NARROW else 0.0
+    time_s: FloatArray = np.maximum(compute, moved / memory) + x[3] + cast
+    return time_s
+
+
+def attention_s(x: FloatArray, rows: pd.DataFrame, gpu: str, sizes: list[int]) -> FloatArray:
+    """Seconds by half_seq, start_s and the share of each head size."""
+    names = ("batch", "seq", "heads", "kv_heads", "head_dim")
+    batch, length, heads, keys, size = (rows[name].to_numpy(float) for name in names)
+    chip = hardware(gpu)
+    share = x[2:][np.searchsorted(sizes, size)]
+    compute = 2.0 * batch * heads * size * length**2 / (chip.wide * share) * (1.0 + x[0] / length)
+    moved = 4.0 * batch * length * size * (heads + keys)
+    time_s: FloatArray = x[1] + compute + moved / (chip.bytes_per_s * DEFAULT_STACK.streaming)
+    return time_s
+
+
+def entries() -> dict[str, dict[str, object]]:
+    """The ``measured`` entries of the catalogue."""
+    found = {}
+    for gpu in GPUS:
+        entry: dict[str, object] = {"wide": _written(fit_products(products(gpu, WIDE), gpu, WIDE))}
+        if (gpu, NARROW) in PRODUCTS:
+            entry["narrow"] = _written(fit_products(products(gpu, NARROW), gpu, NARROW))
+        if PRODUCTS[gpu, WIDE][1]:
+            bursts = {name: fit_products(products(gpu, dtype, sustained=0), gpu, dtype) for name, dtype in FORMATS}
+            entry["burst_shares"] = {name: law.share for name, law in bursts.items()}
+        law = fit_attention(attention(gpu), gpu)
+        entry["attention"] = {
+            "shares": dict(zip(law.head_sizes, law.shares, strict=True)),
+            "half_seq": law.half_seq,
+            "start_us": _round(law.start_s * 1e6, 2),
+        }
+        found[gpu] = entry
+    return found
+
+
+def _fitted(seconds: Callable[[FloatArray], FloatArray], rows: pd.DataFrame, start: list[float]) -> FloatArray:
+    measured = np.log(rows.latency_us.to_numpy(float) * 1e-6)
+    found = least_squares(
+        lambda x: np.log(seconds(np.exp(x))) - measured,
+        np.log(start),
+        bounds=(np.log(SMALLEST), np.log(LARGEST)),
+        loss="soft_l1",
+        f_scale=TYPICAL_ERROR,
+    )
+    constants: FloatArray = np.exp(found.x)
+    return constants
+
+
+def _product_law(x: FloatArray) -> ProductLaw:
+    return ProductLaw(
+        share=_round(x[0], 3),
+        half_inner=_rounded_half(x[1]),
+        half_result=_rounded_half(x[2]),
+        start_s=_round(x[3], 2),
+    )
+
+
+def _rounded_half(value: float) -> float:
+    """Two digits, and none where less than one row or element says that there is no such loss."""
+    return 0.0 if value < 1.0 else _round(value, 2)
+
+
+def _written(law: ProductLaw) -> dict[str, float]:
+    return {
+        "share": law.share,
+        "half_inner": law.half_inner,
+        "half_result": law.half_result,
+        "start_us": _round(law.start_s * 1e6, 2),
+    }
+
+
+def _round(value: float, digits: int) -> float:
+    """A few digits are more than a fit can tell."""
+    return float(f"{value:.{digits}g}")
+
+
+if __name__ == "__main__":
+    print(yaml.safe_dump(entries(), sort_keys=False, width=120, default_flow_style=None))

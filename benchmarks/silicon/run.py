@@ -1,0 +1,144 @@
+"""
+How far measured kernels are from the clock's laws: ``python benchmarks/silicon/run.py [--out PAGE]``.
+
+Each law is judged on rows that its fit has not seen: whole widths, whole numbers of heads, and whole GPUs, which then
+have the constants of the GPU that they would be said to be like. "Before" is the form that the clock had until this
+page was first made, with one share of the peak for all GPUs, and tiles of 128.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from before import attention_before_s, product_before_s
+from experts import expert_lines
+from fit import attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
+from jobs import job_lines
+from tables import ATTENTION, NARROW, PRODUCTS, ROOT, SOURCE, STAND_IN, attention, folder, products
+
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import FloatArray
+from pipette_opt.read.gpus import read_gpu
+from pipette_opt.specs.efficiency import AttentionLaw, ProductLaw
+
+TRAINING_TOKENS = 2048
+"""Fewest tokens of the products that are judged: less is inference."""
+
+HEAD = """\
+# Laws of kernels against measured ones
+
+Products of training shapes are 3 to 5 % off in the median on Ampere, Hopper and Blackwell (8 to 9 on L40S), where one
+share of the peak for all GPUs was 5 to 47 % off. With the constants of another GPU of the generation, or of the one
+before, they are 3 to 7 % off, and 11 % on B200 in bf16. L40S, unlike all others, would be 23 % off.
+
+Made by `python benchmarks/silicon/run.py`. Measured: tables of NVIDIA's AIConfigurator, read in place
+({source}); the project ships fitted constants only (`data/gpus.yaml`, fitted by `benchmarks/silicon/fit.py`). Errors
+are `|predicted / measured - 1|`, median / 90th percentile in percent. "Before" is one share of the peak for all GPUs.
+
+"""
+
+
+def main() -> None:
+    """Fit, judge, write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "silicon.md")
+    options = parser.parse_args()
+    if not folder().is_dir():
+        raise SystemExit(f"{folder()} is not there.")
+    lines = [*product_lines(), "", *attention_lines(), "", *burst_lines(), "", *expert_lines(), "", *job_lines()]
+    write_atomically(options.out, HEAD.format(source=SOURCE) + "\n".join(lines) + "\n")
+
+
+def product_lines() -> Iterator[str]:
+    """Products by GPU and format."""
+    yield "## Matrix products of 2,048 tokens and more, forward\n"
+    yield "Widths left out: a third of all widths, as inner size or as width of the result. GPU left out: constants of"
+    yield "the GPU in brackets.\n"
+    yield "| GPU, format | rows | before | shipped | widths left out | GPU left out |"
+    yield "|---|---|---|---|---|---|"
+    for gpu, dtype in PRODUCTS:
+        rows = products(gpu, dtype)
+        widths = sorted(rows.n.unique())[1::3]
+        left_out = (rows.n.isin(widths) | rows.k.isin(widths)).to_numpy()
+        large = (rows.m >= TRAINING_TOKENS).to_numpy()
+        own = _law(gpu, dtype)
+        unseen = fit_products(rows[~left_out], gpu, dtype)
+        cells = [
+            _error(rows[large], product_before_s(rows[large], gpu, dtype)),
+            _error(rows[large], _product_s(own, rows[large], rows, gpu, dtype)),
+            _error(rows[large & left_out], _product_s(unseen, rows[large & left_out], rows[~left_out], gpu, dtype)),
+        ]
+        like = STAND_IN[gpu]
+        known = (like, dtype) in PRODUCTS
+        other = _law(like, dtype)
+        cells.append(
+            f"{_error(rows[large], _product_s(other, rows[large], rows, gpu, dtype))} ({like})" if known else ""
+        )
+        yield f"| {gpu} {dtype} | {int(large.sum()):,} | {' | '.join(cells)} |"
+    yield "\nRows in fp8 include casts that training does not run; their bytes for each element are fitted beside it."
+    yield "Campaigns of one GPU differ by 2 and 9-12 % (bf16) or 1 and 3 % (fp8), frameworks by 7 and 19 %."
+
+
+def attention_lines() -> Iterator[str]:
+    """Attention by GPU and head size."""
+    yield "## Causal attention of 512 tokens and more, forward, bf16\n"
+    yield "Heads left out: a third of all numbers of heads.\n"
+    yield "| GPU | head size | rows | before | shipped | heads left out | GPU left out |"
+    yield "|---|---|---|---|---|---|---|"
+    for gpu in ATTENTION:
+        rows = attention(gpu)
+        heads = sorted(rows.heads.unique())[1::3]
+        left_out = rows.heads.isin(heads).to_numpy()
+        unseen = fit_attention(rows[~left_out], gpu)
+        own, like = read_gpu(gpu).efficiency.attention, STAND_IN[gpu]
+        other = read_gpu(like).efficiency.attention
+        for size in sorted(rows.head_dim.unique()):
+            its = (rows.head_dim == size).to_numpy()
+            cells = [
+                _error(rows[its], attention_before_s(rows[its], gpu)),
+                _error(rows[its], _attention_s(own, rows[its], gpu)),
+                _error(rows[its & left_out], _attention_s(unseen, rows[its & left_out], gpu)),
+                f"{_error(rows[its], _attention_s(other, rows[its], gpu))} ({like})",
+            ]
+            yield f"| {gpu} | {size} | {int(its.sum()):,} | {' | '.join(cells)} |"
+    yield "\nKernels: FlashAttention 2 (A100, L40S) and 3 (H100), TensorRT-LLM's on Blackwell, sustained. A100 and H100"
+    yield "have two frameworks, which differ."
+
+
+def burst_lines() -> Iterator[str]:
+    """What the power limit takes."""
+    yield "## Bursts and sustained runs\n"
+    yield "| GPU, format | share of the peak in bursts | sustained |"
+    yield "|---|---|---|"
+    for gpu, dtype in PRODUCTS:
+        if PRODUCTS[gpu, dtype][1]:
+            burst = fit_products(products(gpu, dtype, sustained=0), gpu, dtype).share
+            yield f"| {gpu} {dtype} | {burst:.3f} | {_law(gpu, dtype).share:.3f} |"
+    yield "\nThe others have bursts only."
+
+
+def _law(gpu: str, dtype: str) -> ProductLaw:
+    efficiency = read_gpu(gpu).efficiency
+    return efficiency.narrow if dtype == NARROW else efficiency.wide
+
+
+def _product_s(law: ProductLaw, rows: pd.DataFrame, seen: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
+    """By a law; casts of fp8 as ``seen`` tells."""
+    cast = fit_cast_bytes(seen, gpu, dtype, law) if dtype == NARROW else 0.0
+    return product_s(np.array([law.share, law.half_inner, law.half_result, law.start_s, cast]), rows, gpu, dtype)
+
+
+def _attention_s(law: AttentionLaw, rows: pd.DataFrame, gpu: str) -> FloatArray:
+    sizes = sorted({int(size) for size in rows.head_dim})
+    return attention_s(np.array([law.half_seq, law.start_s, *map(law.share, sizes)]), rows, gpu, sizes)
+
+
+def _error(rows: pd.DataFrame, seconds: FloatArray) -> str:
+    wrong = np.abs(seconds / (rows.latency_us.to_numpy(float) * 1e-6) - 1.0)
+    return f"{100 * np.median(wrong):.1f} / {100 * np.quantile(wrong, 0.9):.0f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""
+Measured kernels, read in place: NVIDIA's AIConfigurator (Apache-2.0), of which the project ships fitted constants only.
+
+Which rows stand for training is said here: kernels that training runs too, random data, and sustained runs where there
+are any, since in a second of repeats B200 and GB200 reach their power limit and bursts of milliseconds do not.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from pipette_opt.read.gpus import read_gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SOURCE = (
+    "github.com/ai-dynamo/aiconfigurator at 095f58a51c4ca8e61b66ec108d86f223f8d559ce, Copyright (c) 2025-2026 NVIDIA "
+    "CORPORATION & AFFILIATES, Apache-2.0"
+)
+
+GPUS = ("a100-80gb", "h100-80gb", "b200", "gb200", "l40s")
+"""GPUs that have tables."""
+
+STAND_IN = {"a100-80gb": "h100-80gb", "h100-80gb": "a100-80gb", "b200": "gb200", "gb200": "b200", "l40s": "a100-80gb"}
+"""What a GPU would be said to be like if nobody had measured it: its own generation's, or the nearest in memory."""
+
+WIDE, NARROW = "bf16", "fp8"
+
+PRODUCTS = {
+    ("a100-80gb", WIDE): ("sglang", 0),
+    ("h100-80gb", WIDE): ("trtllm", 0),
+    ("h100-80gb", NARROW): ("trtllm", 0),
+    ("b200", WIDE): ("trtllm", 1),
+    ("b200", NARROW): ("trtllm", 1),
+    ("gb200", WIDE): ("trtllm", 1),
+    ("gb200", NARROW): ("trtllm", 1),
+    ("l40s", WIDE): ("trtllm", 0),
+    ("l40s", NARROW): ("trtllm", 0),
+}
+"""
+Framework, and whether sustained. TensorRT-LLM's data are random; on A100 its rows end at 8,192 tokens, SGLang's do not.
+"""
+
+ATTENTION = {
+    "a100-80gb": (("flash_attention", 0), ("vllm_flash_attn", 0)),
+    "h100-80gb": (("fa3", 0), ("vllm_flash_attn_fa3", 0)),
+    "b200": (("torch_flow", 1),),
+    "gb200": (("torch_flow", 1),),
+    "l40s": (("vllm_flash_attn_fa2", 0),),
+}
+"""Kernels, and whether sustained: FlashAttention 2 and 3, and TensorRT-LLM's on Blackwell."""
+
+EXPERTS = {
+    ("h100-80gb", WIDE),
+    ("h100-80gb", NARROW),
+    ("b200", WIDE),
+    ("b200", NARROW),
+    ("gb200", WIDE),
+    ("gb200", NARROW),
+    ("l40s", WIDE),
+    ("l40s", NARROW),
+}
+"""Of TensorRT-LLM's CUTLASS experts; A100 has only an inference kernel of another kind."""
+
+FEWEST_TOKENS, FEWEST_WIDTH, LEAST_US = 128, 512, 15.0
+"""Smaller products, and those of fewer microseconds, are launches; layers of training have none."""
+
+LEAST_ATTENTION_US, FEWEST_QUERIES = 40.0, 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What the datasheet says: FLOP/s by format, and bytes/s."""
+
+    wide: float
+    narrow: float
+    bytes_per_s: float
+
+
+def folder() -> Path:
+    """Where the tables are read in place."""
+    return Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "silicon"
+
+
+def hardware(gpu: str) -> Hardware:
+    """The catalogue's."""
+    spec = read_gpu(gpu)
+    return Hardware(
+        wide=spec.peak_flops[WIDE], narrow=spec.peak_flops.get(NARROW, 1.0), bytes_per_s=spec.memory_bytes_per_s
+    )
+
+
+def products(gpu: str, dtype: str, *, sustained: int | None = None) -> pd.DataFrame:
+    """Products of one GPU and format as training has them; ``sustained`` other than the chosen: the same in bursts."""
+    framework, chosen = PRODUCTS[gpu, dtype]
+    rows = _table("gemm", gpu)
+    which = (rows.dtype == dtype) & (rows.framework == framework) & (rows.graph == 1)
+    which &= rows.sustained == (chosen if sustained is None else sustained)
+    which &= (rows.m >= FEWEST_TOKENS) & (rows.n >= FEWEST_WIDTH) & (rows.k >= FEWEST_WIDTH)
+    return rows[which & (rows.latency_us > LEAST_US)].reset_index(drop=True)
+
+
+def attention(gpu: str) -> pd.DataFrame:
+    """Causal attention of one GPU in bf16, no window."""
+    rows = _table("attention", gpu)
+    which = pd.Series(False, index=rows.index)
+    for kernel, sustained in ATTENTION[gpu]:
+        which |= (rows.kernel == kernel) & (rows.sustained == sustained)
+    which &= (rows.dtype == WIDE) & (rows.window == 0) & (rows.suspect == 0) & (rows.seq >= FEWEST_QUERIES)
+    return rows[which & (rows.latency_us > LEAST_ATTENTION_US)].reset_index(drop=True)
+
+
+def experts(gpu: str, dtype: str) -> pd.DataFrame:
+    """Balanced experts of one GPU and format, none elsewhere, in bursts."""
+    rows = _table("moe", gpu)
+    which = (rows.dtype == dtype) & (rows.kernel == "moe_torch_flow_cutlass") & (rows.suspect == 0)
+    which &= (rows.ep == 1) & (rows.distribution == "balanced") & (rows.sustained == 0) & (rows.num_tokens >= 2048)
+    return rows[which].reset_index(drop=True)
+
+
+def _table(operator: str, gpu: str) -> pd.DataFrame:
+    return pd.read_csv(folder() / f"{operator}_{gpu}.csv.gz")

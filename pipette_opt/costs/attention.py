@@ -1,0 +1,78 @@
+"""
+Attention of one layer: scores, softmax, and the product with the values.
+
+A fused kernel skips the masked half and does the softmax on the way; its law is
+:class:`~pipette_opt.specs.efficiency.AttentionLaw`. Without one, scores stream through memory.
+"""
+
+from pipette_opt.costs.products import micro_batch_tokens, peak_flops, plain_format
+from pipette_opt.costs.ring_steps import ring_steps_s
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
+
+BACKWARD_WORK = 2.5
+"""FLOPs of the fused backward over the forward's: five products for two, as the scores are computed anew."""
+
+BACKWARD_RATE = 0.87
+"""
+Rate of the fused backward over the forward's. On H100 with head size 128 and 16,384 tokens, in TFLOP/s: 561 and 648
+(FlashAttention-3), 516 and 595 (cuDNN), 322 and 370 (FlashAttention-2): figures 5 and 6 of arXiv 2407.08608.
+"""
+
+BACKWARD_BYTES = 2.5
+"""
+Traffic of the backward over the forward's: query, key, value, output and its gradient read, three gradients written,
+that of the query in fp32 (10 passes for 4, where keys are as wide as queries).
+"""
+
+UNFUSED_PASSES, PLAIN_PASSES = (8.0, 8.0), (14.0, 16.0)
+"""
+Times that scores are read or written, forward and backward, where attention is not fused. Scale, mask, softmax and
+dropout stream them about four times each way; without a fused softmax a scaling, a masking and two casts do so as well.
+"""
+
+
+def attention_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """Forward and backward, seconds; with context parallelism all blocks, and their merging."""
+    one_kernel = _fused_times_s if training.attention_kernel == "flash" else _unfused_times_s
+    whole = one_kernel(model, training, config, gpu, rates)
+    further = ring_steps_s(model, training, config, gpu, rates)
+    return whole[0] + further[0], whole[1] + further[1]
+
+
+def _fused_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """Attention of a rank's queries, as if in one kernel."""
+    tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
+    law, length = gpu.efficiency.attention, training.seq_length
+    rate = peak_flops(gpu, training) * law.share(model.kv_channels)
+    flops = 2.0 * tokens * length * model.query_projection_size / tp
+    compute = flops * (1.0 + law.half_seq / length) / rate / (1.0 if training.flash_version > 1 else rates.flash1)
+    keys = max(model.kv_projection_size / tp, model.kv_channels)
+    moved = 2.0 * tokens * (model.query_projection_size / tp + keys) * training.parameter_bytes
+    stream = moved / (gpu.memory_bytes_per_s * rates.streaming)
+    backward = BACKWARD_WORK * compute / (BACKWARD_RATE * rates.attention_backward_speed)
+    return (
+        law.start_s + compute / rates.attention_speed + stream,
+        law.start_s + backward + BACKWARD_BYTES * stream,
+    )
+
+
+def _unfused_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """Two batches of products with whole scores between them."""
+    tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
+    scores = tokens * training.seq_length * training.parameter_bytes * model.num_attention_heads / tp
+    passes = UNFUSED_PASSES if training.fused_softmax else PLAIN_PASSES
+    stream = scores / (gpu.memory_bytes_per_s * rates.streaming)
+    form = plain_format(gpu, training, rates)
+    flops = 4.0 * tokens * training.seq_length * model.query_projection_size / tp
+    product = flops / form.flops_per_s * (1.0 + form.law.half_inner / model.kv_channels)
+    return (
+        product + passes[0] * stream + 6 * rates.kernel_s,
+        2.0 * product + passes[1] * stream + 8 * rates.kernel_s,
+    )

@@ -1,0 +1,49 @@
+"""Each source of a plan's figures is named once, with its origin."""
+
+from dataclasses import replace
+
+from specs_for_tests import cluster, instance
+
+from pipette_opt.plans.provenance import provenance
+from pipette_opt.read.gpus import read_gpu
+from pipette_opt.specs import ClusterSpec, Instance
+
+
+def job(gpu: str, **changes: object) -> Instance:
+    """Two hosts of a catalogue GPU."""
+    one = cluster(2)
+    nodes = tuple(replace(node, gpu=read_gpu(gpu)) for node in one.nodes)
+    return instance(replace(one, nodes=nodes, **changes))  # type: ignore[arg-type]
+
+
+def said(given: Instance, origin: str) -> str:
+    """The sentence of one origin, empty where there is none."""
+    return next((line for line in provenance(given) if line.startswith(origin)), "")
+
+
+def test_kernels_of_the_gpu_itself_are_measured() -> None:
+    """And those of another GPU of its generation are interpolated, of another generation assumed."""
+    assert "on h100-80gb" in said(job("h100-80gb"), "Measured")
+    assert "on h200-141gb (kernels of h100-80gb)" in said(job("h200-141gb"), "Interpolated")
+    assert "on rtx-5090 (kernels of l40s)" in said(job("rtx-5090"), "Assumed")
+
+
+def test_a_gpu_of_the_users_own_is_assumed() -> None:
+    """Nothing stands behind its laws."""
+    assert "rates of products and attention on a100-80gb;" in said(instance(cluster(2)), "Assumed")
+
+
+def test_links_are_measured_or_assumed() -> None:
+    """As the cluster says; one host has none."""
+    for measured, origin in ((True, "Measured"), (False, "Assumed")):
+        assert "links between hosts" in said(job("h100-80gb", links_measured=measured), origin)
+    alone: ClusterSpec = cluster(1)
+    assert not any("links" in line for line in provenance(instance(alone)))
+
+
+def test_a_fitted_stack_is_measured() -> None:
+    """The shipped one is set by hand."""
+    given = job("h100-80gb")
+    assert "constants of the stack" in said(given, "Assumed")
+    fitted = replace(given, stack=replace(given.stack, name="mine", fitted={"num_runs": 12}))
+    assert "constants of the stack mine" in said(fitted, "Measured")
