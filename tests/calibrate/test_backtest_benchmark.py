@@ -13,6 +13,9 @@ from measured_runs import measured_run
 
 from pipette_opt.base.types import FloatArray
 
+FOLDER = BENCHMARKS / "backtest"
+"""Where the back-test is."""
+
 
 @pytest.fixture(scope="module")
 def het_model() -> ModuleType:
@@ -27,15 +30,15 @@ def layers() -> dict[int, FloatArray]:
 
 def test_without_measurements(tmp_path: Path) -> None:
     """Every source is named as missing."""
-    if not BENCHMARKS / "backtest".is_dir():
+    if not FOLDER.is_dir():
         pytest.skip("benchmarks are not beside the installed package")
     out = tmp_path / "page.md"
     environment = {
         **os.environ,
         "PIPETTE_OPT_SHARED": str(tmp_path),
-        "PYTHONPATH": str(BENCHMARKS / "backtest".parents[1]),
+        "PYTHONPATH": str(FOLDER.parents[1]),
     }
-    command = [sys.executable, str(BENCHMARKS / "backtest" / "run.py"), "--out", str(out), "--jobs", "1"]
+    command = [sys.executable, str(FOLDER / "run.py"), "--out", str(out), "--jobs", "1"]
     subprocess.run(command, env=environment, capture_output=True, check=True)
     num_experiments = len(loaded("experiments").EXPERIMENTS) + len(loaded("special").SPECIAL)
     assert out.read_text().count("| not there |") == num_experiments
@@ -43,15 +46,15 @@ def test_without_measurements(tmp_path: Path) -> None:
 
 def test_ceiling_without_measurements(tmp_path: Path) -> None:
     """It says so, and writes no page."""
-    if not BENCHMARKS / "backtest".is_dir():
+    if not FOLDER.is_dir():
         pytest.skip("benchmarks are not beside the installed package")
     page = tmp_path / "page.md"
     environment = {
         **os.environ,
         "PIPETTE_OPT_SHARED": str(tmp_path),
-        "PYTHONPATH": str(BENCHMARKS / "backtest".parents[1]),
+        "PYTHONPATH": str(FOLDER.parents[1]),
     }
-    command = [sys.executable, str(BENCHMARKS / "backtest" / "ceiling.py"), "--page", str(page)]
+    command = [sys.executable, str(FOLDER / "ceiling.py"), "--page", str(page)]
     found = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
     assert "not there" in found.stdout
     assert not page.exists()
