@@ -45,8 +45,14 @@ from pipette_opt.specs import Instance
 UNKNOWN_TIME = 4.0
 """Largest iteration time in a model before any plan is known, as a multiple of its families' least bound. Chosen."""
 
-FIRST_CONFIGURATIONS = 32
-"""Number of configurations in the first models, and of those that are built between looks at the clock. Chosen."""
+FIRST_CONFIGURATIONS = 512
+"""
+Number of configurations that are bounded before the first model, if that takes no more than half the time: the work
+alone, by which they are ordered, knows nothing of tensor groups over hosts. Chosen.
+"""
+
+BETWEEN_LOOKS = 32
+"""Number of configurations that are bounded between looks at the clock. Chosen."""
 
 GROWTH = 4
 """Factor by which the number of configurations grows from model to model until a time to beat is settled. Chosen."""
@@ -229,14 +235,14 @@ class _Joint:
         self.ends = time.perf_counter() + self.limits.time_limit_s
         bounded = [(self.work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
         bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
-        count = 0
+        count, half = 0, 0.5 * self.limits.time_limit_s
         while True:
             able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
             if count >= able or (self.is_over and count):
                 break
             enough, families = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count)), []
-            while count < enough and not (self.is_over and count):
-                some = bounded[count : min(count + FIRST_CONFIGURATIONS, enough)]
+            while count < enough and not (count and self.seconds_left < (half if self.first is None else 0.0)):
+                some = bounded[count : min(count + BETWEEN_LOOKS, enough)]
                 families += self._families([base for _, base in some])
                 count += len(some)
             self._find_first(families)
@@ -311,8 +317,7 @@ class _Joint:
         With a time to beat CP-SAT's presolve removes most of a model, without one it takes seconds. So the first models
         are of few families, those with the least bounds.
         """
-        count = 1 if self.first is None else len(families)
-        ordered = next(self._in_models(self._able(families)), [])
+        count, ordered = 1, next(self._in_models(self._able(families)), [])
         while ordered and not self.is_over:
             self._settle(ordered[:count])
             if count >= len(ordered):
