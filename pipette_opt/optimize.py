@@ -23,9 +23,11 @@ from pipette_opt.certify import Certified, CertifyParams, certify
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
 from pipette_opt.certify.ties import settle_ties
+from pipette_opt.judge.slots import with_slots
 from pipette_opt.judge.solutions import (
     JudgedSolution,
     best_first,
+    is_proven,
     judge_lower_bound_s,
     judge_solution,
     lost_because,
@@ -58,6 +60,9 @@ MOST_ANNEALING_S, HINT_S = 10.0, 2.0
 
 CLOSED_FORM_SHARE = 0.4
 """Part of the time left that is kept for the closed form where the judge's certificate comes first."""
+
+SLOTS_SHARE = 0.1
+"""Part of the time limit for the GPUs of each host, where links of single GPUs are known. Chosen."""
 
 TIES_SHARE = 0.05
 """Part of the time limit for the choice among equally fast plans, at most."""
@@ -193,6 +198,8 @@ def optimize(
         joint=JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed),
         stop=watcher.stop,
     )
+    if prepared.has_slots:
+        params = replace(params, time_limit_s=(1 - SLOTS_SHARE) * params.time_limit_s)
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher, HINT_S), known)
@@ -213,7 +220,7 @@ def optimize(
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * params.time_limit_s)
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
-    verify_content(prepared.instance, plan)
+    verify_content(prepared.given, plan)
     return plan
 
 
@@ -342,10 +349,12 @@ def finish(
     exact
         What the solver said about the closed form, if it was asked.
     """
+    if prepared.has_slots:
+        judged = slots_assigned(prepared, judged, params, watcher)
     ranked = best_first(judged)
     best = ranked[0]
     certificate = make_certificate(
-        prepared.instance,
+        prepared.given,
         prepared.problem,
         best,
         min(
@@ -353,7 +362,7 @@ def finish(
             float("inf") if prepared.joined is None else prepared.joined.model.bound_s,
         ),
         watcher.elapsed_s,
-        exact,
+        None if prepared.has_slots else exact,
     )
     num_candidates = len(prepared.memory.fitting)
     parts = () if certified is None else proof(prepared, certified.steps)
@@ -370,7 +379,7 @@ def finish(
     )
     memory = _memory(prepared, best, params)
     return make_plan(
-        prepared.instance,
+        prepared.given,
         prepared.problem,
         ranked,
         certificate,
@@ -386,10 +395,24 @@ def finish(
     )
 
 
+def slots_assigned(
+    prepared: Prepared, judged: Sequence[JudgedSolution], params: OptimizeParams, watcher: Watcher
+) -> list[JudgedSolution]:
+    """The same with an order of the GPUs of each host, judged by the links of single GPUs."""
+    watcher.report("assigning the GPUs of each host")
+    seconds = SLOTS_SHARE / 2 * params.time_limit_s  # of the first plan, and of the last
+    return with_slots(prepared.given, judged, params.num_alternatives, seconds, watcher.stop)
+
+
 def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
     """What the joint model said; of what is slower than the plan, it is not said by how much."""
     model = None if prepared.joined is None else prepared.joined.model
-    return None if model is None else replace(model, bound_s=min(model.bound_s, objective_s))
+    if model is None:
+        return None
+    bound_s = min(model.bound_s, objective_s)
+    # On relaxed hosts it compared with a plan that may be faster than this one is with real slots.
+    beaten = model.status == "INFEASIBLE" and (not prepared.has_slots or is_proven(bound_s, objective_s))
+    return replace(model, bound_s=bound_s, status="INFEASIBLE" if beaten else "FEASIBLE")
 
 
 def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
@@ -434,4 +457,5 @@ def _alternative(
         oom_probability=(worst := max(stages, key=lambda one: one.oom_probability)).oom_probability,
         oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
+        slots=None if other.slots is None else tuple(map(tuple, other.slots.reshape(other.nodes.size, -1).tolist())),
     )

@@ -19,7 +19,7 @@ from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_fo
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.joint import Joined, JointLimits, join
 from pipette_opt.solver.pruning import BoundedPackings, Pruned, prune
-from pipette_opt.specs import Instance
+from pipette_opt.specs import ClusterSpec, Instance
 
 BOUNDING_SHARE = 0.1
 """Share of the time that is left in which configurations are bounded. Chosen."""
@@ -66,6 +66,10 @@ class Prepared:
         What was searched, with the splits that the joint model chose.
     joined
         What the joint model says; ``None`` if it was not asked.
+    instance
+        The job; where links of single GPUs are known, on relaxed hosts.
+    given_cluster
+        The hosts as they are given, where links of single GPUs are known.
     """
 
     instance: Instance
@@ -77,6 +81,17 @@ class Prepared:
     pruned: Pruned | None = None
     space: SearchSpace = field(default_factory=SearchSpace)
     joined: Joined | None = None
+    given_cluster: ClusterSpec | None = None
+
+    @property
+    def given(self) -> Instance:
+        """The job on the hosts as they are given, with the links of single GPUs."""
+        return self.instance if self.given_cluster is None else replace(self.instance, cluster=self.given_cluster)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether links of single GPUs are known, so that it matters which GPU of its host a rank has."""
+        return self.given_cluster is not None
 
     @property
     def ruled_out_s(self) -> float:
@@ -126,6 +141,9 @@ def prepare(
     stop
         Ends the joint model soon.
     """
+    given_cluster = None if instance.cluster.gpu_links is None else instance.cluster
+    if given_cluster is not None:
+        instance = replace(instance, cluster=given_cluster.relaxed())
     report("enumerating candidates")
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
@@ -186,6 +204,7 @@ def prepare(
         pruned=pruned,
         space=space,
         joined=joined,
+        given_cluster=given_cluster,
     )
 
 

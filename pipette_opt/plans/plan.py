@@ -232,6 +232,8 @@ class Alternative:
     ----------
     oom_probability_at_most
         As in :class:`StageMemory`.
+    slots
+        Of each host its GPUs in rank order; ``None`` for 0, 1, ...
     """
 
     config: ParallelConfig
@@ -241,6 +243,7 @@ class Alternative:
     oom_probability: float | None
     oom_probability_at_most: bool = False
     reason: str
+    slots: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

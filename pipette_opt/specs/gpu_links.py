@@ -105,12 +105,11 @@ def _best_rings(bytes_per_s: FloatArray) -> FloatArray:
     slots = len(bytes_per_s)
     paths = np.zeros((2**slots, slots))
     rings = np.full(2**slots, np.inf)
-    sets = np.arange(2**slots)
-    lowest = np.array([(one & -one).bit_length() - 1 for one in sets])
+    lowest = np.array([(one & -one).bit_length() - 1 for one in range(2**slots)])
     for slot in range(slots):
         paths[1 << slot, slot] = np.inf
     for count in range(2, slots + 1):
-        of_size = np.array([one for one in sets if int(one).bit_count() == count])
+        of_size = np.array([one for one in range(2**slots) if one.bit_count() == count])
         for last in range(slots):
             ends = of_size[((of_size >> last) & 1 == 1) & (lowest[of_size] != last)]
             before = paths[ends ^ (1 << last)]

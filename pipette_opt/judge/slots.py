@@ -1,0 +1,270 @@
+"""
+Which GPU of its host each rank gets, where links of single GPUs are known.
+
+Everything before this works on :meth:`~pipette_opt.specs.ClusterSpec.relaxed` hosts, where every group has the best
+slots that a group of its size can have; so its bounds are below every order of slots. Here the hosts of a solution are
+given, and each gets an order: local rank i runs on slot ``order[i]``. Orders of small hosts are all scored by the slots
+that talk most, the best of them are judged, alike on all hosts and with stages reversed on every other row of hosts, so
+that a stage and the next one on another host share a rail. From the best of these, two slots are exchanged, on all
+hosts, on a row or a column of the grid of hosts, or on one host, as long as the judge finds that faster.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.costs.unplaced import costs_of
+from pipette_opt.judge.estimate import estimate, microbatches_of
+from pipette_opt.judge.many import estimate_many
+from pipette_opt.judge.solutions import JudgedSolution, best_first
+from pipette_opt.parallel import RankGrid, block_placement
+from pipette_opt.problem.data import CandidateData
+from pipette_opt.specs import Instance
+from pipette_opt.specs.gpu_links import GpuLinks
+
+MOST_SCORED = 8
+"""GPUs of a host up to which every order is scored: 40,320 orders. Chosen: nine have 362,880."""
+
+MOST_STARTS = 48
+"""Orders that are judged of those with the best scores. Chosen."""
+
+IMPROVED = 1e-9
+"""Relative; an exchange counts if it makes a plan faster by more than rounding."""
+
+
+def with_slots(
+    instance: Instance,
+    judged: Sequence[JudgedSolution],
+    num_others: int,
+    seconds: float,
+    stop: threading.Event,
+) -> list[JudgedSolution]:
+    """
+    Solutions on relaxed hosts, with slots and the time that they have there; of each configuration the fastest.
+
+    Those that could be faster than the best with slots come first, and ``num_others`` more; the rest is left out.
+
+    Parameters
+    ----------
+    instance
+        With the links of single GPUs.
+    seconds
+        For all of them; each is judged in some order at least.
+    """
+    ends = time.perf_counter() + seconds
+    found: list[JudgedSolution] = []
+    fastest = float("inf")
+    for one in best_first(judged):
+        if len(found) > num_others and one.estimate.iteration_time_s >= fastest:
+            break
+        if found and len(found) > num_others and (time.perf_counter() >= ends or stop.is_set()):
+            break
+        now = time.perf_counter()
+        found.append(assign_slots(instance, one, now + max(0.0, ends - now) / 2, stop))
+        fastest = min(fastest, found[-1].estimate.iteration_time_s)
+    return found
+
+
+def assign_slots(instance: Instance, one: JudgedSolution, ends: float, stop: threading.Event) -> JudgedSolution:
+    """The same on its hosts with the fastest order of slots found by the time ``ends`` of ``time.perf_counter()``."""
+
+    def times_s(orders: list[IntArray]) -> FloatArray:
+        """The judge's times of orders, each of shape ``(*nodes.shape, gpus)``."""
+        placed = [(config, block_placement(config, one.candidate.block, one.nodes, slots)) for slots in orders]
+        return estimate_many(instance, placed)
+
+    config, links = one.candidate.config, instance.cluster.gpu_links
+    assert links is not None
+    used = config.world_size // one.nodes.size
+    starts = [np.broadcast_to(np.arange(used), (*one.nodes.shape, used))]
+    if links.num_slots <= MOST_SCORED:
+        starts += _scored(instance, links, one.candidate, one.nodes)
+    times = times_s(starts)
+    best = starts[int(times.argmin())]
+    best = _exchanged(best, float(times.min()), links.num_slots, times_s, lambda: _over(ends, stop))
+    placement = block_placement(config, one.candidate.block, one.nodes, best)
+    return replace(one, slots=best, objective_s=None, estimate=estimate(instance, config, placement))
+
+
+def _over(ends: float, stop: threading.Event) -> bool:
+    return time.perf_counter() >= ends or stop.is_set()
+
+
+def _exchanged(
+    order: IntArray,
+    fastest_s: float,
+    num_slots: int,
+    times_s: Callable[[list[IntArray]], FloatArray],
+    is_over: Callable[[], bool],
+) -> IntArray:
+    """Two slots exchanged on some hosts, as long as that is faster; shape ``(pp, dp, tp, gpus)`` by grid of hosts."""
+    used = order.shape[-1]
+    spare = [sorted(set(range(num_slots)) - set(one)) for one in order.reshape(-1, used).tolist()]
+    whole = np.concatenate([order.reshape(-1, used), np.array(spare, dtype=np.int64).reshape(len(spare), -1)], 1)
+    whole = whole.reshape(*order.shape[:-1], num_slots)
+    pairs = [(a, b) for a in range(used) for b in range(a + 1, num_slots)]
+    areas, since = list(_areas(order.shape[:-1])), 0
+    while since < len(areas) and not is_over():
+        area = areas.pop(0)
+        areas.append(area)
+        tried = []
+        for a, b in pairs:
+            other = whole.copy()
+            other[(*area, a)], other[(*area, b)] = whole[(*area, b)], whole[(*area, a)]
+            tried.append(other)
+        times = times_s([other[..., :used] for other in tried])
+        if times.min() < fastest_s * (1 - IMPROVED):
+            whole, fastest_s, since = tried[int(times.argmin())], float(times.min()), 0
+        else:
+            since += 1
+    return whole[..., :used]
+
+
+def _areas(grid: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Parts of the grid of hosts whose orders change together: all, each row, each column, each host."""
+    everything = (slice(None),) * len(grid)
+    seen = set()
+    lines = [
+        tuple(slice(index, index + 1) if axis == fixed else slice(None) for axis in range(len(grid)))
+        for fixed in (0, 1)
+        for index in range(grid[fixed])
+    ]
+    cells = [tuple(slice(index, index + 1) for index in cell) for cell in np.ndindex(*grid)]
+    for area in (everything, *lines, *cells):
+        held = np.zeros(grid, dtype=np.bool_)
+        held[area] = True
+        if held.tobytes() not in seen:
+            seen.add(held.tobytes())
+            yield area
+
+
+class _HostRanks(NamedTuple):
+    """
+    Who talks to whom inside a host, by position in its rank order.
+
+    Parameters
+    ----------
+    groups
+        Ring groups with several members on a host, and the bytes that a hop of them moves in an iteration.
+    sends
+        Pairs of positions, from a stage to the next on the same host.
+    leaves
+        The same from the last stage of a host to the first of another one.
+    reversed_stages
+        Position with the order of stages turned round.
+    message_bytes
+        What a pair sends in an iteration, both ways.
+    """
+
+    groups: list[tuple[list[int], float]]
+    sends: list[tuple[int, int]]
+    leaves: list[tuple[int, int]]
+    reversed_stages: IntArray
+    message_bytes: float
+
+
+def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
+    config, block = candidate.config, candidate.block
+    nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
+    placement = block_placement(config, block, nodes)
+    at = {
+        tuple(coordinate): position
+        for position, coordinate in enumerate(
+            RankGrid.of(config, block.order).coordinates()[placement.node == 0].tolist()
+        )
+    }
+    costs, m = costs_of(instance, config), microbatches_of(instance, config)
+    layers = m * max(config.layers_per_stage)
+    hop_bytes = {
+        (0, 1): max(one.hop_bytes for one in costs.gradient),
+        (0, 1, 3): layers * sum(one.hop_bytes for one in costs.context),
+        (0, 1, 2): layers * sum(one.hop_bytes for one in costs.tensor),
+    }
+    hop_bytes[0, 3] = hop_bytes.pop((0, 1))  # gradients: the same stage and tensor rank
+    groups = []
+    for fixed, moved in hop_bytes.items():
+        members: dict[tuple[int, ...], list[int]] = {}
+        for coordinate, position in at.items():
+            members.setdefault(tuple(coordinate[axis] for axis in fixed), []).append(position)
+        groups += [(one, moved) for one in members.values() if len(one) > 1 and moved > 0]
+    stages = sorted({coordinate[0] for coordinate in at})
+    turned = {stage: stages[-1 - place] for place, stage in enumerate(stages)}
+    return _HostRanks(
+        groups=groups,
+        sends=[(at[s, *rest], at[s + 1, *rest]) for s, *rest in at if s + 1 in turned],
+        leaves=[(at[stages[-1], *rest], at[stages[0], *rest]) for s, *rest in at if s == stages[0]],
+        reversed_stages=np.array([at[turned[s], *rest] for s, *rest in at]),
+        message_bytes=2 * m * costs.message_bytes,
+    )
+
+
+def _scored(instance: Instance, links: GpuLinks, candidate: CandidateData, nodes: IntArray) -> list[IntArray]:
+    """The orders with the best scores, the same on all hosts of a kind, and with stages reversed on every other row."""
+    ranks = _host_ranks(instance, candidate)
+    used = candidate.config.world_size // nodes.size
+    orders = np.array(list(permutations(range(links.num_slots), used)), dtype=np.int64)
+    several_rows = nodes.shape[0] > 1
+    between = _slowest_pairs(links, nodes) if several_rows else None
+    kinds = links.kind_of_node[nodes]
+    found = []
+    for turned in (False, True) if several_rows and len(ranks.sends) else (False,):
+        best_of = {
+            kind: orders[_best_scores(_scores(links, kind, ranks, orders, between, turned))]
+            for kind in np.unique(kinds).tolist()
+        }
+        for place in range(max(map(len, best_of.values()))):
+            slots = np.empty((*nodes.shape, used), dtype=np.int64)
+            for kind, best in best_of.items():
+                slots[kinds == kind] = best[min(place, len(best) - 1)]
+            if turned:
+                slots[1::2] = slots[1::2][..., ranks.reversed_stages]
+            found.append(slots)
+    return found
+
+
+def _scores(
+    links: GpuLinks, kind: int, ranks: _HostRanks, orders: IntArray, between: FloatArray | None, turned: bool
+) -> FloatArray:
+    """Seconds that the slowest of the groups of each sort take in turn, about, shape ``(len(orders),)``."""
+    rings, inside = links.ring_bytes_per_s[kind], links.kinds[kind]
+    slowest: dict[float, FloatArray] = {}
+    for members, moved in ranks.groups:
+        sets = np.bitwise_or.reduce(1 << orders[:, members], axis=1)
+        slowest[moved] = np.maximum(slowest.get(moved, 0.0), moved / rings[sets])
+    scores = sum(slowest.values(), np.zeros(len(orders)))
+    if ranks.sends:
+        rates = np.min([inside[orders[:, a], orders[:, b]] for a, b in ranks.sends], axis=0)
+        scores = scores + ranks.message_bytes / rates
+    if between is not None:
+        # Reversed, the last stage of a host and the first of the next have the same slots.
+        pairs = [(a, a) for a, _ in ranks.leaves] if turned else ranks.leaves
+        rates = np.min([between[orders[:, a], orders[:, b]] for a, b in pairs], axis=0)
+        scores = scores + ranks.message_bytes / rates
+    return scores
+
+
+def _best_scores(scores: FloatArray) -> IntArray:
+    """The first and the last order of each of the best scores, as long as they are few."""
+    ranked = np.argsort(scores, kind="stable")
+    step = np.flatnonzero(np.diff(scores[ranked]) > IMPROVED * scores[ranked][:-1])
+    first, last = np.concatenate([[0], step + 1]), np.concatenate([step, [len(ranked) - 1]])
+    chosen = np.unique(np.stack([first, last], axis=1)[: MOST_STARTS // 2].ravel())
+    best: IntArray = ranked[chosen]
+    return best
+
+
+def _slowest_pairs(links: GpuLinks, nodes: IntArray) -> FloatArray | None:
+    """From slot to slot over the hosts of a placement, the slowest pair of hosts, shape ``(slots, slots)``."""
+    if links.between is None:
+        return None
+    used = nodes.ravel()
+    part = np.nan_to_num(links.between[used][:, :, used], nan=np.inf)
+    part[np.arange(len(used)), :, np.arange(len(used))] = np.inf
+    slowest: FloatArray = part.min(axis=(0, 2))
+    return slowest
