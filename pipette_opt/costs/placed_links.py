@@ -116,7 +116,7 @@ class PlacedRings(NamedTuple):
 
 
 def gpu_numbers(cluster: ClusterSpec, nodes: IntArray, local_ranks: IntArray) -> IntArray:
-    """A number for each rank's GPU; where links of single GPUs are not known that of its host, as slots do not count."""
+    """A number for each rank's GPU; that of its host where links of single GPUs are not known."""
     return nodes if cluster.gpu_links is None else nodes * cluster.gpus_per_node + local_ranks
 
 
@@ -126,7 +126,7 @@ def host_of(cluster: ClusterSpec, gpus: IntArray) -> IntArray:
 
 
 def slot_rates(cluster: ClusterSpec, here: IntArray, there: IntArray) -> FloatArray | float:
-    """What the slots of numbered GPUs allow messages that go at once, shape ``(sets, messages)``; infinite if unknown."""
+    """What slots allow messages between numbered GPUs that go at once, shape ``(sets, messages)``; infinite if unknown."""
     if cluster.gpu_links is None:
         return np.inf
     from pipette_opt.costs._slots import message_rates
@@ -145,9 +145,9 @@ def link_arrays(links: GpuLinks) -> tuple[FloatArray, IntArray, FloatArray, IntA
 
 def fabric_of(cluster: ClusterSpec, gpus: IntArray) -> FloatArray | None:
     """
-    Of all-to-alls inside hosts, the longest that a member takes to send a byte to each other one, shape ``(n, groups)``.
+    Of all-to-alls inside hosts, the longest that a member takes to send a byte to each other one.
 
-    ``None`` where links of single GPUs are not known.
+    Shape ``(n, groups)``; ``None`` where links of single GPUs are not known.
     """
     if cluster.gpu_links is None:
         return None
