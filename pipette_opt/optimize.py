@@ -198,8 +198,7 @@ def optimize(
         joint=JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed),
         stop=watcher.stop,
     )
-    if prepared.has_slots:
-        params = replace(params, time_limit_s=(1 - SLOTS_SHARE) * params.time_limit_s)
+    params = _without_slots(params) if prepared.has_slots else params
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher, HINT_S), known)
@@ -222,6 +221,11 @@ def optimize(
     plan = finish(prepared, judged, params, watcher, inputs, certified, result)
     verify_content(prepared.given, plan)
     return plan
+
+
+def _without_slots(params: OptimizeParams) -> OptimizeParams:
+    """The same without the time for the GPUs of each host."""
+    return replace(params, time_limit_s=(1 - SLOTS_SHARE) * params.time_limit_s)
 
 
 def prove_splits(prepared: Prepared, fastest_s: float, params: OptimizeParams, watcher: Watcher) -> Prepared:

@@ -125,10 +125,10 @@ def host_of(cluster: ClusterSpec, gpus: IntArray) -> IntArray:
     return gpus if cluster.gpu_links is None else gpus // cluster.gpus_per_node
 
 
-def slot_rates(cluster: ClusterSpec, here: IntArray, there: IntArray) -> FloatArray | float:
-    """What slots allow messages between numbered GPUs that go at once, shape ``(sets, messages)``; infinite if unknown."""
+def slot_rates(cluster: ClusterSpec, here: IntArray, there: IntArray) -> FloatArray:
+    """What slots allow messages from GPU to GPU that go at once, shape ``(sets, messages)``; infinite if unknown."""
     if cluster.gpu_links is None:
-        return np.inf
+        return np.full(here.shape, np.inf)
     from pipette_opt.costs._slots import message_rates
 
     links = cluster.gpu_links

@@ -77,7 +77,7 @@ class GpuLinks:
     @property
     def num_slots(self) -> int:
         """GPUs of a host."""
-        return self.inside.shape[1]
+        return len(self.nic_of_slot)
 
     def of_hosts(self, keep: list[int]) -> "GpuLinks":
         """The same of some hosts, by index."""
