@@ -185,7 +185,7 @@ def optimize(
     """
     from pipette_opt.verify import verify_content
 
-    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    params, watcher = _for_search(params or OptimizeParams(), instance), watcher or Watcher()
     inputs = {**(inputs or {}), "max_oom_risk": params.max_oom_risk}
     prepared = prepared or prepare(
         instance,
@@ -198,7 +198,6 @@ def optimize(
         joint=JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed),
         stop=watcher.stop,
     )
-    params = _without_slots(params) if prepared.has_slots else params
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     hint = with_known(hint_for(prepared, params, watcher, HINT_S), known)
@@ -223,9 +222,10 @@ def optimize(
     return plan
 
 
-def _without_slots(params: OptimizeParams) -> OptimizeParams:
+def _for_search(params: OptimizeParams, instance: Instance) -> OptimizeParams:
     """The same without the time for the GPUs of each host."""
-    return replace(params, time_limit_s=(1 - SLOTS_SHARE) * params.time_limit_s)
+    share = 0.0 if instance.cluster.gpu_links is None else SLOTS_SHARE
+    return replace(params, time_limit_s=(1 - share) * params.time_limit_s)
 
 
 def prove_splits(prepared: Prepared, fastest_s: float, params: OptimizeParams, watcher: Watcher) -> Prepared:
@@ -405,7 +405,7 @@ def slots_assigned(
     """The same with an order of the GPUs of each host, judged by the links of single GPUs."""
     watcher.report("assigning the GPUs of each host")
     seconds = SLOTS_SHARE / 2 * params.time_limit_s  # of the first plan, and of the last
-    return with_slots(prepared.given, judged, params.num_alternatives, seconds, watcher.stop)
+    return with_slots(prepared.given, prepared.problem, judged, params.num_alternatives, seconds, watcher.stop)
 
 
 def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:

@@ -11,10 +11,11 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, without_overlap
+from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.joint import Joined, JointLimits, join
@@ -141,9 +142,8 @@ def prepare(
     stop
         Ends the joint model soon.
     """
-    given_cluster = None if instance.cluster.gpu_links is None else instance.cluster
-    if given_cluster is not None:
-        instance = replace(instance, cluster=given_cluster.relaxed())
+    given = None if instance.cluster.gpu_links is None else instance
+    instance = replace(instance, cluster=instance.cluster.relaxed())
     report("enumerating candidates")
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
@@ -163,6 +163,7 @@ def prepare(
             loading,
             first,
             annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
+            given=given and with_edge_loss(given, memory),
         )
 
     if joint is not None and layers_are_free(instance, space):
@@ -174,6 +175,10 @@ def prepare(
             joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
         joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading)
         first = joined.first or first
+        if given is not None and first is not None:  # the model's time to beat is one on relaxed hosts
+            placement = block_placement(first.config, first.block, first.nodes)
+            seconds = estimate(with_edge_loss(given), first.config, placement).iteration_time_s
+            first = replace(first, seconds=seconds)
         if joined.splits:
             space = replace(space, more_splits=(*space.more_splits, *joined.splits))
             enumeration = enumerate_with_reasons(instance, space)
@@ -204,7 +209,7 @@ def prepare(
         pruned=pruned,
         space=space,
         joined=joined,
-        given_cluster=given_cluster,
+        given_cluster=given and given.cluster,
     )
 
 

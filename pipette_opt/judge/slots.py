@@ -22,9 +22,10 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.judge.estimate import estimate, microbatches_of
 from pipette_opt.judge.many import estimate_many
+from pipette_opt.judge.reseat import has_room
 from pipette_opt.judge.solutions import JudgedSolution, best_first
-from pipette_opt.parallel import RankGrid, block_placement
-from pipette_opt.problem.data import CandidateData
+from pipette_opt.parallel import NodeBlock, ParallelConfig, RankGrid, block_placement
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.specs.gpu_links import GpuLinks
 
@@ -40,45 +41,97 @@ MOST_DESCENTS = 4
 MOST_REORDERED = 4
 """GPUs of a host up to which a step may give a host any order, 24; on larger ones it exchanges two slots. Chosen."""
 
+MOST_PACKINGS = 512
+"""Packings of configurations that are looked at. Chosen."""
+
+MOST_IMPROVED = 4
+"""Of these, from how many exchanges go on. Chosen."""
+
+FIRST_PASS = 0.5
+"""Share of the time for the first orders of all packings. Chosen."""
+
 IMPROVED = 1e-9
 """Relative; an exchange counts if it makes a plan faster by more than rounding."""
 
 
 def with_slots(
     instance: Instance,
+    data: ProblemData,
     judged: Sequence[JudgedSolution],
     num_others: int,
     seconds: float,
     stop: threading.Event,
 ) -> list[JudgedSolution]:
     """
-    Solutions on relaxed hosts, with slots and the time that they have there; of each configuration the fastest.
+    Solutions with slots and the time that they have there.
 
-    Those that could be faster than the best with slots come first, and ``num_others`` more; the rest is left out.
+    What is fastest on relaxed hosts need not be so with slots, so every packing of ``data`` is looked at whose relaxed
+    time is below the best time with slots, most promising first, then exchanges go on from the best of them.
 
     Parameters
     ----------
     instance
         With the links of single GPUs.
+    data
+        Candidates; those without a judged solution are placed on the hosts of the best one, or as hosts are listed.
+    num_others
+        So many more are given slots in any case.
     seconds
-        For all of them; each is judged in some order at least.
+        For all of them; the first is judged in some orders at least.
     """
-    ends = time.perf_counter() + seconds
+    begun = time.perf_counter()
     found: list[JudgedSolution] = []
-    fastest = float("inf")
-    for one in best_first(judged):
-        if len(found) > num_others and one.estimate.iteration_time_s >= fastest:
+    fastest_s = float("inf")
+    for one in _packings(instance, data, judged):
+        late = time.perf_counter() >= begun + FIRST_PASS * seconds or stop.is_set()
+        if found and (late or one.estimate.iteration_time_s >= fastest_s) and len(found) > num_others:
             break
-        if found and len(found) > num_others and (time.perf_counter() >= ends or stop.is_set()):
-            break
+        found.append(assign_slots(instance, one, 0.0, stop))
+        fastest_s = min(fastest_s, found[-1].estimate.iteration_time_s)
+    found.sort(key=lambda one: one.estimate.iteration_time_s)
+    for place in range(min(MOST_IMPROVED, len(found))):
         now = time.perf_counter()
-        found.append(assign_slots(instance, one, now + max(0.0, ends - now) / 2, stop))
-        fastest = min(fastest, found[-1].estimate.iteration_time_s)
+        left = max(0.0, begun + seconds - now)
+        found[place] = assign_slots(instance, found[place], now + left / 2, stop)
     return found
 
 
+def _packings(instance: Instance, data: ProblemData, judged: Sequence[JudgedSolution]) -> list[JudgedSolution]:
+    """Each packing once, on its best hosts known, with its relaxed time; the fastest first."""
+    best_of: dict[tuple[ParallelConfig, NodeBlock], JudgedSolution] = {}
+    for one in sorted(judged, key=lambda one: -one.estimate.iteration_time_s):
+        best_of[one.candidate.config, one.candidate.block] = one
+    relaxed = replace(instance, cluster=instance.cluster.relaxed())
+    hosts = best_first(judged)[0].nodes.ravel()
+    others = []
+    for candidate in data.candidates[:MOST_PACKINGS]:
+        if (candidate.config, candidate.block) not in best_of:
+            like_best = hosts if candidate.num_cells == len(hosts) else np.arange(candidate.num_cells)
+            nodes = like_best.reshape(candidate.grid)
+            if has_room(data, candidate, nodes):
+                others.append((candidate, nodes))
+    placed = [(one.config, block_placement(one.config, one.block, nodes)) for one, nodes in others]
+    times = estimate_many(relaxed, placed) if placed else np.zeros(0)
+    reference = judged[0].estimate
+    rest = [
+        JudgedSolution(
+            candidate=candidate,
+            nodes=nodes,
+            objective_s=None,
+            estimate=replace(reference, iteration_time_s=seconds),
+        )
+        for (candidate, nodes), seconds in zip(others, times.tolist(), strict=True)
+        if seconds < float("inf")
+    ]
+    return sorted((*best_of.values(), *rest), key=lambda one: one.estimate.iteration_time_s)
+
+
 def assign_slots(instance: Instance, one: JudgedSolution, ends: float, stop: threading.Event) -> JudgedSolution:
-    """The same on its hosts with the fastest order of slots found by the time ``ends`` of ``time.perf_counter()``."""
+    """
+    The same on its hosts with the fastest order of slots found by the time ``ends`` of ``time.perf_counter()``.
+
+    Where that is over already, the fastest of the first orders.
+    """
 
     def times_s(orders: list[IntArray]) -> FloatArray:
         """The judge's times of orders, each of shape ``(*nodes.shape, gpus)``."""
@@ -88,7 +141,7 @@ def assign_slots(instance: Instance, one: JudgedSolution, ends: float, stop: thr
     config, links = one.candidate.config, instance.cluster.gpu_links
     assert links is not None
     used = config.world_size // one.nodes.size
-    starts = [np.broadcast_to(np.arange(used), (*one.nodes.shape, used))]
+    starts = [np.broadcast_to(np.arange(used), (*one.nodes.shape, used)) if one.slots is None else one.slots]
     if links.num_slots <= MOST_SCORED:
         starts += _scored(instance, links, one.candidate, one.nodes)
     times = times_s(starts)

@@ -104,6 +104,7 @@ def prune(
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     known: FirstPlan | None = None,
     annealing_s: float = 0.0,
+    given: Instance | None = None,
 ) -> Pruned:
     """
     Leave out what cannot be faster than a plan on the listed hosts.
@@ -121,18 +122,21 @@ def prune(
         A plan that was judged before; it stays the time to beat unless a faster one is found.
     annealing_s
         Seconds that may go into a better time to beat where many configurations are left.
+    given
+        By what times to beat are judged, where ``instance`` is on relaxed hosts; by default the same.
     """
+    given = given or instance
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for one in fitting:
         variants.setdefault(without_overlap(one.config), []).append(one)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
     bounded = BoundedPackings(instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over)
-    first = _first_plan(instance, bounded, variants, loading, known)
+    first = _first_plan(given, bounded, variants, loading, known)
     promising = bounded.most_promising(KEPT, float("inf") if first is None else first.seconds)
     if len(promising) > MANY and first is not None and annealing_s > 0:
         bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
         some = [one for base in list(dict.fromkeys(bases))[:ANNEALED] for one in variants.get(base, ())]
-        first = _annealed(instance, some, capacity_bytes, loading, first, annealing_s)
+        first = _annealed(given, some, capacity_bytes, loading, first, annealing_s)
         promising = bounded.most_promising(KEPT, first.seconds)
     if first is not None:
         promising.add(without_overlap(first.config))
