@@ -209,7 +209,7 @@ def prepare(
         pruned=pruned,
         space=space,
         joined=joined,
-        given_cluster=given and given.cluster,
+        given_cluster=None if given is None else given.cluster,
     )
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -82,11 +82,10 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
         raise InputError(where, str(error)) from None
 
 
-def matrix_files(path: str | Path) -> list[str]:
-    """Names of the matrix files of a good cluster file, relative to it."""
-    document = read_yaml(path)
-    parts = [document.get(name) or {} for name in ("inter_node", "intra_node")]
-    return [str(entry["file"]) for part in parts for entry in part.get("matrices") or ()]
+def matrix_files(path: str | Path, part: Literal["inter_node", "intra_node"] = "inter_node") -> list[str]:
+    """Names of the matrix files of a good cluster file, relative to it: between hosts, or inside them."""
+    links = read_yaml(path).get(part) or {}
+    return [str(entry["file"]) for entry in links.get("matrices") or ()]
 
 
 def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> None:

@@ -51,7 +51,7 @@ def test_hosts_of_their_own(folder: Path) -> None:
     links = read_cluster(folder / "c.yaml").gpu_links
     assert links is not None
     assert (links.inside[:, 0, 1] / 1e9).tolist() == [50, 5, 50]
-    assert sorted(matrix_files(folder / "c.yaml")) == ["pairs.csv", "slow.csv"]
+    assert matrix_files(folder / "c.yaml", "intra_node") == ["pairs.csv", "slow.csv"]
 
 
 def test_rows_of_gpus_in_any_order(folder: Path) -> None:
