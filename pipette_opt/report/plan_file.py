@@ -408,7 +408,7 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
         "oom_probability": one.oom_probability,
         "oom_probability_at_most": one.oom_probability_at_most,
         "reason": one.reason,
-        **({} if one.slots is None else {"slots": [list(gpus) for gpus in one.slots]}),
+        "slots": None if one.slots is None else [list(gpus) for gpus in one.slots],
     }
 
 
@@ -421,7 +421,7 @@ def _read_alternative(one: Entries) -> Alternative:
         oom_probability=one.optional("oom_probability", one.number),
         oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),
         reason=one.text("reason"),
-        slots=_read_slots(one) if "slots" in one.data else None,
+        slots=_read_slots(one) if one.data.get("slots") is not None else None,
     )
 
 
