@@ -11,11 +11,10 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, layers_are_free
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.joint import Joined, JointLimits, join
@@ -175,10 +174,6 @@ def prepare(
             joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
         joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading)
         first = joined.first or first
-        if given is not None and first is not None:  # the model's time to beat is one on relaxed hosts
-            placement = block_placement(first.config, first.block, first.nodes)
-            seconds = estimate(with_edge_loss(given), first.config, placement).iteration_time_s
-            first = replace(first, seconds=seconds)
         if joined.splits:
             space = replace(space, more_splits=(*space.more_splits, *joined.splits))
             enumeration = enumerate_with_reasons(instance, space)

@@ -56,6 +56,10 @@ MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles."""
 
 
+SLOTS_SLACK = 1.05
+"""Of a time on relaxed hosts, up to which configurations are kept where links of single GPUs are known. Chosen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FirstPlan:
     """A configuration on some hosts, by default as they are listed, and its judged time."""
@@ -123,21 +127,21 @@ def prune(
     annealing_s
         Seconds that may go into a better time to beat where many configurations are left.
     given
-        By what times to beat are judged, where ``instance`` is on relaxed hosts; by default the same.
+        The job with the links of single GPUs, where ``instance`` is on relaxed hosts: then the time to beat is that of
+        a plan which no order of GPUs may reach, so somewhat more is kept.
     """
-    given = given or instance
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for one in fitting:
         variants.setdefault(without_overlap(one.config), []).append(one)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
     bounded = BoundedPackings(instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over)
-    first = _first_plan(given, bounded, variants, loading, known)
-    promising = bounded.most_promising(KEPT, float("inf") if first is None else first.seconds)
+    first = _first_plan(instance, bounded, variants, loading, known)
+    promising = bounded.most_promising(KEPT, _to_beat_s(given, first))
     if len(promising) > MANY and first is not None and annealing_s > 0:
         bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
         some = [one for base in list(dict.fromkeys(bases))[:ANNEALED] for one in variants.get(base, ())]
-        first = _annealed(given, some, capacity_bytes, loading, first, annealing_s)
-        promising = bounded.most_promising(KEPT, first.seconds)
+        first = _annealed(instance, some, capacity_bytes, loading, first, annealing_s)
+        promising = bounded.most_promising(KEPT, _to_beat_s(given, first))
     if first is not None:
         promising.add(without_overlap(first.config))
     kept: list[FittingCandidate] = []
@@ -156,6 +160,15 @@ def prune(
         bound_s=bound_s,
         first=first,
     )
+
+
+def _to_beat_s(given: Instance | None, first: FirstPlan | None) -> float:
+    """Time from which on a configuration is left out, seconds; with single links at most that of GPUs in turn."""
+    if first is None or given is None:
+        return float("inf") if first is None else first.seconds
+    placement = block_placement(first.config, first.block, first.nodes)
+    in_turn_s = estimate(given, first.config, placement).iteration_time_s
+    return min(max(in_turn_s, first.seconds), SLOTS_SLACK * first.seconds)
 
 
 @dataclass(frozen=True, slots=True, order=True)
