@@ -7,7 +7,7 @@ faster plan; then the judge's certificate goes on from there.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,9 @@ CLOSED_FORM_SHARE = 0.4
 
 INTERLEAVED_SHARE = 0.15
 """Share of the time limit that is kept for what comes after the closed form. Chosen."""
+
+SLOTS_SHARE = 0.1
+"""Share of the time limit that is kept for the GPUs of each host, where links of single GPUs are known. Chosen."""
 
 TIES_SHARE = 0.05
 """Share of the time limit that the choice among equally fast plans may take. Chosen."""
@@ -124,7 +127,7 @@ def optimize(
     """
     from pipette_opt.verify import verify_content
 
-    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    params, watcher = _for_search(params or OptimizeParams(), instance), watcher or Watcher()
     limit_s, workers, seed, stop = params.time_limit_s, params.workers, params.seed, watcher.stop
     kinds = min(len(instance.cluster.gpu_kinds), 3)
     finished = partial(
@@ -132,6 +135,8 @@ def optimize(
         max_oom_risk=params.max_oom_risk,
         num_alternatives=params.num_alternatives,
         seed=seed,
+        slots_s=SLOTS_SHARE / 2 * limit_s,  # of the first plan, and of the last
+        stop=stop,
         inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk},
     )
 
@@ -174,8 +179,14 @@ def optimize(
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * limit_s)
     plan = finished(prepared, judged, certified, result, wall_time_s=watcher.elapsed_s)
-    verify_content(prepared.instance, plan)
+    verify_content(prepared.given, plan)
     return plan
+
+
+def _for_search(params: OptimizeParams, instance: Instance) -> OptimizeParams:
+    """The same without the time for the GPUs of each host."""
+    share = 0.0 if instance.cluster.gpu_links is None else SLOTS_SHARE
+    return replace(params, time_limit_s=(1 - share) * params.time_limit_s)
 
 
 def _certifying(

@@ -1,9 +1,12 @@
 """
 The certificate of a plan and the plan itself: made in one place, from what was judged and what was proven.
 
-There is one gap, of the judge's time. What the solver proved of the closed form stands beside it as a detail.
+There is one gap, of the judge's time. What the solver proved of the closed form stands beside it as a detail. Where
+links of single GPUs are known, the search was on relaxed hosts, and each host is given an order of its GPUs here.
 """
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 from pipette_opt.candidates import covered
 from pipette_opt.certify.certificate import Certified
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
+from pipette_opt.judge.slots import with_slots
 from pipette_opt.judge.solutions import (
     JudgedSolution,
     best_first,
@@ -42,6 +46,8 @@ def finish_plan(
     max_oom_risk: float,
     num_alternatives: int,
     seed: int,
+    slots_s: float,
+    stop: threading.Event,
     inputs: Mapping[str, Any] | None = None,
 ) -> Plan:
     """
@@ -55,9 +61,17 @@ def finish_plan(
         What the solver said about the closed form, if it was asked.
     wall_time_s
         Seconds of the search so far.
+    slots_s
+        Seconds for the orders of GPUs, where links of single GPUs are known.
+    stop
+        Ends that soon.
     """
+    if prepared.has_slots:
+        begun, exact = time.perf_counter(), None  # orders of GPUs have no closed form
+        judged = with_slots(prepared.given, prepared.problem, judged, num_alternatives, slots_s, stop)
+        wall_time_s += time.perf_counter() - begun
     ranked = best_first(judged)
-    best, instance = ranked[0], prepared.instance
+    best, instance = ranked[0], prepared.given
 
     def memory_of(one: JudgedSolution) -> tuple[StageMemory, ...]:
         return stage_memory(instance, one.candidate.config, one.placement, prepared.predictor, max_oom_risk)
@@ -84,7 +98,7 @@ def finish_certificate(
     bounds = [_bound_without_search_s(prepared) if certified is None else certified.bound_s]
     if prepared.joined is not None:
         bounds.append(prepared.joined.model.bound_s)
-    certificate = make_certificate(prepared.instance, prepared.problem, best, min(bounds), wall_time_s, exact)
+    certificate = make_certificate(prepared.given, prepared.problem, best, min(bounds), wall_time_s, exact)
     num_candidates = len(prepared.memory.fitting)
     parts = () if certified is None else proof(prepared, certified.reasons)
     by_search = sum(part.configurations for part in parts if part.by == "search")
@@ -163,7 +177,13 @@ def lower_bound_s(data: ProblemData, result: Result) -> float:
 def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
     """What the joint model said; of what is slower than the plan, it is not said by how much."""
     model = None if prepared.joined is None else prepared.joined.model
-    return None if model is None else replace(model, bound_s=min(model.bound_s, objective_s))
+    if model is None:
+        return None
+    bound_s = min(model.bound_s, objective_s)
+    if prepared.has_slots and model.status == "INFEASIBLE" and not is_proven(bound_s, objective_s):
+        # On relaxed hosts it compared with a plan that may be faster than this one is with an order of GPUs.
+        return replace(model, bound_s=bound_s, status="FEASIBLE")
+    return replace(model, bound_s=bound_s)
 
 
 def _bound_without_search_s(prepared: Prepared) -> float:
@@ -189,4 +209,5 @@ def _alternative(
         oom_probability=worst.oom_probability,
         oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
+        slots=None if other.slots is None else tuple(map(tuple, other.slots.reshape(other.nodes.size, -1).tolist())),
     )
