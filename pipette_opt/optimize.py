@@ -27,6 +27,7 @@ from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.splits import prove_splits
 from pipette_opt.certify.ties import settle_ties
+from pipette_opt.judge.slots import search_share
 from pipette_opt.judge.solutions import JudgedSolution, best_first
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
@@ -39,20 +40,14 @@ from pipette_opt.specs import Instance
 JOINT_SHARE = 0.2
 """Share of the time limit that the joint model over all splits of the layers may take, for each kind of GPU. Chosen."""
 
-ANNEALING_SHARE = 0.2
-"""Share of the time limit that annealing for a hint may take. Chosen."""
-
-HINT_S = 2.0
-"""Largest number of seconds for the same. Chosen."""
+ANNEALING_SHARE, HINT_S = 0.2, 2.0
+"""Share of the time limit that annealing for a hint may take, and the largest number of seconds for it. Chosen."""
 
 CLOSED_FORM_SHARE = 0.4
 """Share of the time left that is kept for the closed form where the judge's certificate comes first. Chosen."""
 
 INTERLEAVED_SHARE = 0.15
 """Share of the time limit that is kept for what comes after the closed form. Chosen."""
-
-SLOTS_SHARE = 0.1
-"""Share of the time limit that is kept for the GPUs of each host, where links of single GPUs are known. Chosen."""
 
 TIES_SHARE = 0.05
 """Share of the time limit that the choice among equally fast plans may take. Chosen."""
@@ -127,19 +122,19 @@ def optimize(
     """
     from pipette_opt.verify import verify_content
 
-    params, watcher = _for_search(params or OptimizeParams(), instance), watcher or Watcher()
+    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    params = replace(params, time_limit_s=search_share(instance) * params.time_limit_s)
     limit_s, workers, seed, stop = params.time_limit_s, params.workers, params.seed, watcher.stop
     kinds = min(len(instance.cluster.gpu_kinds), 3)
     finished = partial(
         finish_plan,
+        watcher=watcher,
+        time_limit_s=limit_s,
         max_oom_risk=params.max_oom_risk,
         num_alternatives=params.num_alternatives,
         seed=seed,
-        slots_s=SLOTS_SHARE / 2 * limit_s,  # of the first plan, and of the last
-        stop=stop,
         inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk},
     )
-
     prepared = prepared or prepare(
         instance,
         space,
@@ -160,7 +155,7 @@ def optimize(
     hint = anneal_closed_forms(prepared, hint_s, workers, seed, stop, known)
     judged += judge_closed_forms(prepared, hint)
     if judged:
-        watcher.on_plan(finished(prepared, judged, wall_time_s=watcher.elapsed_s))
+        watcher.on_plan(finished(prepared, judged))
 
     how = _certifying(params, watcher, judged, CLOSED_FORM_SHARE)
     certified = certify(prepared, judged, how, watcher.report, stop)
@@ -178,15 +173,9 @@ def optimize(
     prepared = prove_splits(prepared, best_s, params.gap_limit, 0.0 if stop.is_set() else left_s)
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * limit_s)
-    plan = finished(prepared, judged, certified, result, wall_time_s=watcher.elapsed_s)
+    plan = finished(prepared, judged, certified, result)
     verify_content(prepared.given, plan)
     return plan
-
-
-def _for_search(params: OptimizeParams, instance: Instance) -> OptimizeParams:
-    """The same without the time for the GPUs of each host."""
-    share = 0.0 if instance.cluster.gpu_links is None else SLOTS_SHARE
-    return replace(params, time_limit_s=(1 - share) * params.time_limit_s)
 
 
 def _certifying(

@@ -5,8 +5,6 @@ There is one gap, of the judge's time. What the solver proved of the closed form
 links of single GPUs are known, the search was on relaxed hosts, and each host is given an order of its GPUs here.
 """
 
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 from pipette_opt.candidates import covered
 from pipette_opt.certify.certificate import Certified
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
-from pipette_opt.judge.slots import with_slots
+from pipette_opt.judge.slots import SLOTS_SHARE, with_slots
 from pipette_opt.judge.solutions import (
     JudgedSolution,
     best_first,
@@ -27,6 +25,7 @@ from pipette_opt.judge.solutions import (
 from pipette_opt.parallel import without_overlap
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Alternative, Certificate, ClosedForm, JointModel, Plan, StageMemory
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
@@ -42,12 +41,11 @@ def finish_plan(
     certified: Certified | None = None,
     exact: Result | None = None,
     *,
-    wall_time_s: float,
+    watcher: Watcher,
+    time_limit_s: float,
     max_oom_risk: float,
     num_alternatives: int,
     seed: int,
-    slots_s: float,
-    stop: threading.Event,
     inputs: Mapping[str, Any] | None = None,
 ) -> Plan:
     """
@@ -59,17 +57,13 @@ def finish_plan(
         What is proven about the judge's time; by default the bound that needs no search.
     exact
         What the solver said about the closed form, if it was asked.
-    wall_time_s
-        Seconds of the search so far.
-    slots_s
-        Seconds for the orders of GPUs, where links of single GPUs are known.
-    stop
-        Ends that soon.
+    time_limit_s
+        Of the search; orders of GPUs may take half of their share of it.
     """
     if prepared.has_slots:
-        begun, exact = time.perf_counter(), None  # orders of GPUs have no closed form
-        judged = with_slots(prepared.given, prepared.problem, judged, num_alternatives, slots_s, stop)
-        wall_time_s += time.perf_counter() - begun
+        watcher.report("assigning the GPUs of each host")
+        seconds, exact = SLOTS_SHARE / 2 * time_limit_s, None  # of the first plan, and of the last; no closed form
+        judged = with_slots(prepared.given, prepared.problem, judged, num_alternatives, seconds, watcher.stop)
     ranked = best_first(judged)
     best, instance = ranked[0], prepared.given
 
@@ -82,7 +76,7 @@ def finish_plan(
         instance,
         prepared.problem,
         ranked,
-        finish_certificate(prepared, best, certified, exact, wall_time_s),
+        finish_certificate(prepared, best, certified, exact, watcher.elapsed_s),
         memory,
         alternatives=tuple(_alternative(instance, best, other, memory_of(other)) for other in others),
         notes=plan_notes(instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory),

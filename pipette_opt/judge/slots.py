@@ -29,6 +29,9 @@ from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.specs.gpu_links import GpuLinks
 
+SLOTS_SHARE = 0.1
+"""Share of the time limit that is kept for orders of GPUs, where links of single GPUs are known. Chosen."""
+
 MOST_SCORED = 8
 """GPUs of a host up to which every order is scored: 40,320 orders. Chosen: nine have 362,880."""
 
@@ -52,6 +55,11 @@ FIRST_PASS = 0.5
 
 IMPROVED = 1e-9
 """Relative; an exchange counts if it makes a plan faster by more than rounding."""
+
+
+def search_share(instance: Instance) -> float:
+    """Share of the time limit that is left for the search on relaxed hosts; all of it if these are the given ones."""
+    return 1.0 if instance.cluster.gpu_links is None else 1.0 - SLOTS_SHARE
 
 
 def with_slots(
