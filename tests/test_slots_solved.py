@@ -47,7 +47,7 @@ def job() -> Instance:
 def plan(job: Instance) -> Plan:
     """The plan of a short search."""
     recorded = {"model": asdict(job.model), "training": asdict(job.training)}
-    return optimize(job, SPACE, OptimizeParams(time_limit_s=60.0, workers=1), inputs=recorded)
+    return optimize(job, SPACE, OptimizeParams(time_limit_s=6.0, workers=1), inputs=recorded)
 
 
 def test_nothing_is_faster_in_any_order(job: Instance, plan: Plan) -> None:
@@ -116,6 +116,6 @@ def test_launchers_get_the_order_of_gpus(plan: Plan) -> None:
 
 def test_hosts_keep_their_gpus_when_others_change(job: Instance, plan: Plan) -> None:
     """On the same hosts nothing must be loaded."""
-    again = replan(job, plan, max_loads=0, params=OptimizeParams(time_limit_s=5.0, workers=1))
+    again = replan(job, plan, max_loads=0, params=OptimizeParams(time_limit_s=3.0, workers=1))
     assert not again.chosen.moves
     assert again.chosen.plan.estimate.iteration_time_s <= plan.estimate.iteration_time_s * (1 + 1e-9)

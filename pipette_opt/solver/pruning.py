@@ -141,12 +141,12 @@ def prune(
         instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over, work=work
     )
     first = _first_plan(instance, bounded, variants, loading, known)
-    promising = bounded.most_promising(KEPT, _to_beat_s(given, first))
+    promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
     if len(promising) > MANY and first is not None and annealing_s > 0:
         bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
         some = [one for base in list(dict.fromkeys(bases))[:ANNEALED] for one in variants.get(base, ())]
         first = _annealed(instance, some, capacity_bytes, loading, first, annealing_s)
-        promising = bounded.most_promising(KEPT, _to_beat_s(given, first))
+        promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
     if first is not None:
         promising.add(without_overlap(first.config))
     kept: list[FittingCandidate] = []
@@ -167,12 +167,15 @@ def prune(
     )
 
 
-def _to_beat_s(given: Instance | None, first: FirstPlan | None) -> float:
+def _to_beat_s(
+    given: Instance | None, first: FirstPlan | None, loading: Callable[[], AbstractContextManager[None]]
+) -> float:
     """Time from which on a configuration is left out, seconds; with single links at most that of GPUs in turn."""
     if first is None or given is None:
         return float("inf") if first is None else first.seconds
     placement = block_placement(first.config, first.block, first.nodes)
-    in_turn_s = estimate(given, first.config, placement).iteration_time_s
+    with loading():
+        in_turn_s = estimate(given, first.config, placement).iteration_time_s
     return min(max(in_turn_s, first.seconds), SLOTS_SLACK * first.seconds)
 
 
