@@ -218,9 +218,9 @@ def predict_shared(
         edges = tree_edges(nodes)
         ends = np.concatenate([edges[:, 0], edges[:, 1]])
         load = np.array(np.bincount(ends).max() * 0.5 / float(flow))
-        return float(tree_s(cluster, moved, load, own, hosts, DEFAULT_STACK)[0])
+        return float(tree_s(cluster, moved, load, fabric, own, hosts, DEFAULT_STACK)[0])
     form = across_s if algorithm == "ring" else hierarchical_s
-    return float(form(cluster, moved, flow, own, hosts, DEFAULT_STACK)[0])
+    return float(form(cluster, moved, flow, fabric, own, hosts, DEFAULT_STACK)[0])
 
 
 def hosts_table() -> list[str]:

@@ -7,7 +7,7 @@ faster plan; then the judge's certificate goes on from there.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.splits import prove_splits
 from pipette_opt.certify.ties import settle_ties
+from pipette_opt.judge.slots import search_share
 from pipette_opt.judge.solutions import JudgedSolution, best_first
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
@@ -39,11 +40,8 @@ from pipette_opt.specs import Instance
 JOINT_SHARE = 0.2
 """Share of the time limit that the joint model over all splits of the layers may take, for each kind of GPU. Chosen."""
 
-ANNEALING_SHARE = 0.2
-"""Share of the time limit that annealing for a hint may take. Chosen."""
-
-HINT_S = 2.0
-"""Largest number of seconds for the same. Chosen."""
+ANNEALING_SHARE, HINT_S = 0.2, 2.0
+"""Share of the time limit that annealing for a hint may take, and the largest number of seconds for it. Chosen."""
 
 CLOSED_FORM_SHARE = 0.4
 """Share of the time left that is kept for the closed form where the judge's certificate comes first. Chosen."""
@@ -125,16 +123,18 @@ def optimize(
     from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
+    params = replace(params, time_limit_s=search_share(instance) * params.time_limit_s)
     limit_s, workers, seed, stop = params.time_limit_s, params.workers, params.seed, watcher.stop
     kinds = min(len(instance.cluster.gpu_kinds), 3)
     finished = partial(
         finish_plan,
+        watcher=watcher,
+        time_limit_s=limit_s,
         max_oom_risk=params.max_oom_risk,
         num_alternatives=params.num_alternatives,
         seed=seed,
         inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk},
     )
-
     prepared = prepared or prepare(
         instance,
         space,
@@ -155,7 +155,7 @@ def optimize(
     hint = anneal_closed_forms(prepared, hint_s, workers, seed, stop, known)
     judged += judge_closed_forms(prepared, hint)
     if judged:
-        watcher.on_plan(finished(prepared, judged, wall_time_s=watcher.elapsed_s))
+        watcher.on_plan(finished(prepared, judged))
 
     how = _certifying(params, watcher, judged, CLOSED_FORM_SHARE)
     certified = certify(prepared, judged, how, watcher.report, stop)
@@ -173,8 +173,8 @@ def optimize(
     prepared = prove_splits(prepared, best_s, params.gap_limit, 0.0 if stop.is_set() else left_s)
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, TIES_SHARE * limit_s)
-    plan = finished(prepared, judged, certified, result, wall_time_s=watcher.elapsed_s)
-    verify_content(prepared.instance, plan)
+    plan = finished(prepared, judged, certified, result)
+    verify_content(prepared.given, plan)
     return plan
 
 

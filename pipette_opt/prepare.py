@@ -28,7 +28,7 @@ from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_fo
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.joint import Joined, JointLimits, join
 from pipette_opt.solver.pruning import BoundedPackings, Pruned, prune
-from pipette_opt.specs import Instance
+from pipette_opt.specs import ClusterSpec, Instance
 
 BOUNDING_SHARE = 0.1
 """Share of the time that is left in which configurations are bounded. Chosen."""
@@ -75,6 +75,10 @@ class Prepared:
         What was searched, with the splits that the joint model chose.
     joined
         What the joint model says; ``None`` if it was not asked.
+    instance
+        The job; where links of single GPUs are known, on relaxed hosts.
+    given_cluster
+        The hosts as they are given, where links of single GPUs are known.
     """
 
     instance: Instance
@@ -86,6 +90,17 @@ class Prepared:
     pruned: Pruned | None = None
     space: SearchSpace = field(default_factory=SearchSpace)
     joined: Joined | None = None
+    given_cluster: ClusterSpec | None = None
+
+    @property
+    def given(self) -> Instance:
+        """The job on the hosts as they are given, with the links of single GPUs."""
+        return self.instance if self.given_cluster is None else replace(self.instance, cluster=self.given_cluster)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether links of single GPUs are known, so that it matters which GPU of its host a rank has."""
+        return self.given_cluster is not None
 
     @property
     def ruled_out_s(self) -> float:
@@ -142,14 +157,16 @@ def prepare(
         Whether a space that is too large for the time limit is narrowed.
     """
     report("enumerating candidates")
-    given, space = space, narrowed(instance, space, seconds_left()) if narrows else space
-    if space is not given:
+    wide, space = space, narrowed(instance, space, seconds_left()) if narrows else space
+    if space is not wide:
         try:
             return prepare(
                 instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, narrows=False
             )
         except (InfeasibleError, InputError):
-            space = given  # the time limit is no reason to say that nothing fits
+            space = wide  # the time limit is no reason to say that nothing fits
+    given = None if instance.cluster.gpu_links is None else instance
+    instance = replace(instance, cluster=instance.cluster.relaxed())
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
         raise contradiction(instance, space) or InfeasibleError(enumeration.explain())
@@ -170,6 +187,7 @@ def prepare(
             first,
             annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
             work=work,
+            given=given and with_edge_loss(given, memory),
         )
 
     if joint is not None and layers_are_free(instance, space):
@@ -211,6 +229,7 @@ def prepare(
         pruned=pruned,
         space=space,
         joined=joined,
+        given_cluster=None if given is None else given.cluster,
     )
 
 

@@ -131,7 +131,7 @@ def reductions_s(hosts: ClusterSpec, bounds: Sequence[int], node: IntArray) -> F
         traffic = all_reduce_traffic(parameters * GRADIENT_BYTES, dp)
         passed, members = on_host[stage * tp]
         if len(passed) == 1:
-            times[stage] = intra_node_ring_s(hosts, traffic)
+            times[stage] = intra_node_ring_s(hosts, traffic, dp)
             continue
         ring = inter_node_ring_s(
             hosts,

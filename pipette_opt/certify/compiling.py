@@ -33,9 +33,17 @@ COMPILED_WITH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """A problem of a single candidate."""
+    """
+    A problem of a single candidate.
+
+    Parameters
+    ----------
+    given
+        The job with the links of single GPUs; the same as ``instance`` where they are not known.
+    """
 
     instance: Instance
+    given: Instance
     data: ProblemData
 
     @property
@@ -62,7 +70,8 @@ def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
 def _samples(prepared: Prepared) -> Iterator[Sample]:
     for data in (prepared.exact, prepared.interleaved):
         for candidate in data.candidates[:: -(-len(data.candidates) // COMPILED_WITH) or 1]:
-            yield Sample(instance=prepared.instance, data=replace(data, candidates=(candidate,)))
+            one = replace(data, candidates=(candidate,))
+            yield Sample(instance=prepared.instance, given=prepared.given, data=one)
 
 
 def _compile_beside(samples: list[Sample], stop: threading.Event) -> None:
@@ -105,6 +114,8 @@ def _judge(sample: Sample) -> None:
     placement = block_placement(candidate.config, candidate.block, sample.nodes)
     try:
         times = placed_times(sample.instance, candidate.config, placement)
+        if sample.given is not sample.instance:
+            placed_times(sample.given, candidate.config, placement)
     except MissingLinkError:
         return
     judge_times(times, candidate.num_microbatches, sample.data.p2p)

@@ -1,7 +1,8 @@
 """
 The certificate of a plan and the plan itself: made in one place, from what was judged and what was proven.
 
-There is one gap, of the judge's time. What the solver proved of the closed form stands beside it as a detail.
+There is one gap, of the judge's time. What the solver proved of the closed form stands beside it as a detail. Where
+links of single GPUs are known, the search was on relaxed hosts, and each host is given an order of its GPUs here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from pipette_opt.candidates import covered
 from pipette_opt.certify.certificate import Certified
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
+from pipette_opt.judge.slots import SLOTS_SHARE, with_slots
 from pipette_opt.judge.solutions import (
     JudgedSolution,
     best_first,
@@ -23,6 +25,7 @@ from pipette_opt.judge.solutions import (
 from pipette_opt.parallel import without_overlap
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Alternative, Certificate, ClosedForm, JointModel, Plan, StageMemory
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
@@ -38,7 +41,8 @@ def finish_plan(
     certified: Certified | None = None,
     exact: Result | None = None,
     *,
-    wall_time_s: float,
+    watcher: Watcher,
+    time_limit_s: float,
     max_oom_risk: float,
     num_alternatives: int,
     seed: int,
@@ -53,11 +57,15 @@ def finish_plan(
         What is proven about the judge's time; by default the bound that needs no search.
     exact
         What the solver said about the closed form, if it was asked.
-    wall_time_s
-        Seconds of the search so far.
+    time_limit_s
+        Of the search; orders of GPUs may take half of their share of it.
     """
+    if prepared.has_slots:
+        watcher.report("assigning the GPUs of each host")
+        seconds, exact = SLOTS_SHARE / 2 * time_limit_s, None  # of the first plan, and of the last; no closed form
+        judged = with_slots(prepared.given, prepared.problem, judged, num_alternatives, seconds, watcher.stop)
     ranked = best_first(judged)
-    best, instance = ranked[0], prepared.instance
+    best, instance = ranked[0], prepared.given
 
     def memory_of(one: JudgedSolution) -> tuple[StageMemory, ...]:
         return stage_memory(instance, one.candidate.config, one.placement, prepared.predictor, max_oom_risk)
@@ -68,7 +76,7 @@ def finish_plan(
         instance,
         prepared.problem,
         ranked,
-        finish_certificate(prepared, best, certified, exact, wall_time_s),
+        finish_certificate(prepared, best, certified, exact, watcher.elapsed_s),
         memory,
         alternatives=tuple(_alternative(instance, best, other, memory_of(other)) for other in others),
         notes=plan_notes(instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory),
@@ -84,7 +92,7 @@ def finish_certificate(
     bounds = [_bound_without_search_s(prepared) if certified is None else certified.bound_s]
     if prepared.joined is not None:
         bounds.append(prepared.joined.model.bound_s)
-    certificate = make_certificate(prepared.instance, prepared.problem, best, min(bounds), wall_time_s, exact)
+    certificate = make_certificate(prepared.given, prepared.problem, best, min(bounds), wall_time_s, exact)
     num_candidates = len(prepared.memory.fitting)
     parts = () if certified is None else proof(prepared, certified.reasons)
     by_search = sum(part.configurations for part in parts if part.by == "search")
@@ -163,7 +171,13 @@ def lower_bound_s(data: ProblemData, result: Result) -> float:
 def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
     """What the joint model said; of what is slower than the plan, it is not said by how much."""
     model = None if prepared.joined is None else prepared.joined.model
-    return None if model is None else replace(model, bound_s=min(model.bound_s, objective_s))
+    if model is None:
+        return None
+    bound_s = min(model.bound_s, objective_s)
+    if prepared.has_slots and model.status == "INFEASIBLE" and not is_proven(bound_s, objective_s):
+        # On relaxed hosts it compared with a plan that may be faster than this one is with an order of GPUs.
+        return replace(model, bound_s=bound_s, status="FEASIBLE")
+    return replace(model, bound_s=bound_s)
 
 
 def _bound_without_search_s(prepared: Prepared) -> float:
@@ -189,4 +203,5 @@ def _alternative(
         oom_probability=worst.oom_probability,
         oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
+        slots=None if other.slots is None else tuple(map(tuple, other.slots.reshape(other.nodes.size, -1).tolist())),
     )

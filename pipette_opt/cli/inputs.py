@@ -17,7 +17,9 @@ def cluster_record(path: Path) -> dict[str, Any]:
     from pipette_opt.read.files import sha256_of
 
     matrices = {name: sha256_of(path.parent / name) for name in matrix_files(path)}
-    return {"path": str(path), "sha256": sha256_of(path), "matrices": matrices}
+    inside = {name: sha256_of(path.parent / name) for name in matrix_files(path, "intra_node")}
+    record = {"path": str(path), "sha256": sha256_of(path), "matrices": matrices}
+    return {**record, "inside_matrices": inside} if inside else record
 
 
 def is_nominal_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
@@ -108,11 +110,13 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
 
 def check_matrices(cluster: Path, recorded: Mapping[str, Any], plan: Path) -> list[str]:
     """The same for the link matrices that a plan records with its cluster file, which lie beside that file."""
-    missing = []
-    matrices = recorded.get("matrices") or {}
-    if not isinstance(matrices, Mapping):
-        raise InputError(str(plan), "inputs.cluster.matrices must be a mapping of file names to hashes.")
-    for name, sha256 in matrices.items():
+    missing, both = [], []
+    for field in ("matrices", "inside_matrices"):
+        matrices = recorded.get(field) or {}
+        if not isinstance(matrices, Mapping):
+            raise InputError(str(plan), f"inputs.cluster.{field} must be a mapping of file names to hashes.")
+        both += list(matrices.items())
+    for name, sha256 in both:
         matrix = cluster.parent / name
         if matrix.is_file():
             check_file(matrix, sha256, plan, "cluster")

@@ -150,9 +150,11 @@ def tensor_traffic(
     )
 
 
-def intra_node_ring_s(cluster: ClusterSpec, traffic: RingTraffic, stack: StackSpec = DEFAULT_STACK) -> float:
-    """A ring that stays inside one host."""
-    return float(inside_s(cluster, stacked([traffic]), stack)[0])
+def intra_node_ring_s(
+    cluster: ClusterSpec, traffic: RingTraffic, members: int, stack: StackSpec = DEFAULT_STACK
+) -> float:
+    """A ring of ``members`` ranks that stays inside one host."""
+    return float(inside_s(cluster, stacked([traffic]), cluster.inside_bytes_per_s(members), stack)[0])
 
 
 def inter_node_ring_s(
@@ -181,7 +183,8 @@ def inter_node_ring_s(
     """
     flow = cluster.pair_bytes_per_s(num_flows) / num_flows
     across = hierarchical_s if algorithm == "hierarchical" else across_s
-    return across(cluster, stacked([traffic]), flow, np.array(group_flows), np.array(num_hosts), stack)
+    inside = cluster.inside_bytes_per_s(group_flows)
+    return across(cluster, stacked([traffic]), flow, inside, np.array(group_flows), np.array(num_hosts), stack)
 
 
 def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
@@ -189,9 +192,11 @@ def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
     return RingArrays(*(np.array(values, dtype=np.float64) for values in zip(*traffic, strict=True)))
 
 
-def inside_s(cluster: ClusterSpec, traffic: RingArrays, stack: StackSpec) -> FloatArray:
-    """Rings that stay inside their hosts, seconds, shape of ``traffic``."""
-    rate = cluster.intra_node_bytes_per_s * stack.intra_node
+def inside_s(
+    cluster: ClusterSpec, traffic: RingArrays, inside_bytes_per_s: FloatArray | float, stack: StackSpec
+) -> FloatArray:
+    """Rings that stay inside their hosts, seconds, shape of ``traffic``; ``inside_bytes_per_s``: their slowest hop."""
+    rate = inside_bytes_per_s * stack.intra_node
     time: FloatArray = _start_s(traffic, cluster.intra_node_latency_s, stack) + traffic.hop_bytes / rate
     return time
 
@@ -200,6 +205,7 @@ def across_s(
     cluster: ClusterSpec,
     traffic: RingArrays,
     flow_bytes_per_s: FloatArray,
+    inside_bytes_per_s: FloatArray | float,
     group_flows: IntArray,
     num_hosts: IntArray,
     stack: StackSpec,
@@ -211,6 +217,8 @@ def across_s(
     ----------
     flow_bytes_per_s
         What one flow gets over the slowest hop; NaN if that was not measured.
+    inside_bytes_per_s
+        The slowest hop inside a host, where the group has several members there.
     group_flows
         Flows that the group opens between two hosts.
     num_hosts
@@ -218,7 +226,7 @@ def across_s(
     """
     several = group_flows > 1  # then the ring also has hops inside the hosts
     share = flow_bytes_per_s * group_flows * (stack.inter_node * (2.0 / num_hosts) ** stack.congestion)
-    share = np.where(several, np.minimum(share, cluster.intra_node_bytes_per_s * stack.intra_node), share)
+    share = np.where(several, np.minimum(share, inside_bytes_per_s * stack.intra_node), share)
     latency = np.where(several, cluster.intra_node_latency_s, 0.0)
     start = _start_s(traffic, np.maximum(latency, cluster.inter_node_latency_s), stack)
     time: FloatArray = start + traffic.hop_bytes / share
@@ -229,6 +237,7 @@ def hierarchical_s(
     cluster: ClusterSpec,
     traffic: RingArrays,
     flow_bytes_per_s: FloatArray,
+    inside_bytes_per_s: FloatArray | float,
     group_flows: IntArray,
     num_hosts: IntArray,
     stack: StackSpec,
@@ -240,7 +249,7 @@ def hierarchical_s(
     """
     ranks = group_flows * num_hosts
     whole, passes = traffic.hop_bytes * ranks / (ranks - 1), traffic.num_steps / (ranks - 1)
-    inside = whole * (group_flows - 1) / group_flows / (cluster.intra_node_bytes_per_s * stack.intra_node)
+    inside = whole * (group_flows - 1) / group_flows / (inside_bytes_per_s * stack.intra_node)
     rate = flow_bytes_per_s * (stack.inter_node * (2.0 / num_hosts) ** stack.congestion)
     across = whole * (num_hosts - 1) / num_hosts / group_flows / rate
     latency = (group_flows - 1) * cluster.intra_node_latency_s + (num_hosts - 1) * cluster.inter_node_latency_s
@@ -253,6 +262,7 @@ def tree_s(
     cluster: ClusterSpec,
     traffic: RingArrays,
     host_s_per_byte: FloatArray,
+    inside_bytes_per_s: FloatArray | float,
     group_flows: IntArray,
     num_hosts: IntArray,
     stack: StackSpec,
@@ -269,7 +279,7 @@ def tree_s(
     message = traffic.hop_bytes * ranks / (2 * (ranks - 1))
     rate = stack.inter_node * (2.0 / num_hosts) ** stack.congestion
     across = message * host_s_per_byte / group_flows / rate
-    inside = 2.0 * message / (cluster.intra_node_bytes_per_s * stack.intra_node) * (group_flows > 1)
+    inside = 2.0 * message / (inside_bytes_per_s * stack.intra_node) * (group_flows > 1)
     latency = (group_flows - 1) * cluster.intra_node_latency_s + np.log2(num_hosts) * cluster.inter_node_latency_s
     start = traffic.num_calls * stack.collective_s + 2 * stack.ring_step * latency
     time: FloatArray = start + np.maximum(across, inside)

@@ -98,10 +98,12 @@ def inside_layer_s(
     found = [0.0, 0.0]
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     if config.tensor_model_parallel_size > 1:
+        members = config.tensor_model_parallel_size
         for way, ring in enumerate(tensor_traffic(model, training, config, stack, has_experts=has_experts)):
-            found[way] += max(intra_node_ring_s(cluster, ring, stack) - idle_s[way], 0.0)
+            found[way] += max(intra_node_ring_s(cluster, ring, members, stack) - idle_s[way], 0.0)
     if config.context_parallel_size > 1:
         hidden = hidden_by_attention_s(instance, config)
         for way, ring in enumerate(context_traffic(model, training, config)):
-            found[way] += max(intra_node_ring_s(cluster, ring, stack) - hidden[way], 0.0)
+            shown_s = intra_node_ring_s(cluster, ring, config.context_parallel_size, stack) - hidden[way]
+            found[way] += max(shown_s, 0.0)
     return found[0], found[1]

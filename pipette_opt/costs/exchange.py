@@ -44,6 +44,7 @@ def exchange_s(
     most: IntArray | int,
     num_hosts: IntArray | int,
     load_s_per_byte: FloatArray | float,
+    fabric_s_per_byte: FloatArray | None = None,
 ) -> FloatArray:
     """
     One all-to-all, seconds; all arguments broadcast.
@@ -56,10 +57,14 @@ def exchange_s(
         Most members of the group on one host.
     load_s_per_byte
         What the busiest host of the group takes if each part is one byte; unused on a single host.
+    fabric_s_per_byte
+        The same of the busiest member inside a host, where links of single GPUs are known.
     """
     hosts = np.asarray(num_hosts)
     several = hosts > 1
-    fabric = (np.asarray(most) - 1) * np.asarray(part_bytes) / (cluster.intra_node_bytes_per_s * stack.intra_node)
+    fabric = (np.asarray(most) - 1) * np.asarray(part_bytes) / (cluster.inside_bytes_per_s(1) * stack.intra_node)
+    if fabric_s_per_byte is not None:
+        fabric = np.maximum(fabric, np.asarray(part_bytes) * fabric_s_per_byte / stack.intra_node)
     share = stack.inter_node * (2.0 / np.maximum(hosts, 2)) ** stack.congestion
     across = np.where(several, np.asarray(part_bytes) * load_s_per_byte / share, 0.0)
     latency = np.where(
@@ -99,7 +104,7 @@ def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus:
 def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, gpus: int) -> float:
     """A ring over neighbours, at the best link if it spans hosts."""
     if ranks % size == 0:
-        return intra_node_ring_s(instance.cluster, ring, instance.stack)
+        return intra_node_ring_s(instance.cluster, ring, size, instance.stack)
     if size % ranks:
         return 0.0
     hosts = size // ranks
@@ -145,7 +150,8 @@ def expert_ring_s(instance: Instance, config: ParallelConfig, traffic: RingTraff
     if replicas == 1 or not traffic.num_steps:
         return 0.0
     if ranks % block == 0:
-        return intra_node_ring_s(instance.cluster, traffic, instance.stack) if ranks > block else 0.0
+        members = ranks // block
+        return intra_node_ring_s(instance.cluster, traffic, members, instance.stack) if members > 1 else 0.0
     if block % ranks:
         return 0.0
     across = inter_node_ring_s(

@@ -29,8 +29,8 @@ def inter_node_message_s(cluster: ClusterSpec, message_bytes: float, num_flows: 
 
 
 def intra_node_message_s(cluster: ClusterSpec, message_bytes: float) -> float:
-    """One message between two GPUs of a host."""
-    return cluster.intra_node_latency_s + message_bytes / cluster.intra_node_bytes_per_s
+    """One message between two GPUs of a host, the two with the fastest link."""
+    return cluster.intra_node_latency_s + message_bytes / float(cluster.inside_bytes_per_s(1))
 
 
 def slowest(times: FloatArray) -> float:

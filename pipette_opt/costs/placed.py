@@ -23,7 +23,15 @@ from pipette_opt.costs.collectives import (
 from pipette_opt.costs.messages import intra_node_message_s
 from pipette_opt.costs.overlap import exposed, shown_gather_s
 from pipette_opt.costs.placed_experts import PlacedExperts, check_expert_ranks, in_step
-from pipette_opt.costs.placed_links import PlacedLinks, PlacedRings, flow_rates, spread
+from pipette_opt.costs.placed_links import (
+    PlacedLinks,
+    PlacedRings,
+    flow_rates,
+    gpu_numbers,
+    host_of,
+    slot_rates,
+    spread,
+)
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.costs.unplaced import Costs, costs_of, in_a_vee
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
@@ -101,9 +109,9 @@ def placed_batch(
     first, placement = placed[0]
     check_expert_ranks(instance.model, first, placement.order)
     ranks = RankGrid.of(first, placement.order).ranks()
-    nodes = np.stack([placement.node for _, placement in placed])
+    gpus = np.stack([gpu_numbers(instance.cluster, one.node, one.local_rank) for _, one in placed])
     configs = [config for config, _ in placed]
-    return _Batch(instance, configs, [known[config] for config in configs], nodes[:, ranks]).times()
+    return _Batch(instance, configs, [known[config] for config in configs], gpus[:, ranks]).times()
 
 
 def _grid(config: ParallelConfig, placement: Placement) -> Grid:
@@ -129,16 +137,17 @@ class _Batch:
 
     Parameters
     ----------
-    hosts
-        Host of each rank, shape ``(n, pp, dp, cp, tp)``.
+    gpus
+        GPU of each rank as :func:`gpu_numbers` says, shape ``(n, pp, dp, cp, tp)``.
     """
 
-    def __init__(self, instance: Instance, configs: list[ParallelConfig], costs: list[Costs], hosts: IntArray) -> None:
-        self.instance, self.configs, self.costs, self.hosts = instance, configs, costs, hosts
+    def __init__(self, instance: Instance, configs: list[ParallelConfig], costs: list[Costs], gpus: IntArray) -> None:
+        self.instance, self.configs, self.costs, self.gpus = instance, configs, costs, gpus
+        self.hosts = host_of(instance.cluster, gpus)
         self.config = configs[0]  # the degrees are those of all
         self.links = PlacedLinks(instance)
         experts = [one.experts for one in costs if one.experts is not None]
-        self.experts = PlacedExperts(self.links, self.config, experts, hosts) if experts else None
+        self.experts = PlacedExperts(self.links, self.config, experts, gpus) if experts else None
 
     def times(self) -> PlacedBatch:
         """All costs."""
@@ -202,10 +211,10 @@ class _Batch:
         sent = None if self.experts is None else np.zeros_like(found)
         context = tensor = None
         if cp > 1:
-            groups = self.hosts.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
+            groups = self.gpus.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
             context = self.links.rings(groups, "a context-parallel group")
         if tp > 1:
-            tensor = self.links.rings(self.hosts.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
+            tensor = self.links.rings(self.gpus.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
         for kind in dict.fromkeys(kind for one in self.costs for kind in one.layers):
             of_kind = [one.of_kind(kind) for one in self.costs]
             layers = np.stack([one.layers for one in of_kind]).astype(np.float64)[..., None]
@@ -240,25 +249,30 @@ class _Batch:
         forward, backward = np.zeros((n, pp, dp)), np.zeros((n, pp, dp))
         if pp == 1:
             return forward, backward
-        hosts = self.hosts.reshape(n, pp, dp, -1)
+        gpus = self.gpus.reshape(n, pp, dp, -1)
         used = pp if self.config.num_chunks > 1 else pp - 1
-        here, there = hosts[:, :used], np.roll(hosts, -1, axis=1)[:, :used]
+        here, there = gpus[:, :used], np.roll(gpus, -1, axis=1)[:, :used]
         size = np.array([one.message_bytes for one in self.costs])
         forward[:, :used] = self._messages(size, here, there)
         backward[:, :used] = self._messages(size, there, here)
         return forward, backward
 
-    def _messages(self, size: FloatArray, here: IntArray, there: IntArray) -> FloatArray:
+    def _messages(self, size: FloatArray, senders: IntArray, receivers: IntArray) -> FloatArray:
         """The slowest message of each replica; those of a boundary, ``(n, boundaries, dp, slot)``, go at once."""
         from pipette_opt.costs._flows import message_flows
 
         cluster = self.instance.cluster
+        here, there = host_of(cluster, senders), host_of(cluster, receivers)
         sets = (len(here) * here.shape[1], -1)
         flows = message_flows(here.reshape(sets), there.reshape(sets), cluster.num_nodes).reshape(here.shape)
         rate = flow_rates(cluster, here, there, np.where(here == there, 0, flows))
         self.links.note_missing("the pipeline", rate, here, there)
         size = size[:, None, None, None]
         inside = np.array([intra_node_message_s(cluster, float(one)) for one in size.ravel()])[:, None, None, None]
+        if cluster.gpu_links is not None:
+            slots = slot_rates(cluster, senders.reshape(sets), receivers.reshape(sets)).reshape(here.shape)
+            inside = np.maximum(inside, cluster.intra_node_latency_s + size / slots)
+            rate = np.minimum(rate, slots)
         times = np.where(here == there, inside, cluster.inter_node_latency_s + size / rate)
         slowest: FloatArray = times.max(axis=3)
         return slowest
@@ -281,7 +295,7 @@ class _Batch:
     def _data_parallel(self, traffic: list[list[RingTraffic]], algorithm: Collective = "ring") -> FloatArray:
         """Rings over the ranks that hold the same, the slowest of each stage, shape ``(n, pp)``."""
         n, pp, dp, cp, tp = self.hosts.shape
-        groups = self.hosts.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
+        groups = self.gpus.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
         rings = self.links.rings(groups, "a data-parallel group", algorithm)
         each = stacked([of_stage for one in traffic for of_stage in one])
         of_ring = (np.repeat(values.reshape(n, pp), tp, axis=1) for values in each)
@@ -326,15 +340,19 @@ class _Batch:
 
         cluster, stack = self.instance.cluster, self.instance.stack
         first, last = self.hosts[:, 0].reshape(n, -1), self.hosts[:, -1].reshape(n, -1)
+        ends = self.gpus[:, 0].reshape(n, -1), self.gpus[:, -1].reshape(n, -1)
+        slots = np.minimum(slot_rates(cluster, *ends), slot_rates(cluster, *ends[::-1]))
         flows = message_flows(first, last, cluster.num_nodes)
         traffic = spread(stacked([one.embedding for one in self.costs]), 1)
         one_flow, two_hosts = np.array(1), np.array(2)
-        times = np.broadcast_to(inside_s(cluster, traffic, stack), first.shape)
+        fabric = np.minimum(cluster.inside_bytes_per_s(2), slots)
+        times = np.broadcast_to(inside_s(cluster, traffic, fabric, stack), first.shape)
         for num_flows in np.unique(flows[first != last]):
             these = (first != last) & (flows == num_flows)
             rate = cluster.pair_bytes_per_s(int(num_flows)) / num_flows
             both = np.minimum(rate, rate.T)
             rate = np.where(np.isnan(both), np.nanmin(rate, initial=np.inf), both)[first, last]
-            times = np.where(these, across_s(cluster, traffic, rate, one_flow, two_hosts, stack), times)
+            rate = np.minimum(rate, slots)
+            times = np.where(these, across_s(cluster, traffic, rate, fabric, one_flow, two_hosts, stack), times)
         slowest: FloatArray = times.max(axis=1)
         return slowest

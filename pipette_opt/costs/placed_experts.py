@@ -13,7 +13,7 @@ from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
 from pipette_opt.costs.exchange import exchange_s
 from pipette_opt.costs.experts import coupled_replicas, expert_block, expert_replicas
-from pipette_opt.costs.placed_links import PlacedLinks, spread
+from pipette_opt.costs.placed_links import PlacedLinks, fabric_of, host_of, slowest_share, spread
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.costs.unplaced import ExpertCosts, LayerCosts
 from pipette_opt.parallel import ParallelConfig
@@ -28,13 +28,13 @@ class PlacedExperts:
     ----------
     costs
         Of each placement.
-    hosts
-        Host of each rank, shape ``(n, pp, dp, cp, tp)``.
+    gpus
+        GPU of each rank as ``gpu_numbers`` says, shape ``(n, pp, dp, cp, tp)``.
     """
 
-    def __init__(self, links: PlacedLinks, config: ParallelConfig, costs: list[ExpertCosts], hosts: IntArray) -> None:
-        self.links, self.config, self.costs, self.hosts = links, config, costs, hosts
-        self.of_stage = hosts.reshape(*hosts.shape[:2], -1)
+    def __init__(self, links: PlacedLinks, config: ParallelConfig, costs: list[ExpertCosts], gpus: IntArray) -> None:
+        self.links, self.config, self.costs, self.gpus = links, config, costs, gpus
+        self.of_stage = gpus.reshape(*gpus.shape[:2], -1)
 
     def layer_s(self, layers: list[LayerCosts]) -> FloatArray:
         """
@@ -42,7 +42,7 @@ class PlacedExperts:
 
         ``layers``: of each placement, of one kind.
         """
-        n, pp, dp = self.hosts.shape[:3]
+        n, pp, dp = self.gpus.shape[:3]
         found = np.zeros((2, n, pp, self.of_stage.shape[2]))
         block = expert_block(self.config)
         size = _ring_size(layers)
@@ -66,19 +66,21 @@ class PlacedExperts:
         from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
 
         cluster, stack = self.links.instance.cluster, self.links.instance.stack
-        groups = np.ascontiguousarray(groups)
+        gpus = np.ascontiguousarray(groups)
+        groups = host_of(cluster, gpus)
         ranks = exchanging_ranks(groups, cluster.num_nodes)
         counts = np.unique(ranks[ranks > 0])
         row_of_count = np.zeros(int(counts.max(initial=0)) + 1, dtype=np.int64)
         row_of_count[counts] = np.arange(len(counts))
         none = np.zeros((0, cluster.num_nodes, cluster.num_nodes))
         rates = np.stack([cluster.pair_bytes_per_s(int(one)) for one in counts]) if len(counts) else none
+        rates, fabric = rates * slowest_share(cluster), fabric_of(cluster, gpus)
         loads, num_hosts, most, missing = exchange_loads(groups, ranks, row_of_count, rates)
         for place in np.flatnonzero(missing[:, 0] >= 0).tolist():
             pair = MissingLink("an expert-parallel group", int(missing[place, 0]), int(missing[place, 1]))
             self.links.missing.setdefault(place, pair)
         part = np.array([one.part_bytes for one in layers])[:, None]
-        return exchange_s(cluster, stack, part, most, num_hosts, loads)
+        return exchange_s(cluster, stack, part, most, num_hosts, loads, fabric)
 
     def reduction_s(self, algorithm: Collective, traffic: list[list[RingTraffic]]) -> FloatArray:
         """
@@ -86,7 +88,7 @@ class PlacedExperts:
 
         ``traffic``: of each placement and stage.
         """
-        n, pp, block = len(self.hosts), self.hosts.shape[1], expert_block(self.config)
+        n, pp, block = len(self.gpus), self.gpus.shape[1], expert_block(self.config)
         if expert_replicas(self.config) == 1:
             return np.zeros((n, pp))
         groups = self.of_stage.reshape(n, pp, -1, block).swapaxes(2, 3).reshape(n, pp * block, -1)

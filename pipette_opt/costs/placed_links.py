@@ -15,6 +15,7 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.specs.gpu_links import GpuLinks
 
 
 class PlacedLinks:
@@ -32,19 +33,27 @@ class PlacedLinks:
         self.missing: dict[int, MissingLink] = {}
 
     def rings(self, groups: IntArray, who: str, algorithm: Collective = "ring") -> "PlacedRings":
-        """Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once."""
+        """
+        Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once.
+
+        ``groups``: GPUs, numbered as :func:`gpu_numbers` does.
+        """
         from pipette_opt.costs._flows import ring_hops
 
-        source, target, shared, num_hosts, members = ring_hops(
-            np.ascontiguousarray(groups), self.instance.cluster.num_nodes
-        )
+        cluster, groups = self.instance.cluster, np.ascontiguousarray(groups)
+        source, target, shared, num_hosts, members = ring_hops(host_of(cluster, groups), cluster.num_nodes)
+        inside, across = cluster.inside_bytes_per_s(members), None
+        if cluster.gpu_links is not None:
+            across, slowest = _ring_rates(cluster.gpu_links, groups, source, target, num_hosts, members)
+            inside = np.minimum(inside, slowest)
         if algorithm == "tree":
-            return PlacedRings(
-                self.instance, algorithm, self._host_loads(source, num_hosts, members, who), num_hosts, members
-            )
-        rate = flow_rates(self.instance.cluster, source, target, shared)
+            pace = self._host_loads(source, num_hosts, members, who)
+            pace = pace if across is None else np.maximum(pace, 1.0 / across)
+            return PlacedRings(self.instance, algorithm, pace, inside, num_hosts, members)
+        rate = flow_rates(cluster, source, target, shared)
         self.note_missing(who, rate, source, target)
-        return PlacedRings(self.instance, algorithm, rate.min(axis=2), num_hosts, members)
+        pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
+        return PlacedRings(self.instance, algorithm, pace, inside, num_hosts, members)
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
@@ -83,24 +92,89 @@ class PlacedRings(NamedTuple):
     Collectives of placements: hosts and own flows of each group, shape ``(n, groups)``.
 
     ``pace``: what a flow gets over the slowest hop, bytes per second; of trees what a host takes for a byte.
+    ``inside_bytes_per_s``: the slowest hop inside a host, a number or of each group.
     """
 
     instance: Instance
     algorithm: Collective
     pace: FloatArray
+    inside_bytes_per_s: FloatArray | float
     num_hosts: IntArray
     members: IntArray
 
     def time_s(self, traffic: RingArrays) -> FloatArray:
         """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
         cluster, stack = self.instance.cluster, self.instance.stack
-        inside = np.where(self.members > 1, inside_s(cluster, traffic, stack), 0.0)
+        fabric = self.inside_bytes_per_s
+        inside = np.where(self.members > 1, inside_s(cluster, traffic, fabric, stack), 0.0)
         several = self.num_hosts > 1
         times = {"ring": across_s, "hierarchical": hierarchical_s, "tree": tree_s}[self.algorithm]
         hosts = np.where(several, self.num_hosts, 2)  # what is not used must be defined, too
-        across = times(cluster, traffic, self.pace, self.members, hosts, stack)
+        across = times(cluster, traffic, self.pace, fabric, self.members, hosts, stack)
         shown: FloatArray = np.where(several, across, inside)
         return np.maximum(inside, shown) if self.algorithm == "ring" else shown
+
+
+def gpu_numbers(cluster: ClusterSpec, nodes: IntArray, local_ranks: IntArray) -> IntArray:
+    """A number for each rank's GPU; that of its host where links of single GPUs are not known."""
+    return nodes if cluster.gpu_links is None else nodes * cluster.gpus_per_node + local_ranks
+
+
+def host_of(cluster: ClusterSpec, gpus: IntArray) -> IntArray:
+    """Hosts of numbered GPUs."""
+    return gpus if cluster.gpu_links is None else gpus // cluster.gpus_per_node
+
+
+def slot_rates(cluster: ClusterSpec, here: IntArray, there: IntArray) -> FloatArray:
+    """What slots allow messages from GPU to GPU that go at once, shape ``(sets, messages)``; infinite if unknown."""
+    if cluster.gpu_links is None:
+        return np.full(here.shape, np.inf)
+    from pipette_opt.costs._slots import message_rates
+
+    links = cluster.gpu_links
+    ends = np.ascontiguousarray(here), np.ascontiguousarray(there)
+    rates: FloatArray = message_rates(*ends, links.kinds, link_arrays(links))
+    return rates
+
+
+def link_arrays(links: GpuLinks) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
+    """What compiled functions take: rings of each kind of host, kinds, links between hosts (empty if none), NICs."""
+    between = np.zeros((0, 0, 0, 0)) if links.between is None else links.between
+    return links.ring_bytes_per_s, links.kind_of_node, between, links.nic_of_slot
+
+
+def fabric_of(cluster: ClusterSpec, gpus: IntArray) -> FloatArray | None:
+    """
+    Of all-to-alls inside hosts, the longest that a member takes to send a byte to each other one.
+
+    Shape ``(n, groups)``; ``None`` where links of single GPUs are not known.
+    """
+    if cluster.gpu_links is None:
+        return None
+    from pipette_opt.costs._slots import fabric_s_per_byte
+
+    links = cluster.gpu_links
+    seconds: FloatArray = fabric_s_per_byte(gpus, links.kinds, link_arrays(links))
+    return seconds
+
+
+def slowest_share(cluster: ClusterSpec) -> FloatArray | float:
+    """The slowest pair of GPUs of two hosts over the fastest: an all-to-all uses every pair, whatever the slots."""
+    if cluster.gpu_links is None or cluster.gpu_links.between is None:
+        return 1.0
+    between = cluster.gpu_links.between
+    share: FloatArray = between.min(axis=(1, 3)) / between.max(axis=(1, 3))
+    return share
+
+
+def _ring_rates(
+    links: GpuLinks, gpus: IntArray, source: IntArray, target: IntArray, num_hosts: IntArray, members: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """What the slots of rings allow between hosts and inside, shape ``(n, groups)`` each."""
+    from pipette_opt.costs._slots import ring_rates
+
+    across, inside = ring_rates(gpus, source, target, num_hosts, members, link_arrays(links))
+    return across, inside
 
 
 def spread(traffic: RingArrays, num_axes: int) -> RingArrays:

@@ -251,13 +251,14 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     exposed = 1.0 - instance.stack.gradient_overlap
     moved = RingTraffic(exposed * gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
     if replicas <= members:
-        return intra_node_ring_s(instance.cluster, moved, instance.stack)
+        return intra_node_ring_s(instance.cluster, moved, replicas, instance.stack)
     # A ring over a faster link takes no longer, so the fastest pair of hosts says all.
     flow = instance.cluster.fastest_pair_bytes_per_s(gpus) / gpus
     if np.isnan(flow):
         return 0.0
     hosts = np.array(replicas // members)
-    across = across_s(instance.cluster, stacked([moved]), np.array([flow]), np.array(members), hosts, instance.stack)
+    cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
+    across = across_s(cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack)
     return float(across[0])
 
 

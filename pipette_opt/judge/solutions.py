@@ -54,17 +54,31 @@ MOST_EXCHANGES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JudgedSolution:
-    """A solution with the judge's time; ``objective_s`` is the closed form, ``None`` where there is none."""
+    """
+    A solution with the judge's time.
+
+    Parameters
+    ----------
+    objective_s
+        The closed form, ``None`` where there is none.
+    slots
+        Of each host of the grid its GPUs in rank order, shape ``(*nodes.shape, gpus)``; 0, 1, ... by default.
+    """
 
     candidate: CandidateData
     nodes: IntArray
     objective_s: float | None
     estimate: IterationTime
+    slots: IntArray | None = None
 
     @property
     def placement(self) -> Placement:
         """A GPU for every rank."""
-        return block_placement(self.candidate.config, self.candidate.block, self.nodes)
+        return self.placed_on(self.nodes)
+
+    def placed_on(self, nodes: IntArray) -> Placement:
+        """The same on other hosts."""
+        return block_placement(self.candidate.config, self.candidate.block, nodes, self.slots)
 
 
 def judge_solution(instance: Instance, data: ProblemData, solution: Solution) -> JudgedSolution:
@@ -184,11 +198,18 @@ def placement_dependent_s(instance: Instance, best: JudgedSolution) -> float:
 def _links_free(instance: Instance) -> Instance:
     """The same with links between hosts that take no time."""
     cluster = instance.cluster
+    links_of_gpus = cluster.gpu_links and cluster.gpu_links.inside_only()
     fast = np.full((cluster.num_nodes, cluster.num_nodes), INSTANT_BYTES_PER_S)
     links = (LinkMatrix(concurrent_flows=1, bytes_per_s=fast),)
     return replace(
         instance,
-        cluster=replace(cluster, link_matrices=links, inter_node_latency_s=0.0, node_bytes_per_s=None),
+        cluster=replace(
+            cluster,
+            link_matrices=links,
+            inter_node_latency_s=0.0,
+            node_bytes_per_s=None,
+            gpu_links=links_of_gpus,
+        ),
     )
 
 
@@ -296,8 +317,6 @@ def _why_unused(instance: Instance, data: ProblemData, best: JudgedSolution, nod
     exchanges = sorted((one for one in exchanges if one[0] < UNUSABLE_TICKS), key=lambda one: one[:2])[:MOST_EXCHANGES]
     if not exchanges:
         return "not enough memory, or links without a measurement, for any place in the plan"
-    candidate = best.candidate
-    placed = [(candidate.config, block_placement(candidate.config, candidate.block, nodes)) for *_, nodes in exchanges]
-    seconds = estimate_many(instance, placed)
+    seconds = estimate_many(instance, [(best.candidate.config, best.placed_on(nodes)) for *_, nodes in exchanges])
     partner = exchanges[int(seconds.argmin())][1]
     return why_unused(instance.cluster.hosts[partner], float(seconds.min()), best.estimate.iteration_time_s)

@@ -134,7 +134,9 @@ def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) 
             )
 
 
-def block_placement(config: ParallelConfig, block: NodeBlock, nodes: IntArray) -> Placement:
+def block_placement(
+    config: ParallelConfig, block: NodeBlock, nodes: IntArray, slots: IntArray | None = None
+) -> Placement:
     """
     Ranks on GPUs, from hosts in a grid.
 
@@ -142,11 +144,9 @@ def block_placement(config: ParallelConfig, block: NodeBlock, nodes: IntArray) -
     ----------
     nodes
         Host index of each cell of the node grid, shape ``block.node_grid(config)``.
-
-    Returns
-    -------
-    Placement
-        Inside a host, GPUs are numbered in rank order.
+    slots
+        Of each cell the GPUs of its host in rank order, shape ``(*nodes.shape, gpus_of_a_host(config, block))``;
+        0, 1, ... by default.
     """
     if nodes.shape != block.node_grid(config):
         raise ValueError(f"nodes must have shape {block.node_grid(config)}, got {nodes.shape}.")
@@ -157,7 +157,12 @@ def block_placement(config: ParallelConfig, block: NodeBlock, nodes: IntArray) -
     node_of = np.empty(grid.world_size, dtype=np.int64)
     per_node = grid.tp * grid.cp // block.nodes_per_slot
     node_of[ranks.ravel()] = nodes[pp // block.stages, dp // block.replicas, within_slot // per_node].ravel()
-    return Placement(order=block.order, node=node_of, local_rank=_number_within_node(node_of))
+    local = _number_within_node(node_of)
+    if slots is not None:
+        order = np.empty((int(nodes.max()) + 1, slots.shape[-1]), dtype=np.int64)
+        order[nodes.ravel()] = slots.reshape(nodes.size, -1)
+        local = order[node_of, local]
+    return Placement(order=block.order, node=node_of, local_rank=local)
 
 
 def identity_placement(config: ParallelConfig, gpus_per_node: int, nodes: IntArray, order: RankOrder) -> Placement:

@@ -256,6 +256,8 @@ class Alternative:
     ----------
     oom_probability_at_most
         As in :class:`StageMemory`.
+    slots
+        Of each host its GPUs in rank order; ``None`` for 0, 1, ...
     """
 
     config: ParallelConfig
@@ -265,6 +267,7 @@ class Alternative:
     oom_probability: float | None
     oom_probability_at_most: bool = False
     reason: str
+    slots: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,13 +146,12 @@ def least_rings_s(
     def ring_s(traffic: RingTraffic, rate: float, flows: int = members) -> float:
         if not traffic.num_steps:
             return 0.0
-        inside = intra_node_ring_s(cluster, traffic, stack) if flows > 1 else 0.0
+        inside = intra_node_ring_s(cluster, traffic, flows, stack) if flows > 1 else 0.0
         if num_hosts == 1:
             return inside
-        flow = np.array([rate / gpus])
-        return max(
-            inside, float(over(cluster, stacked([traffic]), flow, np.array(flows), np.array(num_hosts), stack)[0])
-        )
+        flow, fabric = np.array([rate / gpus]), cluster.inside_bytes_per_s(flows)
+        across = over(cluster, stacked([traffic]), flow, fabric, np.array(flows), np.array(num_hosts), stack)
+        return max(inside, float(across[0]))
 
     def experts_s(traffic: RingTraffic, rate: float) -> float:
         if ranks % size == 0 and traffic.num_steps and num_hosts > 1:

@@ -162,7 +162,7 @@ def ring_ticks(
         )
         if ring.experts is None or flows == 1 or instance.allreduce != "ring":
             return across
-        return np.maximum(across, intra_node_ring_s(instance.cluster, traffic, instance.stack))
+        return np.maximum(across, intra_node_ring_s(instance.cluster, traffic, flows, instance.stack))
 
     ranks, size = ranks_of_a_host(config, block), expert_block(config)
 
@@ -188,7 +188,7 @@ def ring_floor(
         return 0
 
     def time_s(traffic: RingTraffic) -> FloatArray:
-        return np.array(intra_node_ring_s(instance.cluster, traffic, instance.stack) if members > 1 else 0.0)
+        return np.array(intra_node_ring_s(instance.cluster, traffic, members, instance.stack) if members > 1 else 0.0)
 
     def experts_s(traffic: RingTraffic) -> float:
         return expert_ring_s(instance, config, traffic, ranks_of_a_host(config, block), gpus_of_a_host(config, block))
@@ -232,7 +232,7 @@ def embedding_floor(
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > block.stages:
         return 0
     traffic = embedding_traffic(instance.model, instance.training, config)
-    return int(ticks_of(intra_node_ring_s(instance.cluster, traffic, instance.stack), tick_s, rounding))
+    return int(ticks_of(intra_node_ring_s(instance.cluster, traffic, 2, instance.stack), tick_s, rounding))
 
 
 def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> IntArray:

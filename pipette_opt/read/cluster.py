@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -14,6 +14,7 @@ from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GB, MIB, TFLOP, US, counted
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
+from pipette_opt.read.gpu_matrices import gpu_csv, gpu_links_of, inside_csvs
 from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_catalogue, read_gpu_entry
 from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
@@ -27,7 +28,7 @@ MAX_GPUS_PER_NODE = 1024
 
 _TOP = ("name", "nodes", "intra_node", "inter_node")
 _NODE = ("hosts", "gpu", "gpus_per_node", "speed")
-_INTRA = ("bandwidth_gb_per_s", "latency_us")
+_INTRA = ("bandwidth_gb_per_s", "latency_us", "matrices")
 
 
 def read_cluster(path: str | Path) -> ClusterSpec:
@@ -74,6 +75,7 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
             node_bytes_per_s=inter.node_bytes_per_s,
             links_measured=inter.measured,
             assumed=(*inter.assumed, *assumed),
+            gpu_links=gpu_links_of(intra, inter_fields, nodes, folder, inter.singles, rate, inter.nics_per_node),
         )
     except InputError:
         raise
@@ -116,31 +118,45 @@ def _of_memory(num_gpus: int, bytes_per_s: float) -> str:
     return f"the {num_gpus * bytes_per_s / GB:,.0f} GB/s of the memory of {counted(num_gpus, 'GPU')}; is it in GB/s?"
 
 
-def matrix_files(path: str | Path) -> list[str]:
-    """Names of the matrix files of a good cluster file, relative to it."""
-    inter = read_yaml(path).get("inter_node") or {}
-    return [str(entry["file"]) for entry in inter.get("matrices") or ()]
+def matrix_files(path: str | Path, part: Literal["inter_node", "intra_node"] = "inter_node") -> list[str]:
+    """Names of the matrix files of a good cluster file, relative to it: between hosts, or inside them."""
+    links = read_yaml(path).get(part) or {}
+    return [str(entry["file"]) for entry in links.get("matrices") or ()]
 
 
 def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> None:
     """
     Write a cluster file and, beside it, a CSV for each measured matrix, ``<stem>_links_<flows>.csv``.
 
+    Links of single GPUs take the place of the matrix of one flow; where only those inside hosts are known, each kind of
+    host has its own file, ``<stem>_inside_<number>.csv``.
+
     Bandwidths keep 1 kB/s, latencies 1 ps. The matrices are written before the file that names them. ``comment``
     goes to the top of the YAML file.
     """
     path = Path(path)
-    matrices = []
+    matrices, inside, links = [], [], cluster.gpu_links
     for matrix in cluster.link_matrices if cluster.links_measured else ():
         file = f"{path.stem}_links_{matrix.concurrent_flows}.csv"
-        write_atomically(path.with_name(file), matrix_csv(cluster.hosts, matrix.bytes_per_s))
+        single = matrix.concurrent_flows == 1 and links is not None and links.between is not None
+        text = gpu_csv(cluster.hosts, links) if single and links else matrix_csv(cluster.hosts, matrix.bytes_per_s)
+        write_atomically(path.with_name(file), text)
         matrices.append({"file": file, "concurrent_flows": matrix.concurrent_flows})
+    for number, (hosts, text) in enumerate(
+        inside_csvs(cluster.hosts, links) if links is not None and links.between is None else ()
+    ):
+        file = f"{path.stem}_inside_{number}.csv"
+        write_atomically(path.with_name(file), text)
+        inside.append({"file": file, "hosts": hosts})
     lines = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-    text = yaml.safe_dump(cluster_document(cluster, matrices), sort_keys=False, default_flow_style=None, width=110)
+    document = cluster_document(cluster, matrices, inside)
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
     write_atomically(path, lines + text)
 
 
-def cluster_document(cluster: ClusterSpec, matrices: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def cluster_document(
+    cluster: ClusterSpec, matrices: Sequence[Mapping[str, Any]] = (), inside: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """
     The content of a cluster file, with every value written out.
 
@@ -148,9 +164,13 @@ def cluster_document(cluster: ClusterSpec, matrices: Sequence[Mapping[str, Any]]
     ----------
     matrices
         Entries of the measured matrices' files; a cluster whose links nobody measured has one figure for all links.
+    inside
+        Entries of the files of matrices inside hosts.
     """
     inter: dict[str, Any] = {"latency_us": _round(cluster.inter_node_latency_s / US)}
     inter["nics_per_node"] = cluster.nics_per_node
+    if cluster.gpu_links is not None:
+        inter["nic_of_gpu"] = cluster.gpu_links.nic_of_slot.tolist()
     if matrices:
         inter["matrices"] = list(matrices)
     elif not cluster.links_measured:
@@ -163,6 +183,7 @@ def cluster_document(cluster: ClusterSpec, matrices: Sequence[Mapping[str, Any]]
         "intra_node": {
             "bandwidth_gb_per_s": _round(cluster.intra_node_bytes_per_s / GB),
             "latency_us": _round(cluster.intra_node_latency_s / US),
+            **({"matrices": list(inside)} if inside else {}),
         },
         "inter_node": inter,
     }
@@ -184,7 +205,12 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "h
         )
         for matrix in cluster.link_matrices
     )
-    return replace(cluster, nodes=tuple(cluster.nodes[index] for index in keep), link_matrices=matrices)
+    return replace(
+        cluster,
+        nodes=tuple(cluster.nodes[index] for index in keep),
+        link_matrices=matrices,
+        gpu_links=cluster.gpu_links and cluster.gpu_links.of_hosts(keep),
+    )
 
 
 def exclude_hosts(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:

@@ -10,12 +10,22 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, US, counted
 from pipette_opt.read.fields import Fields
+from pipette_opt.read.gpu_matrices import single_links
 from pipette_opt.read.gpus import UsualHost, read_gpu_catalogue
 from pipette_opt.read.matrices import gb_text, read_matrix
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, NIC_EFFICIENCY, Nics, parse_nics
 from pipette_opt.specs import LinkMatrix, NodeSpec
+from pipette_opt.specs.gpu_links import best_pairs
 
-INTER = ("latency_us", "nics", "nics_per_node", "matrices", "bandwidth_gb_per_s", "node_bandwidth_gb_per_s")
+INTER = (
+    "latency_us",
+    "nics",
+    "nics_per_node",
+    "nic_of_gpu",
+    "matrices",
+    "bandwidth_gb_per_s",
+    "node_bandwidth_gb_per_s",
+)
 """Fields of ``inter_node``."""
 
 MOST_HOSTS = 4096
@@ -38,6 +48,8 @@ class InterNode:
         Whether the link matrices are measurements.
     assumed
         A sentence for each value that nobody measured or wrote down.
+    singles
+        From GPU to GPU, at ``[host, slot, host, slot]``, if some matrix says it.
     """
 
     measured: bool
@@ -46,6 +58,7 @@ class InterNode:
     link_matrices: tuple[LinkMatrix, ...]
     node_bytes_per_s: float | None
     assumed: tuple[str, ...]
+    singles: FloatArray | None = None
 
 
 def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> InterNode:
@@ -58,7 +71,7 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
         raise InputError(inter.where, "give nics, such as 8x400, or nics_per_node, not both.")
     assumed: list[str] = []
     hosts = [node.host for node in nodes]
-    matrices = _matrices(inter, hosts, folder) if inter.has("matrices") else ()
+    matrices, singles = _matrices(inter, nodes, folder, assumed) if inter.has("matrices") else ((), None)
     nics = parse_nics(inter.text("nics"), f"{inter.where}, nics") if inter.has("nics") else None
     cap = inter.positive("node_bandwidth_gb_per_s") * GB if inter.has("node_bandwidth_gb_per_s") else None
     if len(nodes) == 1:
@@ -71,6 +84,7 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
             link_matrices=matrices,
             node_bytes_per_s=cap,
             assumed=(),
+            singles=singles,
         )
     measured = bool(matrices)
     if not measured and not inter.has("bandwidth_gb_per_s"):
@@ -93,6 +107,7 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
         link_matrices=matrices,
         node_bytes_per_s=cap,
         assumed=tuple(assumed),
+        singles=singles,
     )
 
 
@@ -107,29 +122,39 @@ def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
     return min(known, key=lambda host: host.nics.nominal_bytes_per_s)
 
 
-def _matrices(inter: Fields, hosts: list[str], folder: Path) -> tuple[LinkMatrix, ...]:
+def _matrices(
+    inter: Fields, nodes: Sequence[NodeSpec], folder: Path, assumed: list[str]
+) -> tuple[tuple[LinkMatrix, ...], FloatArray | None]:
+    """Link matrices of hosts, and the links of single GPUs if one of them has these."""
     entries = inter.any("matrices")
     if not isinstance(entries, list) or not entries:
         raise InputError(inter.where, f"matrices must be a list of {{file, concurrent_flows}}, got {shown(entries)}.")
-    matrices = [
-        _matrix(folder, f"{inter.where}, matrices[{index}]", entry, hosts) for index, entry in enumerate(entries)
+    read = [
+        _matrix(folder, f"{inter.where}, matrices[{index}]", entry, nodes, assumed)
+        for index, entry in enumerate(entries)
     ]
+    matrices = [matrix for matrix, _ in read]
     flows = [matrix.concurrent_flows for matrix in matrices]
     for count in flows:
         if flows.count(count) > 1:
             raise InputError(inter.where, f"matrices has {flows.count(count)} entries with concurrent_flows: {count}.")
-    return tuple(matrices)
+    return tuple(matrices), next((singles for _, singles in read if singles is not None), None)
 
 
-def _matrix(folder: Path, where: str, data: object, hosts: list[str]) -> LinkMatrix:
+def _matrix(
+    folder: Path, where: str, data: object, nodes: Sequence[NodeSpec], assumed: list[str]
+) -> tuple[LinkMatrix, FloatArray | None]:
     fields = Fields(where, data, _MATRIX)
     file = folder / fields.text("file")
     flows = fields.whole("concurrent_flows")
     matrix = read_matrix(file)
     if matrix.from_gpus and flows != 1:
         raise InputError(where, f"{file} is a matrix of GPUs, hence of single flows: concurrent_flows must be 1.")
-    values: FloatArray = matrix.ordered(str(file), hosts)
-    return LinkMatrix(concurrent_flows=flows, bytes_per_s=values)
+    values: FloatArray = matrix.ordered(str(file), [node.host for node in nodes])
+    singles = single_links(str(file), matrix, nodes, assumed) if matrix.from_gpus else None
+    if singles is not None:
+        values = best_pairs(singles)
+    return LinkMatrix(concurrent_flows=flows, bytes_per_s=values), singles
 
 
 def _usual_nics(inter: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) -> Nics:

@@ -20,7 +20,8 @@ MPIGRAPH_MB = 2**20
 LEAST_GB_PER_S, MOST_GB_PER_S = 1e-6, 1e6
 """1 kB/s, the last digit that is written, and a thousand times NVLink: beyond them a figure has another unit."""
 
-_GPU = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
+GPU_NAME = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
+"""Name of a row of a matrix of GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,14 +36,19 @@ class HostMatrix:
         measured and on the diagonal.
     from_gpus
         Whether the file had a row for each GPU.
+    names, gpu_bytes_per_s
+        Names of the rows as they are in the file, and what they hold.
     """
 
     hosts: tuple[str, ...]
     bytes_per_s: FloatArray
     from_gpus: bool = False
+    names: tuple[str, ...]
+    gpu_bytes_per_s: FloatArray
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes_per_s", read_only(self.bytes_per_s, np.float64))
+        object.__setattr__(self, "gpu_bytes_per_s", read_only(self.gpu_bytes_per_s, np.float64))
 
     def ordered(self, where: str, hosts: Sequence[str]) -> FloatArray:
         """The same matrix with the hosts of a cluster, in its order; hosts the matrix lacks have no measurement."""
@@ -123,14 +129,14 @@ def reduce_to_hosts(names: Sequence[str], bytes_per_s: FloatArray) -> HostMatrix
     """
     Reduce a matrix of GPUs, named ``host:gpu``, to one of hosts; a matrix of hosts stays as it is.
 
-    A pair of hosts gets the **slowest** measured pair of their GPUs: which GPU of a host will use the link is not
-    known here, so nothing faster can be promised to one flow.
+    A pair of hosts gets the **slowest** measured pair of their GPUs: where nobody assigns the GPUs of a host, nothing
+    faster can be promised to one flow. The matrix of GPUs is kept beside that.
     """
-    matches = [_GPU.match(name) for name in names]
+    matches = [GPU_NAME.match(name) for name in names]
     if not any(matches):
         values = np.array(bytes_per_s, dtype=np.float64)
         np.fill_diagonal(values, np.nan)
-        return HostMatrix(hosts=tuple(names), bytes_per_s=values)
+        return HostMatrix(hosts=tuple(names), bytes_per_s=values, names=tuple(names), gpu_bytes_per_s=values)
     owners = [match.group("host") if match else name for match, name in zip(matches, names, strict=True)]
     hosts = tuple(dict.fromkeys(owners))
     reduced = np.full((len(hosts), len(hosts)), np.nan)
@@ -140,7 +146,13 @@ def reduce_to_hosts(names: Sequence[str], bytes_per_s: FloatArray) -> HostMatrix
             if sender != receiver:
                 cell = index[sender], index[receiver]
                 reduced[cell] = np.fmin(reduced[cell], bytes_per_s[i, j])
-    return HostMatrix(hosts=hosts, bytes_per_s=reduced, from_gpus=len(names) > len(hosts))
+    return HostMatrix(
+        hosts=hosts,
+        bytes_per_s=reduced,
+        from_gpus=len(names) > len(hosts),
+        names=tuple(names),
+        gpu_bytes_per_s=bytes_per_s,
+    )
 
 
 def matrix_csv(hosts: Sequence[str], bytes_per_s: FloatArray) -> str:

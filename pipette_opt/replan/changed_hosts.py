@@ -17,6 +17,7 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, choose_num_gpus
 from pipette_opt.certify.finish import make_certificate
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.solutions import (
     JudgedSolution,
     judge_solution,
@@ -154,7 +155,7 @@ def _options(
     watcher.report("keeping what the hosts hold")
     seconds = KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s)
     kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
-    judged = [_judged(prepared, before, index, one) for index, one in kept]
+    judged = [_judged(prepared, old, before, index, one) for index, one in kept]
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
     fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     known = best_known(prepared, kept)
@@ -175,11 +176,29 @@ def _compile(prepared: Prepared) -> None:
     anneal_keeping(data, 0, somewhere, np.full(data.num_nodes, -1), num_moves=1)
 
 
-def _judged(prepared: Prepared, before: Layout, index: int, kept: Kept) -> tuple[JudgedSolution, tuple[Move, ...]]:
-    """A kept placement, timed, and what it makes ranks load."""
+def _judged(
+    prepared: Prepared, old: Plan, before: Layout, index: int, kept: Kept
+) -> tuple[JudgedSolution, tuple[Move, ...]]:
+    """A kept placement, timed, and what it makes ranks load; hosts keep the order of their GPUs."""
     judged = judge_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
+    if prepared.has_slots:
+        judged = replace(judged, slots=_kept_slots(prepared, old, judged), objective_s=None)
+        again = estimate(prepared.given, judged.candidate.config, judged.placement)
+        judged = replace(judged, estimate=again)
     after = Layout(config=judged.candidate.config, placement=judged.placement, hosts=prepared.instance.cluster.hosts)
     return judged, moves(before, after, prepared.instance.model)
+
+
+def _kept_slots(prepared: Prepared, old: Plan, judged: JudgedSolution) -> IntArray:
+    """GPUs of each host in rank order: as in the old plan where it used as many, else 0, 1, ..."""
+    used = judged.candidate.config.world_size // judged.nodes.size
+    slots = np.tile(np.arange(used), (*judged.nodes.shape, 1))
+    for cell in np.ndindex(*judged.nodes.shape):
+        host = prepared.instance.cluster.hosts[judged.nodes[cell]]
+        before = old.placement.local_rank[[old.hosts[node] == host for node in old.placement.node]]
+        if len(before) == used:
+            slots[cell] = before
+    return slots
 
 
 def _choose(front: Sequence[Option], max_loads: int | None, tolerance: float) -> Option:
@@ -327,7 +346,7 @@ def start_from(data: ProblemData, candidate: CandidateData, holds: IntArray) -> 
 def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams) -> Plan:
     """A plan of a kept placement; what is proven of all plans holds for it too."""
     proven = make_certificate(
-        prepared.instance, prepared.problem, judged, free.certificate.lower_bound_s, free.certificate.wall_time_s
+        prepared.given, prepared.problem, judged, free.certificate.lower_bound_s, free.certificate.wall_time_s
     )
     certificate = replace(
         free.certificate,
@@ -345,7 +364,7 @@ def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: Optimi
     )
     config, seconds = judged.candidate.config, judged.estimate.iteration_time_s
     return make_plan(
-        prepared.instance,
+        prepared.given,
         prepared.problem,
         [judged],
         certificate,

@@ -416,6 +416,7 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
         "oom_probability": one.oom_probability,
         "oom_probability_at_most": one.oom_probability_at_most,
         "reason": one.reason,
+        "slots": None if one.slots is None else [list(gpus) for gpus in one.slots],
     }
 
 
@@ -428,7 +429,19 @@ def _read_alternative(one: Entries) -> Alternative:
         oom_probability=one.optional("oom_probability", one.number),
         oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),
         reason=one.text("reason"),
+        slots=_read_slots(one) if one.data.get("slots") is not None else None,
     )
+
+
+def _read_slots(one: Entries) -> tuple[tuple[int, ...], ...]:
+    """GPUs of each host in rank order."""
+    rows = one.data["slots"]
+    good = isinstance(rows, list) and all(
+        isinstance(row, list) and all(isinstance(gpu, int) and not isinstance(gpu, bool) for gpu in row) for row in rows
+    )
+    if not good:
+        raise damaged(one.where, one.at("slots"), "must be a list of GPUs for each host.")
+    return tuple(map(tuple, rows))
 
 
 def _baseline_to_dict(one: Baseline, global_batch_size: int) -> dict[str, Any]:

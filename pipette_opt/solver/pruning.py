@@ -56,6 +56,10 @@ MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles."""
 
 
+SLOTS_SLACK = 1.05
+"""Of a time on relaxed hosts, up to which configurations are kept where links of single GPUs are known. Chosen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FirstPlan:
     """A configuration on some hosts, by default as they are listed, and its judged time."""
@@ -105,6 +109,7 @@ def prune(
     known: FirstPlan | None = None,
     annealing_s: float = 0.0,
     work: WorkBounds | None = None,
+    given: Instance | None = None,
 ) -> Pruned:
     """
     Leave out what cannot be faster than a plan on the listed hosts.
@@ -124,6 +129,9 @@ def prune(
         Seconds that may go into a better time to beat where many configurations are left.
     work
         Bounds by work that were computed before, to be looked up and added to.
+    given
+        The job with the links of single GPUs, where ``instance`` is on relaxed hosts: then the time to beat is that of
+        a plan which no order of GPUs may reach, so somewhat more is kept.
     """
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for one in fitting:
@@ -133,12 +141,12 @@ def prune(
         instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over, work=work
     )
     first = _first_plan(instance, bounded, variants, loading, known)
-    promising = bounded.most_promising(KEPT, float("inf") if first is None else first.seconds)
+    promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
     if len(promising) > MANY and first is not None and annealing_s > 0:
         bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
         some = [one for base in list(dict.fromkeys(bases))[:ANNEALED] for one in variants.get(base, ())]
         first = _annealed(instance, some, capacity_bytes, loading, first, annealing_s)
-        promising = bounded.most_promising(KEPT, first.seconds)
+        promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
     if first is not None:
         promising.add(without_overlap(first.config))
     kept: list[FittingCandidate] = []
@@ -157,6 +165,18 @@ def prune(
         bound_s=bound_s,
         first=first,
     )
+
+
+def _to_beat_s(
+    given: Instance | None, first: FirstPlan | None, loading: Callable[[], AbstractContextManager[None]]
+) -> float:
+    """Time from which on a configuration is left out, seconds; with single links at most that of GPUs in turn."""
+    if first is None or given is None:
+        return float("inf") if first is None else first.seconds
+    placement = block_placement(first.config, first.block, first.nodes)
+    with loading():
+        in_turn_s = estimate(given, first.config, placement).iteration_time_s
+    return min(max(in_turn_s, first.seconds), SLOTS_SLACK * first.seconds)
 
 
 @dataclass(frozen=True, slots=True, order=True)

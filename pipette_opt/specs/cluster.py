@@ -7,6 +7,7 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, GpuEfficiency
+from pipette_opt.specs.gpu_links import GpuLinks
 from pipette_opt.specs.host_names import compress_hosts
 
 MOST_SPEED = 1.2
@@ -136,6 +137,11 @@ class ClusterSpec:
         Whether the link matrices were measured, and not made from one figure or from nominal rates.
     assumed
         What was neither measured nor given but assumed, a sentence each.
+    gpu_links
+        Links of single GPUs, where they are known; link matrices then have the fastest pair of GPUs of two hosts.
+    ring_bytes_per_s
+        Of a cluster made by :meth:`relaxed`: slowest hop of the best ring through so many GPUs of a host, by their
+        number, for one the fastest single flow, shape ``(gpus_per_node + 1,)``; ``None`` for the same everywhere.
     """
 
     name: str
@@ -148,10 +154,13 @@ class ClusterSpec:
     node_bytes_per_s: float | None = None
     links_measured: bool = True
     assumed: tuple[str, ...] = ()
+    gpu_links: GpuLinks | None = None
+    ring_bytes_per_s: FloatArray | None = None
     _kinds_cache: list[GpuSpec] = field(default_factory=list, init=False, repr=False)
     _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _fastest_cache: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _of_kinds_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
+    _relaxed_cache: "list[ClusterSpec]" = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -180,6 +189,11 @@ class ClusterSpec:
                     f"the link matrix of {matrix.concurrent_flows} flows has {matrix.bytes_per_s.shape[0]} hosts, "
                     f"the cluster has {len(self.nodes)}."
                 )
+        if self.gpu_links is not None and self.gpu_links.inside.shape[:2] != (len(self.nodes), self.gpus_per_node):
+            raise ValueError(
+                f"links of GPUs are given of hosts x slots = {self.gpu_links.inside.shape[:2]}, the cluster has "
+                f"{(len(self.nodes), self.gpus_per_node)}."
+            )
         flows = [matrix.concurrent_flows for matrix in self.link_matrices]
         if len(set(flows)) < len(flows):
             raise ValueError(f"link matrices must have distinct concurrent_flows, got {flows}.")
@@ -216,6 +230,32 @@ class ClusterSpec:
         """Index into ``gpu_kinds`` of each node, shape ``(num_nodes,)``."""
         names = [gpu.name for gpu in self.gpu_kinds]
         return np.array([names.index(node.gpu.name) for node in self.nodes], dtype=np.int64)
+
+    def relaxed(self) -> "ClusterSpec":
+        """
+        The same hosts where every group of GPUs has the best slots that a group of its size can have.
+
+        No order of slots makes anything faster, so what is proven of the times on this cluster is proven of this one.
+        Itself where links of single GPUs are not known.
+        """
+        if self.gpu_links is None:
+            return self
+        if not self._relaxed_cache:
+            rings = self.gpu_links.best_ring_bytes_per_s
+            self._relaxed_cache.append(replace(self, gpu_links=None, ring_bytes_per_s=rings))
+        return self._relaxed_cache[0]
+
+    def inside_bytes_per_s(self, members: IntArray | int) -> FloatArray | float:
+        """
+        What a GPU sends to the next one in a ring of ``members`` GPUs of a host, at most; 1 for a single message.
+
+        Arrays give arrays of their shape, unless it is the same everywhere.
+        """
+        rings = self.ring_bytes_per_s if self.gpu_links is None else self.gpu_links.best_ring_bytes_per_s
+        if rings is None:
+            return self.intra_node_bytes_per_s
+        found: FloatArray = rings[np.minimum(members, self.gpus_per_node)]
+        return found
 
     def pair_bytes_per_s(self, num_flows: int) -> FloatArray:
         """

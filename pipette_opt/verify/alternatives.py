@@ -1,7 +1,7 @@
 """The plans that lost, judged again on the hosts that they are said to be on."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.predictor import IGNORED_RISK
-from pipette_opt.parallel import Placement, block_placement, node_blocks
+from pipette_opt.parallel import Placement, block_placement, gpus_of_a_host, node_blocks
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
@@ -43,6 +43,9 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
     if unknown or len(set(one.hosts)) < len(one.hosts):
         yield f"is on {', '.join(unknown) or 'a host twice'}, cluster {instance.cluster.name} has no such hosts"
         return
+    if one.slots is not None and (problem := _slots_problem(instance, one.slots, len(one.hosts))):
+        yield problem
+        return
     placements = list(_placements(instance, one))
     if not placements:
         yield f"does not fill {len(one.hosts)} hosts"
@@ -72,10 +75,25 @@ def _placements(instance: Instance, one: Alternative) -> Iterator[Placement]:
     """Every packing that fills the hosts of an alternative, which lists them in grid order."""
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     nodes = np.array([index[host] for host in one.hosts], dtype=np.int64)
+    slots = None if one.slots is None else np.array(one.slots, dtype=np.int64)
     for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
         grid = block.node_grid(one.config)
         if math.prod(grid) == len(nodes):
-            yield block_placement(one.config, block, nodes.reshape(grid))
+            if slots is not None and slots.shape[1] != gpus_of_a_host(one.config, block):
+                continue
+            of_hosts = None if slots is None else slots.reshape(*grid, -1)
+            yield block_placement(one.config, block, nodes.reshape(grid), of_hosts)
+
+
+def _slots_problem(instance: Instance, slots: Sequence[Sequence[int]], num_hosts: int) -> str | None:
+    """What is wrong with the GPUs of hosts; ``None`` if each has equally many GPUs of its own, each once."""
+    per_node = instance.cluster.gpus_per_node
+    if len(slots) != num_hosts or len({len(gpus) for gpus in slots}) > 1:
+        return f"has GPUs for {len(slots)} hosts, or not equally many of each, on {num_hosts} hosts"
+    for gpus in slots:
+        if len(set(gpus)) < len(gpus) or not set(gpus) <= set(range(per_node)):
+            return f"has GPUs {list(gpus)} of a host, which must be different ones of 0 to {per_node - 1}"
+    return None
 
 
 def _objective_problems(instance: Instance, one: Alternative, placement: Placement) -> Iterator[str]:

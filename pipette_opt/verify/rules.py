@@ -75,7 +75,11 @@ def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
-    """With torchrun each host has equally many consecutive ranks, its GPUs in rank order."""
+    """
+    With torchrun each host has equally many consecutive ranks; its GPUs are in rank order.
+
+    Where links of single GPUs are known they may be in any order, which ``CUDA_VISIBLE_DEVICES`` says.
+    """
     if plan.launcher != "torchrun":
         return
     nodes = [int(node) for node in plan.placement.node]
@@ -83,9 +87,9 @@ def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
     if len(set(per_host.values())) > 1:
         yield f"hosts have between {min(per_host.values())} and {max(per_host.values())} ranks"
         return
-    size = per_host[nodes[0]]
+    size, any_order = per_host[nodes[0]], instance.cluster.gpu_links is not None
     for rank, (node, local_rank) in enumerate(zip(nodes, plan.placement.local_rank, strict=True)):
-        if node != nodes[rank - rank % size] or local_rank != rank % size:
+        if node != nodes[rank - rank % size] or not (any_order or local_rank == rank % size):
             yield f"rank {rank} is on {plan.hosts[node]}:{local_rank}, where torchrun cannot start it"
             return
 
@@ -288,6 +292,9 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     closed = plan.certificate.closed_form
     if closed is None:
         return
+    if instance.cluster.gpu_links is not None:
+        yield "closed_form is given, and orders of GPUs have none"
+        return
     if plan.config.num_chunks > 1 or experts_span_hosts(instance, plan):
         yield "closed_form is given, and the schedule has none"
         return
@@ -309,7 +316,13 @@ def _links_free(instance: Instance) -> Instance:
     """The same with links between hosts that take no time."""
     cluster = instance.cluster
     links = LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((cluster.num_nodes, cluster.num_nodes), 1e30))
-    free = replace(cluster, link_matrices=(links,), inter_node_latency_s=0.0, node_bytes_per_s=None)
+    free = replace(
+        cluster,
+        link_matrices=(links,),
+        inter_node_latency_s=0.0,
+        node_bytes_per_s=None,
+        gpu_links=cluster.gpu_links and cluster.gpu_links.inside_only(),
+    )
     return replace(instance, cluster=free)
 
 

@@ -1,7 +1,7 @@
 """The searched space once more: what is legal, what fits, and what no placement can undercut."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -48,7 +48,12 @@ class Searched:
 
     @classmethod
     def again(cls, instance: Instance, plan: Plan) -> Self:
-        """From the plan's inputs. ``InputError`` if they do not say."""
+        """
+        From the plan's inputs. ``InputError`` if they do not say.
+
+        Where links of single GPUs are known, on relaxed hosts: no order of slots is faster than there.
+        """
+        instance = replace(instance, cluster=instance.cluster.relaxed())
         space = recorded_space(plan)
         enumeration, risk = enumerate_with_reasons(instance, space), accepted_risk(plan.inputs)
         memory = check_memory(instance, enumeration.candidates, stack_predictor(instance.stack), risk)

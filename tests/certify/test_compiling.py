@@ -74,7 +74,7 @@ def test_hosts_without_links(prepared: Prepared) -> None:
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
     one = data.candidates[0]
     apart = replace(one, p2p_ticks=np.full_like(one.p2p_ticks, UNUSABLE_TICKS))
-    sample = Sample(instance=prepared.instance, data=replace(data, candidates=(apart,)))
+    sample = Sample(instance=prepared.instance, given=prepared.given, data=replace(data, candidates=(apart,)))
     PARTS[0](sample)
 
 

@@ -79,7 +79,7 @@ def test_a_ring_with_several_members_is_bound_by_the_fabric_too() -> None:
     spec = cluster(2, 500.0)
     traffic = all_reduce_traffic(1e9, 16)
     assert inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8)[0, 1] == pytest.approx(
-        intra_node_ring_s(spec, traffic)
+        intra_node_ring_s(spec, traffic, 8)
     )
 
 
@@ -120,4 +120,4 @@ def test_start_up_of_collectives() -> None:
         + forward.num_steps * 0.5 * job.cluster.intra_node_latency_s
         + forward.hop_bytes / job.cluster.intra_node_bytes_per_s
     )
-    assert intra_node_ring_s(job.cluster, forward, stack) == pytest.approx(expected)
+    assert intra_node_ring_s(job.cluster, forward, 4, stack) == pytest.approx(expected)

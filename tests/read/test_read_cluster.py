@@ -73,16 +73,33 @@ def test_uniform_links(folder: Path) -> None:
     assert np.count_nonzero(links == 25e9) == 6
 
 
-def test_a_matrix_of_gpus_becomes_the_slowest_pair(folder: Path) -> None:
-    """Two GPUs a host: from gpu01 to gpu02 were measured 5, 6 and 7 GB/s; one flow is promised 5."""
-    names = ["gpu01:0", "gpu01:1", "gpu02:0", "gpu02:1"]
-    rows = [["", "200", "6", "5"], ["200", "", "7", ""], ["4", "4", "", "200"], ["4", "3", "200", ""]]
+def test_a_matrix_of_gpus_keeps_the_links_of_single_gpus(folder: Path) -> None:
+    """Two GPUs a host: of 5, 6 and 7 GB/s the fastest is the pair's, and what was not measured is the slowest."""
+    text = GOOD.replace("gpus_per_node: 8", "gpus_per_node: 2")
+    (folder / "c.yaml").write_text(text)
+    names = ["gpu01:0", "gpu01:1", "gpu02:0", "gpu02:1", "big:0", "big:1"]
+    rows = [
+        ["", "200", "6", "5", "", ""],
+        ["100", "", "7", "", "", ""],
+        ["4", "4", "", "200", "", ""],
+        ["4", "3", "200", "", "", ""],
+        ["", "", "", "", "", "50"],
+        ["", "", "", "", "50", ""],
+    ]
     lines = [",".join(["", *names]), *(",".join([name, *row]) for name, row in zip(names, rows, strict=True))]
     (folder / "links.csv").write_text("\n".join(lines))
-    links = read_cluster(folder / "c.yaml").link_matrices[0].bytes_per_s / 1e9
-    assert links[0, 1] == 5
-    assert links[1, 0] == 3
-    (folder / "c.yaml").write_text(GOOD.replace("concurrent_flows: 1", "concurrent_flows: 8"))
+    cluster = read_cluster(folder / "c.yaml")
+    links = cluster.link_matrices[0].bytes_per_s / 1e9
+    assert links[0, 1] == 7
+    assert links[1, 0] == 4
+    assert np.isnan(links[0, 2])
+    known = cluster.gpu_links
+    assert known is not None
+    assert known.between is not None
+    assert (known.between[0, :, 1] / 1e9).tolist() == [[6, 5], [7, 5]]
+    assert (known.inside[0] / 1e9).tolist() == [[0, 200], [100, 0]]
+    assert known.nic_of_slot.tolist() == [0, 1]
+    (folder / "c.yaml").write_text(text.replace("concurrent_flows: 1", "concurrent_flows: 8"))
     with pytest.raises(InputError, match="concurrent_flows must be 1"):
         read_cluster(folder / "c.yaml")
 
