@@ -157,6 +157,9 @@ def optimize(
     if judged:
         watcher.on_plan(finished(prepared, judged))
 
+    if judged and not stop.is_set():
+        known_s, left_s = best_first(judged)[0].estimate.iteration_time_s, limit_s - watcher.elapsed_s
+        prepared = prove_splits(prepared, known_s, params.gap_limit, JOINT_SHARE * left_s)
     how = _certifying(params, watcher, judged, CLOSED_FORM_SHARE)
     certified = certify(prepared, judged, how, watcher.report, stop)
     judged, result = [*judged, *certified.judged], None

@@ -28,7 +28,7 @@ from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
 from pipette_opt.problem.beside import chunk_seconds, least_rings_s
 from pipette_opt.problem.path_counts import PathCounts
-from pipette_opt.problem.ticks import tensor_ticks
+from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
 from pipette_opt.specs import Instance
 
 FINE_TICK_S = 1e-9
@@ -69,6 +69,8 @@ class LayerFamily:
         The reduction of what a stage has beside its layers, shape ``(pp,)``.
     gather_s, fixed_gather_s
         The same of the parameter gather, if it runs beside the forwards; else zero.
+    embedding_s
+        What the first and the last stage take after their reductions for tied word embeddings, over the best link.
     slowdown
         Share by which collectives slow down the compute beside them.
     step_s
@@ -98,6 +100,7 @@ class LayerFamily:
     fixed_reduction_s: FloatArray
     gather_s: float
     fixed_gather_s: FloatArray
+    embedding_s: float
     slowdown: float
     step_s: float
     fixed_step_s: FloatArray
@@ -233,6 +236,12 @@ class LayerFamily:
         fixed[which, :, stage] += (gathered * self.fixed_gather_s[stage] + whole * forward)[:, None]
         unit[which, :, stage] += (gathered * self.gather_s + whole * self.layer_s[0].min())[:, None]
 
+    def after_s(self, counts: PathCounts) -> FloatArray:
+        """What tied embeddings take after each path's reduction, shape ``(num_paths,)``."""
+        tied = (counts.stage == 0) | (counts.stage == self.config.pipeline_model_parallel_size - 1)
+        after: FloatArray = self.embedding_s * tied.astype(np.float64)
+        return after
+
     def reduced_path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """
         The same of each path and then the reduction that it waits for.
@@ -243,7 +252,7 @@ class LayerFamily:
         overlaps, chunks, paths = self.config.overlap_grad_reduce, self.config.num_chunks, np.arange(len(counts.stage))
         parts = counts.parts / chunks if overlaps and chunks > 1 else np.ones(len(paths))
         fixed, unit = self.path_s(self.before_reduction(counts))
-        fixed[paths, :, counts.stage] += (parts * self.fixed_reduction_s[counts.stage])[:, None]
+        fixed[paths, :, counts.stage] += (parts * self.fixed_reduction_s[counts.stage] + self.after_s(counts))[:, None]
         unit[paths, :, counts.stage] += (parts * self.reduction_s)[:, None]
         return fixed, unit
 
@@ -352,6 +361,7 @@ def _family(
         fixed_reduction_s=nothing,
         gather_s=0.0,
         fixed_gather_s=nothing,
+        embedding_s=_embedding_s(instance, config, block),
         slowdown=instance.stack.overlap_slowdown,
         step_s=step_s,
         fixed_step_s=fixed_step_s,
@@ -376,6 +386,14 @@ def with_rings(instance: Instance, family: LayerFamily, config: ParallelConfig) 
             unit = max(0.0, float((two[fastest] - one[fastest]).min()))
             rings |= {name: unit, f"fixed_{name}": np.maximum(one[fastest] - unit, 0.0)}
     return replace(family, config=config, **rings)
+
+
+def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> float:
+    """The all-reduce of tied word embeddings over the best link; 0 if none are tied."""
+    between = embedding_ticks(instance, config, block, gpus_of_a_host(config, block), FINE_TICK_S, np.floor)
+    if between.size:
+        return float(between.min()) * FINE_TICK_S
+    return embedding_floor(instance, config, block, FINE_TICK_S, np.floor) * FINE_TICK_S
 
 
 def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:

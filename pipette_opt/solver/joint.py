@@ -181,11 +181,14 @@ class _Part:
     ----------
     bound_s
         No other split of theirs is faster.
+    is_given_up
+        Whether a split of theirs may be faster that cannot be handed on any more.
     """
 
     families: list[LayerFamily]
     bound_s: float
     model: LayerModel | None = None
+    is_given_up: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -212,8 +215,8 @@ class _Joint:
     """No family outside of the parts is faster."""
     modelled: set[LayerFamily] = field(default_factory=set)
     """Families that were in a model."""
-    loaded: set[bool] = field(default_factory=set)
-    """Sorts of schedule (plain, interleaved) that were judged before, so that their kernels are loaded."""
+    loaded: set[tuple[str, bool]] = field(default_factory=set)
+    """What was done before with sorts of schedule (plain, interleaved), so that its kernels are loaded."""
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No other split of the family is faster: at first by its own bound, then by the models it was in."""
@@ -275,13 +278,13 @@ class _Joint:
         """Paths that are critical somewhere, of schedules that are new."""
         for family in families:
             if family.schedule not in self.learned:
-                with self._loaded(family):
+                with self._loaded("paths", family):
                     self.learned[family.schedule] = [likely_paths(family, self._hosts_of_kind(), self.instance.p2p)]
 
     @contextmanager
-    def _loaded(self, family: LayerFamily) -> Iterator[None]:
+    def _loaded(self, what: str, family: LayerFamily) -> Iterator[None]:
         """Where a sort of schedule may be judged for the first time: compiling is no part of the limit."""
-        sort = family.config.num_chunks > 1
+        sort = what, family.config.num_chunks > 1
         if sort in self.loaded:
             yield
             return
@@ -366,12 +369,10 @@ class _Joint:
         """
         while self.parts and not self.is_over:
             part = min(self.parts, key=lambda one: one.bound_s)
-            if part.bound_s >= self.to_beat_s:
-                break
+            if part.bound_s >= self.to_beat_s or part.is_given_up:
+                break  # nothing else would raise the bound
             self.parts.remove(part)
             self.parts += self._proven(part, most_splits)
-            if len(self.splits) >= most_splits and any(one.bound_s < self.to_beat_s for one in self.parts):
-                break
         return self._joined()
 
     def _proven(self, part: _Part, most_splits: int) -> list[_Part]:
@@ -397,6 +398,7 @@ class _Joint:
             if new and split.bound_s < (1 - SETTLED) * seconds:
                 continue  # with its critical path the model may turn it down
             if len(self.splits) >= most_splits:
+                part.is_given_up = True
                 return [part]
             self._hand_on(model.families[split.family].with_units(split.units).layers_per_stage, [part, *self.parts])
 
@@ -422,6 +424,8 @@ class _Joint:
         """What is proven with more time, and with a faster plan to compare with; no more splits are handed on."""
         self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
         self.ends = time.perf_counter() + time_limit_s
+        for part in self.parts:
+            part.is_given_up = False
         return self._prove(len(self.splits)).model
 
     def _is_usual(self, config: ParallelConfig) -> bool:
@@ -444,7 +448,7 @@ class _Joint:
         config = family.with_units(split.units, split.recomputed)
         placement = block_placement(config, family.block, nodes)
         try:
-            with self._loaded(family):
+            with self._loaded("judge", family):
                 times = placed_times(self.instance, config, placement)
                 seconds = judge_times(times, family.num_microbatches, self.instance.p2p).iteration_time_s
                 counts = critical_counts(times, family.num_microbatches, self.instance.p2p)

@@ -328,7 +328,9 @@ class LayerModel:
         if overlaps and chunks == 1:  # the first stage's reduction may be over with its last backward
             own = counts.take(counts.stage == 0)
             again = family.recompute_path_s(own)
-            for *seconds, moved in zip(*family.path_s(own), again, own.up + own.down, strict=True):
+            fixed, unit = family.path_s(own)
+            fixed[:, :, 0] += family.after_s(own)[:, None]
+            for *seconds, moved in zip(fixed, unit, again, own.up + own.down, strict=True):
                 self._add_path(index, moved, *map(self._floor, seconds))
 
     def _add_path(self, index: int, transfers: IntArray, fixed: IntArray, unit: IntArray, again: IntArray) -> None:

@@ -50,6 +50,7 @@ def random_family(
         fixed_reduction_s=rng.uniform(0.0, 2.0, pp) if reduces else np.zeros(pp),
         gather_s=0.0,
         fixed_gather_s=np.zeros(pp),
+        embedding_s=0.0,
         slowdown=0.0,
         step_s=0.3,
         fixed_step_s=rng.uniform(0.0, 0.5, pp),
