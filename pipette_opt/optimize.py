@@ -40,8 +40,11 @@ from pipette_opt.specs import Instance
 JOINT_SHARE = 0.2
 """Share of the time limit that the joint model over all splits of the layers may take, for each kind of GPU. Chosen."""
 
-ANNEALING_SHARE, HINT_S = 0.2, 2.0
-"""Share of the time limit that annealing for a hint may take, and the largest number of seconds for it. Chosen."""
+ANNEALING_SHARE = 0.2
+"""Share of the time limit that annealing for a hint may take. Chosen."""
+
+HINT_S = 2.0
+"""Largest number of seconds for the same. Chosen."""
 
 CLOSED_FORM_SHARE = 0.4
 """Share of the time left that is kept for the closed form where the judge's certificate comes first. Chosen."""
@@ -52,8 +55,14 @@ INTERLEAVED_SHARE = 0.15
 TIES_SHARE = 0.05
 """Share of the time limit that the choice among equally fast plans may take. Chosen."""
 
-LEAST_CERTIFYING_S, LEAST_PLACING_S, LEAST_SOLVING_S = 0.01, 0.5, 0.1
-"""Least seconds of the judge's certificate with a plan, of the same without one, and of the closed form. Chosen."""
+LEAST_CERTIFYING_S = 0.01
+"""Smallest number of seconds that the judge's certificate gets where a plan is known. Chosen."""
+
+LEAST_PLACING_S = 0.5
+"""The same where none is known, so that something is placed. Chosen."""
+
+LEAST_SOLVING_S = 0.1
+"""Smallest number of seconds that the closed form gets. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pipette_opt.prepare import Prepared
-from pipette_opt.solver.joint import MARGIN
+from pipette_opt.solver.family_bounds import MARGIN
 
 
 def prove_splits(prepared: Prepared, fastest_s: float, gap_limit: float, seconds: float) -> Prepared:

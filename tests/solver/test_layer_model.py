@@ -12,7 +12,7 @@ from specs_for_tests import config
 from pipette_opt.parallel import NodeBlock
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
-from pipette_opt.solver.joint import family_bound_s
+from pipette_opt.solver.family_bounds import family_bound_s
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit
 
 STOP = threading.Event()
