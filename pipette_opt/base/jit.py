@@ -3,19 +3,26 @@ Compiled functions, cached by what they are compiled from.
 
 numba keys its cache by the file of a function alone, so a kernel would outlive a change of the kernels that it calls
 in other files, or an upgrade that keeps the file's date. Here the folder of the cache is named after the contents of
-all files that hold kernels.
+all that a kernel can see: the files that hold kernels and the files of this package that those import.
 """
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("annealing", "costs", "judge", "solver")
-"""Where the kernels are."""
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The folder of this package."""
+
+KERNELS = re.compile(rf"^from {PACKAGE.name}\.base\.jit import njit$", re.MULTILINE)
+"""The line by which a file that holds kernels is known."""
+
+IMPORTS = re.compile(rf"^from {PACKAGE.name}\.([\w.]+) import", re.MULTILINE)
+"""The modules of this package that a file imports from."""
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -53,8 +60,7 @@ def cache_folder() -> Path:
     import numba
 
     digest = hashlib.sha256(numba.__version__.encode())
-    package = Path(__file__).resolve().parents[1]
-    for path in sorted(path for name in PACKAGES for path in package.joinpath(name).rglob("*.py")):
+    for path in seen_by_kernels():
         digest.update(path.read_bytes())
     for base in _bases():
         folder = base / digest.hexdigest()[:16]
@@ -65,6 +71,15 @@ def cache_folder() -> Path:
         if os.access(folder, os.W_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="pipette-opt-"))
+
+
+def seen_by_kernels() -> list[Path]:
+    """The files that hold kernels and those of this package that they import functions or constants from."""
+    texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    holders = {path: text for path, text in texts.items() if KERNELS.search(text)}
+    imported = {name.replace(".", "/") for text in holders.values() for name in IMPORTS.findall(text)}
+    names = {path: path.relative_to(PACKAGE).with_suffix("").as_posix() for path in texts}
+    return sorted({*holders, *(path for path, name in names.items() if name in imported)})
 
 
 def _bases() -> list[Path]:

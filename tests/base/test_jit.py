@@ -1,4 +1,4 @@
-"""Compiled kernels are cached by the contents of all files that hold kernels."""
+"""Compiled kernels are cached by the contents of all files that kernels can see."""
 
 import os
 import subprocess
@@ -11,24 +11,36 @@ from numba.core import config
 from pipette_opt.base import jit
 
 
-@pytest.mark.parametrize("place", ["solver", "solver/cells", "annealing"])
-def test_the_folder_follows_the_contents(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another kernel file, another folder; the same contents, the same folder; packages within packages count."""
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [
+        ("solver/kernel.py", True),
+        ("solver/cells/kernel.py", True),
+        ("problem/data.py", True),
+        ("solver/other.py", False),
+    ],
+)
+def test_the_folder_follows_what_kernels_see(
+    changed: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another kernel, or another file that kernels import from, another folder; the rest does not count."""
     package = tmp_path / "pipette_opt"
-    for name in jit.PACKAGES:
-        (package / name).mkdir(parents=True)
-    kernel = package / place / "kernel.py"
-    kernel.parent.mkdir(exist_ok=True)
-    kernel.write_text("a = 1\n")
+    kernel = "from pipette_opt.base.jit import njit\nfrom pipette_opt.problem.data import X\n"
+    texts = {"solver/kernel.py": kernel, "solver/cells/kernel.py": kernel, "problem/data.py": "X = 1\n"}
+    for name, text in {**texts, "solver/other.py": "Y = 1\n"}.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(jit, "__file__", str(package / "base" / "jit.py"))
+    monkeypatch.setattr(jit, "PACKAGE", package)
+    before = (package / changed).read_text()
     folders = []
-    for text in ("a = 1\n", "a = 2\n", "a = 1\n"):
-        kernel.write_text(text)
+    for text in (before, before + "Z = 1\n", before):
+        (package / changed).write_text(text)
         jit.cache_folder.cache_clear()
         folders.append(jit.cache_folder())
     jit.cache_folder.cache_clear()
-    assert folders[0] == folders[2] != folders[1]
+    assert folders[0] == folders[2]
+    assert (folders[1] != folders[0]) == counts
     assert all(folder.is_dir() and folder.parent == tmp_path / "cache" for folder in folders)
 
 
