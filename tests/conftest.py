@@ -33,6 +33,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if whole and config.pluginmanager.hasplugin("xdist") and config.getoption("numprocesses") is None:
         config.option.numprocesses = "auto"
         config.option.dist = "worksteal"
+        # A process per core leaves each one thread for torch and BLAS.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(tryfirst=True)
