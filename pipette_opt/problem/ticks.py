@@ -91,7 +91,7 @@ def _layer_traffic(
     """Tensor communication of one layer and what hides it, forward and backward, of each kind of layer."""
     model, training, stack = instance.model, instance.training, instance.stack
     return [
-        (*tensor_traffic(model, training, one.config, stack), compute.idle_s(one.is_recomputed))
+        (*tensor_traffic(model, training, one.config), compute.idle_s(one.is_recomputed))
         for one in layer_kinds(model, config)
     ]
 
