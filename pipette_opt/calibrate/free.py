@@ -59,7 +59,7 @@ FREE = (
     Free(name="collective_s", spread=0.5, start=30e-6),
     Free(name="intra_node", spread=0.3, largest=1.0),
     Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
-    Free(name="assumed_links", spread=0.5, largest=1.0, between_hosts=True),
+    Free(name="assumed_links", spread=1.0, largest=1.0, between_hosts=True),
 )
 """What is free, and how much such constants differ between stacks and clusters."""
 

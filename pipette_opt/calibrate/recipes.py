@@ -1,4 +1,8 @@
-"""What frameworks do where a row does not say: what their recipes overlap, and in what they reduce gradients."""
+"""
+What frameworks do where a row does not say: what their recipes overlap, and in what they reduce gradients.
+
+Columns ``overlap_grad_reduce`` and ``overlap_param_gather`` of a row are believed before the recipe.
+"""
 
 from dataclasses import dataclass
 
@@ -36,6 +40,9 @@ They set ``ddp.overlap_grad_reduce``, ``ddp.overlap_param_gather`` and ``grad_re
 ``scripts/performance``; NeMo, ``scripts/performance/llm``; MLPerf's GPT-3, ``model.optim.grad_sync_dtype: bf16``).
 """
 
+BRIDGE = Recipe(overlap_grad_reduce=True, overlap_param_gather=True)
+"""Megatron-Bridge's other recipes, which reduce in fp32 (``bf16_mixed`` in ``training/mixed_precision.py``)."""
+
 NANOTRON = Recipe(overlap_grad_reduce=True)
 """
 Nanotron wraps its model in PyTorch's ``DistributedDataParallel``, whose buckets are reduced as gradients are made.
@@ -46,14 +53,12 @@ With ZeRO-1 parameters are gathered after the step.
 RECIPES = {
     "mlperf": MEGATRON_RECIPES,
     "megatronbridge": MEGATRON_RECIPES,
-    "nemoframeworklauncher": MEGATRON_RECIPES,
+    "nemo-launcher": MEGATRON_RECIPES,
     "dgxc": MEGATRON_RECIPES,
+    "nvidia-nemo/megatron-bridge": BRIDGE,
     "hf-ultrascale-nanotron": NANOTRON,
 }
 """By how the source of a row begins, in lower case; every other source is ``PLAIN``."""
-
-OVERLAP_COLUMNS = ("overlap_grad_reduce", "overlap_param_gather")
-"""Columns that say what a run overlapped; they are believed before the recipe."""
 
 
 def recipe_of(run: MeasuredRun) -> Recipe:

@@ -92,8 +92,7 @@ def gradient_traffic(
     else:
         one = RingTraffic(scatter.hop_bytes + gather.hop_bytes, scatter.num_steps + gather.num_steps, 2)
     return [
-        RingTraffic(one.hop_bytes * count, one.num_steps, one.num_calls) if count else NO_TRAFFIC
-        for count in counts
+        RingTraffic(one.hop_bytes * count, one.num_steps, one.num_calls) if count else NO_TRAFFIC for count in counts
     ]
 
 

@@ -87,7 +87,7 @@ class Costs(NamedTuple):
 
 def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
     """What a configuration costs wherever it is placed."""
-    model, training, stack = instance.model, instance.training, instance.stack
+    model, training = instance.model, instance.training
     compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
     none = np.zeros(config.pipeline_model_parallel_size)
     return Costs(
@@ -110,7 +110,7 @@ def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
 
 
 def _expert_costs(instance: Instance, config: ParallelConfig) -> ExpertCosts:
-    model, training, stack = instance.model, instance.training, instance.stack
+    model, training = instance.model, instance.training
     beside = config.overlap_param_gather
     return ExpertCosts(
         gradient=gradient_traffic(model, training, config, experts=True),
