@@ -14,7 +14,7 @@ FUSED, PLAIN = AttentionWords(kernel="unfused"), AttentionWords(kernel="unfused"
         (("flash", "Flash", "flash_attention_2", "FlashAttention-2", "flash-attn 2.5.6", "fa2", "FA3"), FLASH),
         (("flash_attention2 + RMS kernel", "flash_attention (triton)", "TE", "Transformer Engine"), FLASH),
         (("torch SDPA", "FlexAttention", "cuDNN", "fused attention", "xformers"), FLASH),
-        (("flash_attentionv1.0.8", "flash1", "fa1"), FIRST),
+        (("flash_attentionv1.0.8", "flash1", "fa1", "flash_attention (triton)"), FIRST),
         (("unfused", "fused", "core", "unfused (masked softmax fusion)", "fused softmax kernel"), FUSED),
         (("torch", "math", "torch math", "eager"), PLAIN),
     ],
