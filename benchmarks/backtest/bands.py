@@ -62,9 +62,6 @@ that this program does not export to), and WANT, by its licence.
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 """Rows that never make a band."""
 
-OVERLAPPING = ("mlperf", "megatronbridge", "dgxc", "nvidia-nemo/megatron-bridge")
-"""Beginnings of sources whose recipes reduce gradients and gather parameters beside compute (Megatron-Core)."""
-
 NIC_SHARE = 0.9
 """Of the nominal rate of its NICs, what a host attains; chosen."""
 
@@ -117,7 +114,7 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
     for name in names:
         runs = [_as_usual(run) for run in read_runs(folder / f"{name}.csv") if _is_this_job(run)]
         cases = [
-            _overlapping(case)
+            case
             for case in make_cases(runs, read_stack())
             if isinstance(case, Case) and not untimed(case) and not case.run.oom and case.run.iter_time_s
         ]
@@ -200,14 +197,6 @@ def _as_usual(run: MeasuredRun) -> MeasuredRun:
     if rate is None:
         return run
     return replace(run, extra={**run.extra, BANDWIDTH_COLUMN: f"{rate * run.gpus_per_node / 1e9:g}"})
-
-
-def _overlapping(case: Case) -> Case:
-    """The case with the overlap that its recipe has."""
-    if not case.run.source.lower().startswith(OVERLAPPING) or case.config.zero_stage is not None:
-        return case
-    sharded = case.config.use_distributed_optimizer
-    return replace(case, config=replace(case.config, overlap_grad_reduce=True, overlap_param_gather=sharded))
 
 
 def _wrapped(head: str) -> str:

@@ -29,8 +29,6 @@ class Experiment:
         Runs to fit to, and runs to judge; nothing to fit to means the shipped stack.
     why_bad
         What the errors that remain come from, as far as known.
-    node_bytes_per_s
-        What all GPUs of a host send to another at once, where the stack does not say.
     """
 
     name: str
@@ -38,7 +36,6 @@ class Experiment:
     split: Callable[[Runs], tuple[Runs, Runs]]
     why_bad: str
     target: str
-    node_bytes_per_s: float | None = None
 
 
 def halves(runs: Sequence[MeasuredRun], seed: int = 0) -> tuple[Runs, Runs]:
@@ -169,7 +166,6 @@ EXPERIMENTS = (
         "and attention has sinks: no model here has these, and which of them costs what nobody measured. Rows in "
         "8 bits, with other attention (MLA) or with layers that do not divide are left out",
         target="",
-        node_bytes_per_s=8 * 50e9,
     ),
     Experiment(
         name="MLPerf: GPT-3 175B on 64-768 H100 and B200, judged on Llama 3.1 405B, H100, H200 and GB200",
@@ -183,7 +179,6 @@ EXPERIMENTS = (
         "rows, so it is not used. What the rows do not say (overlap of tensor communication, graphs, attention in "
         "8 bits) is taken as none",
         target="",
-        node_bytes_per_s=8 * 50e9,
     ),
     Experiment(
         name="Vendor's tables: dense models up to 175B, judged on Llama 3.1 405B",
@@ -196,7 +191,6 @@ EXPERIMENTS = (
         "optimizer, gradients and parameters (FSDP) are in the fit and within 5 % but for one row. Rows in 4 bits "
         "are left out",
         target="",
-        node_bytes_per_s=8 * 50e9,
     ),
     Experiment(
         name="Vendor's tables: mixtures on 8-64 GPUs, judged on Qwen3 235B on 256",
@@ -209,7 +203,6 @@ EXPERIMENTS = (
         "recomputation, graphs and overlap of exchanges with work are not in the rows. Other mixtures of the tables "
         "have latent attention (DeepSeek, Kimi) or state spaces (Nemotron), which no model here has",
         target="",
-        node_bytes_per_s=8 * 50e9,
     ),
     Experiment(
         name="Megatron-LM's functional tests, 12 layers: half of the layouts, judged on the others",

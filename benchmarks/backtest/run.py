@@ -9,7 +9,6 @@ experiment fits the constants of a stack to one part of a source and is judged o
 import argparse
 import os
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -58,8 +57,6 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
     if not (folder / experiment.file).is_file():
         return _not_there(experiment.name)
     seen, judged = experiment.split(read_runs(folder / experiment.file))
-    if experiment.node_bytes_per_s is not None:
-        base = replace(base, assumed_node_bytes_per_s=experiment.node_bytes_per_s)
     stack, seconds = base, 0.0
     if seen:
         start = time.process_time()

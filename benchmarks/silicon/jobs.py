@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,52 +27,41 @@ BEFORE = {
 }
 """Mean errors in percent of the same rows with one share of the peak for all GPUs, as this script had them then."""
 
-NODE_BYTES_PER_S = 8 * 50e9
-"""Of a host with eight links of 400 Gbit/s, as the back-test takes for vendors' rows."""
-
 
 def job_lines() -> Iterator[str]:
     """Mean errors before and now."""
     yield "## Whole jobs, shipped stack\n"
-    yield "Nothing is fitted to runs. The recipes of fp8 rows and of MLPerf hide reductions, so these are overlapped.\n"
+    yield "Nothing is fitted to runs. Each row overlaps what its framework's recipe does.\n"
     yield "| rows | number | before | now | median of predicted / measured |"
     yield "|---|---|---|---|---|"
-    for name, runs, overlap in _rows(folder().parent / "measured"):
-        ratios = _ratios(runs, overlap)
+    for name, runs in _rows(folder().parent / "measured"):
+        ratios = _ratios(runs)
         mean = 100 * float(np.abs(ratios - 1).mean())
         yield f"| {name} | {len(ratios)} | {BEFORE[name]:.1f} % | {mean:.1f} % | {np.median(ratios):.2f} |"
     yield "\nThe operator profile that SimuMax took on its B200 host has large products at 0.50 of the peak, NVIDIA's"
     yield "tables at 0.60: with 0.50 its rows would be 11 % off. Constants keep to NVIDIA's, since hosts differ."
 
 
-def _rows(measured: Path) -> Iterator[tuple[str, Sequence[MeasuredRun], bool]]:
-    """Name, runs, and whether their recipe overlaps."""
+def _rows(measured: Path) -> Iterator[tuple[str, Sequence[MeasuredRun]]]:
+    """Name, and runs."""
     tables = read_runs(measured / "nvidia_perf_tables.csv")
     dense = [run for part in vendor.dense(tables) for run in part if "fp8" in (run.precision or "")]
     slices = [run for run in read_runs(measured / "simumax.csv") if run.gpu_name and "B200" in run.gpu_name.upper()]
     papers = read_runs(measured / "published_tables.csv")
     names = iter(BEFORE)
-    yield next(names), slices, False
-    yield next(names), dense, True
+    yield next(names), slices
+    yield next(names), dense
     logs = vendor.mlperf(read_runs(measured / "mlperf_training.csv"))
-    yield next(names), [run for part in logs for run in part], True
-    yield next(names), vendor.gpt_oss(tables)[1], False
-    yield next(names), [run for part in vendor.experts(tables) for run in part], False
-    yield next(names), [run for run in papers if run.source.startswith("Korthikanti")], False
+    yield next(names), [run for part in logs for run in part]
+    yield next(names), vendor.gpt_oss(tables)[1]
+    yield next(names), [run for part in vendor.experts(tables) for run in part]
+    yield next(names), [run for run in papers if run.source.startswith("Korthikanti")]
 
 
-def _ratios(runs: Sequence[MeasuredRun], overlap: bool) -> FloatArray:
-    stack = replace(read_stack(), assumed_node_bytes_per_s=NODE_BYTES_PER_S)
+def _ratios(runs: Sequence[MeasuredRun]) -> FloatArray:
     cases = [
-        _overlapped(case) if overlap else case
-        for case in make_cases(runs, stack)
+        case
+        for case in make_cases(runs, read_stack())
         if isinstance(case, Case) and not untimed(case) and case.run.iter_time_s and not case.run.oom
     ]
     return predicted_times_s(cases) / np.array([case.run.iter_time_s for case in cases])
-
-
-def _overlapped(case: Case) -> Case:
-    if case.config.zero_stage is not None:
-        return case
-    sharded = case.config.use_distributed_optimizer
-    return replace(case, config=replace(case.config, overlap_grad_reduce=True, overlap_param_gather=sharded))

@@ -11,6 +11,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import GB
 from pipette_opt.calibrate.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
+from pipette_opt.calibrate.recipes import recipe_of
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.parallel.schedule import check_interleaving
@@ -26,6 +27,9 @@ GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss"
 """Names of models whose MLP is gated, with rotary positions, RMSNorm and no biases."""
 
 NORM_KERNEL = "rms kernel"
+
+ONE_HOST_BYTES_PER_S = 1e9
+"""Of links that a run on one host does not have; any rate will do."""
 
 FP8_WORDS = ("fp8", "fp8-hybrid", "fp8-cs", "fp8-mx", "mxfp8")
 """Matrix products in fp8, all else in bf16; scaling by tensor (delayed or current) or by block costs the same here."""
@@ -193,7 +197,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         global_batch_size=run.gbs or 1,
         seq_length=run.seq_len or 1,
         precision="fp32" if precision == "fp32" else "fp16" if precision == "fp16" else "bf16",
-        accumulate_allreduce_grads_in_fp32=precision != "fp16",
+        accumulate_allreduce_grads_in_fp32=precision != "fp16" and recipe_of(run).reduces_in_fp32,
         attention_kernel=words.kernel,
         flash_version=words.flash_version,
         fused_softmax=words.fused_softmax,
@@ -203,13 +207,15 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
 
 
 def run_config(run: MeasuredRun) -> ParallelConfig:
-    """The degrees of a row, with layers as :func:`stage_layers` says."""
+    """The degrees of a row, layers as :func:`stage_layers` says, overlap as it or else its framework's recipe says."""
     assert run.num_layers is not None
     assert run.tp is not None
     assert run.pp is not None
     assert run.dp is not None
     assert run.mbs is not None
     sharded = bool(run.zero_stage) and run.dp * run.cp > 1
+    recipe, once = recipe_of(run), run.dp * run.cp > 1 and (run.zero_stage or 0) < 2
+    beside = once and _flag(run, "overlap_grad_reduce", recipe.overlap_grad_reduce)
     granularity: dict[str | None, RecomputeGranularity | None] = {None: None, "selective": "selective", "full": "full"}
     return ParallelConfig(
         tensor_model_parallel_size=run.tp,
@@ -222,6 +228,8 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         sequence_parallel=bool(run.seq_parallel) and run.tp > 1,
         recompute_granularity=granularity[run.recompute],
         use_distributed_optimizer=sharded,
+        overlap_grad_reduce=beside,
+        overlap_param_gather=beside and sharded and _flag(run, "overlap_param_gather", recipe.overlap_param_gather),
         zero_stage=run.zero_stage if sharded and run.zero_stage is not None and run.zero_stage > 1 else None,
         **expert_degrees(run),
     )
@@ -304,9 +312,23 @@ def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -
 
 
 def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
-    """What all GPUs of a host send to another at once: as the row says, or as the stack assumes."""
+    """
+    What all GPUs of a host send to another at once: as the row says, or as the stack assumes.
+
+    Raises
+    ------
+    ValueError
+        If the run has several hosts, the row does not say, and no network is usual for its GPU.
+    """
     told = run.extra.get(BANDWIDTH_COLUMN, "")
-    return float(told) * GB if told else stack.assumed_node_bytes_per_s
+    if told:
+        return float(told) * GB
+    usual = None if run.gpu is None else run.gpu.usual_host
+    if usual is None:
+        if run.num_gpus > run.gpus_per_node:
+            raise ValueError(f"no usual network is known for {run.gpu_name}; give {BANDWIDTH_COLUMN}")
+        return ONE_HOST_BYTES_PER_S
+    return stack.assumed_links * usual.nics.nominal_bytes_per_s * run.gpus_per_node / usual.gpus_per_node
 
 
 def _check_precision(run: MeasuredRun) -> None:

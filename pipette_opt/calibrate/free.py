@@ -58,17 +58,10 @@ FREE = (
     Free(name="iteration_s", spread=1.0, start=20e-3),
     Free(name="collective_s", spread=0.5, start=30e-6),
     Free(name="intra_node", spread=0.3, largest=1.0),
-    Free(name="congestion", spread=0.4, start=1.0, between_hosts=True),
     Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
-    Free(name="assumed_node_bytes_per_s", spread=1.0),
-    Free(name="assumed_latency_s", spread=0.7),
+    Free(name="assumed_links", spread=1.0, largest=1.0, between_hosts=True),
 )
-"""
-What is free, and how much such constants differ between stacks and clusters.
-
-The loss of bandwidth with the number of hosts is centred on its inverse, as rings over 2 to 64 hosts of a large public
-sweep attain it (Hugging Face's Ultra-Scale playbook: 341, 161, 95, 53, 27, 13 GB/s in the median).
-"""
+"""What is free, and how much such constants differ between stacks and clusters."""
 
 
 def told_constants(
@@ -91,9 +84,8 @@ def told_constants(
     at_edge, near_edge, near_freed = edge_risk.sum(axis=0) >= MIN_AT_EDGE
 
     def told(one: Free) -> bool:
-        if one.name.startswith("assumed_") and (cluster is not None or not several_hosts):
-            return False
-        if one.name == "assumed_node_bytes_per_s" and all(run.extra.get(BANDWIDTH_COLUMN) for run in runs):
+        known = cluster is not None or all(run.extra.get(BANDWIDTH_COLUMN) for run in runs)
+        if one.name == "assumed_links" and known:
             return False
         if one.between_hosts and not several_hosts:
             return False

@@ -99,7 +99,7 @@ def inside_layer_s(
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     if config.tensor_model_parallel_size > 1:
         members = config.tensor_model_parallel_size
-        for way, ring in enumerate(tensor_traffic(model, training, config, stack, has_experts=has_experts)):
+        for way, ring in enumerate(tensor_traffic(model, training, config, has_experts=has_experts)):
             found[way] += max(intra_node_ring_s(cluster, ring, members, stack) - idle_s[way], 0.0)
     if config.context_parallel_size > 1:
         hidden = hidden_by_attention_s(instance, config)

@@ -65,8 +65,7 @@ def exchange_s(
     fabric = (np.asarray(most) - 1) * np.asarray(part_bytes) / (cluster.inside_bytes_per_s(1) * stack.intra_node)
     if fabric_s_per_byte is not None:
         fabric = np.maximum(fabric, np.asarray(part_bytes) * fabric_s_per_byte / stack.intra_node)
-    share = stack.inter_node * (2.0 / np.maximum(hosts, 2)) ** stack.congestion
-    across = np.where(several, np.asarray(part_bytes) * load_s_per_byte / share, 0.0)
+    across = np.where(several, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
     latency = np.where(
         several, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
     )

@@ -120,12 +120,12 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
         For a closed form, whose work is the least of all kinds of GPU; otherwise for a lower form.
     """
     model, training, stack = instance.model, instance.training, instance.stack
-    traffic = gradient_traffic(model, training, config, stack)
+    traffic = gradient_traffic(model, training, config)
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
     nobody: list[RingTraffic | None] = [None] * pp
     experts = nobody
     if model.num_experts is not None:
-        experts = [*gradient_traffic(model, training, config, stack, experts=True)]
+        experts = [*gradient_traffic(model, training, config, experts=True)]
     both = list(zip(traffic, experts, strict=True))
     if not config.overlap_grad_reduce:
         return [StageRing(one, experts=other) for one, other in both]

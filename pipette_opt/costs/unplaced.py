@@ -87,7 +87,7 @@ class Costs(NamedTuple):
 
 def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
     """What a configuration costs wherever it is placed."""
-    model, training, stack = instance.model, instance.training, instance.stack
+    model, training = instance.model, instance.training
     compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
     none = np.zeros(config.pipeline_model_parallel_size)
     return Costs(
@@ -99,7 +99,7 @@ def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
         },
         gradient=once_traffic(model, training, config)
         if config.sharding_stage > 1
-        else gradient_traffic(model, training, config, stack),
+        else gradient_traffic(model, training, config),
         parameters=parameter_traffic(model, training, config) if config.overlap_param_gather else [],
         sharded=sharded_costs(model, training, config),
         embedding=embedding_traffic(model, training, config),
@@ -110,10 +110,10 @@ def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
 
 
 def _expert_costs(instance: Instance, config: ParallelConfig) -> ExpertCosts:
-    model, training, stack = instance.model, instance.training, instance.stack
+    model, training = instance.model, instance.training
     beside = config.overlap_param_gather
     return ExpertCosts(
-        gradient=gradient_traffic(model, training, config, stack, experts=True),
+        gradient=gradient_traffic(model, training, config, experts=True),
         parameters=parameter_traffic(model, training, config, experts=True) if beside else [],
     )
 
@@ -125,7 +125,7 @@ def _layer_costs(instance: Instance, kind: LayerKind, compute: StageCompute) -> 
     exchanges = 0 if one is None else one.num_exchanges
     return LayerCosts(
         layers=kind.layers,
-        tensor=tensor_traffic(model, training, config, instance.stack, has_experts=kind.has_experts),
+        tensor=tensor_traffic(model, training, config, has_experts=kind.has_experts),
         context=context_traffic(model, training, config),
         idle=compute.idle_s(kind.is_recomputed),
         attention=hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0),

@@ -248,8 +248,7 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     """
     if replicas == 1:
         return 0.0
-    exposed = 1.0 - instance.stack.gradient_overlap
-    moved = RingTraffic(exposed * gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
+    moved = RingTraffic(gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
     if replicas <= members:
         return intra_node_ring_s(instance.cluster, moved, replicas, instance.stack)
     # A ring over a faster link takes no longer, so the fastest pair of hosts says all.

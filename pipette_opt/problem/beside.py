@@ -165,7 +165,7 @@ def least_rings_s(
         return np.array(dense) + [[experts_s(one, rate) for one in traffic(experts=True)] for rate in rates]
 
     model, training = instance.model, instance.training
-    reduction = stages_s(lambda experts: gradient_traffic(model, training, config, stack, experts=experts))
+    reduction = stages_s(lambda experts: gradient_traffic(model, training, config, experts=experts))
     if not config.overlap_param_gather:
         return reduction, None
     return reduction, stages_s(lambda experts: parameter_traffic(model, training, config, experts=experts))

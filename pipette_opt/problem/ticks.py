@@ -89,9 +89,9 @@ def _layer_traffic(
     instance: Instance, config: ParallelConfig, compute: StageCompute
 ) -> list[tuple[RingTraffic, RingTraffic, tuple[float, float]]]:
     """Tensor communication of one layer and what hides it, forward and backward, of each kind of layer."""
-    model, training, stack = instance.model, instance.training, instance.stack
+    model, training = instance.model, instance.training
     return [
-        (*tensor_traffic(model, training, one.config, stack), compute.idle_s(one.is_recomputed))
+        (*tensor_traffic(model, training, one.config), compute.idle_s(one.is_recomputed))
         for one in layer_kinds(model, config)
     ]
 

@@ -18,6 +18,9 @@ FUSED_SOFTMAX = re.compile(r"unfused|fused(_softmax)?|core|local")
 PLAIN = re.compile(r"torch|(torch_|sdpa_)?math|eager|naive")
 """Scores in memory, and a softmax of single operations."""
 
+TRITON = "triton"
+"""Part of the name of kernels that are written in Triton."""
+
 KNOWN = "flash, flash_attention_2, fa2, te, cudnn, sdpa, unfused, fused (the softmax only), core, torch, math, eager"
 """What an error message offers."""
 
@@ -47,12 +50,13 @@ def attention_words(text: str) -> AttentionWords | None:
     What a name of an attention kernel says; ``None`` for one that is not known.
 
     Case, hyphens and blanks do not count, nor what follows in brackets or after a plus (``flash_attention2 + RMS
-    kernel``).
+    kernel``), but for ``triton``: the kernel in Triton that came with FlashAttention has the algorithm and about the
+    speed of its first version (``flash_attn_triton.py`` of Dao-AILab/flash-attention).
     """
     name = re.sub(r"\(.*?\)|\+.*", "", text.lower()).strip()
     name = re.sub(r"[\s_-]+", "_", name).removesuffix("_kernel")
     if found := FLASH.fullmatch(name):
-        first = "1" in (found["version"], found["short"])
+        first = "1" in (found["version"], found["short"]) or TRITON in text.lower()
         return AttentionWords(kernel="flash", flash_version=1 if first else 2)
     if FUSED_SOFTMAX.fullmatch(name):
         return AttentionWords(kernel="unfused")

@@ -57,7 +57,15 @@ MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
 
 RECOMPUTE_WORDS = ("none", "selective", "full")
 
-FLAGS = ("gated_linear_unit", "tied_embeddings", "add_bias_linear", "add_qkv_bias", "fused_norm")
+FLAGS = (
+    "gated_linear_unit",
+    "tied_embeddings",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "fused_norm",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+)
 """Optional further columns that are true or false."""
 
 BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"

@@ -28,8 +28,13 @@ RETIRED = (
     "smallest_tile",
     "num_tiles_at_once",
     "inner_half",
+    "ring_step",
+    "congestion",
+    "tensor_overlap",
+    "gradient_overlap",
+    "assumed_node_bytes_per_s",
 )
-"""Constants of older stacks: shares of the peak that all kinds of GPU had in common."""
+"""Constants of older stacks: shares of the peak that all kinds of GPU had in common, and of collectives."""
 
 LARGEST = 1e15
 """Of any constant: bytes in a second of a host's links, the largest, are far below."""
@@ -48,7 +53,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
     content = read_yaml(path)
     old = [name for name in RETIRED if isinstance(content, dict) and name in content]
     if old:
-        problem = f"{', '.join(old)}: of an older version, where rates were shares of the peak. Calibrate again."
+        problem = f"{', '.join(old)}: of an older version, with other laws. Calibrate again."
         raise InputError(str(path), problem)
     data = Fields(str(path), content, (*CONSTANTS, *OTHERS))
     values = {name: _constant(data, name) for name in CONSTANTS if data.has(name)}

@@ -7,9 +7,7 @@ import pytest
 from benchmark_modules import loaded
 from measured_runs import measured_run
 
-from pipette_opt.calibrate.cases import Case, make_case
 from pipette_opt.read.runs import BANDWIDTH_COLUMN
-from pipette_opt.specs import DEFAULT_STACK
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def test_other_jobs_do_not_count(bands: ModuleType, changes: dict[str, object], 
 
 
 def test_what_rows_do_not_say_is_as_usual(bands: ModuleType) -> None:
-    """NICs of the machine, unless the row has them; overlap of recipes that have it."""
+    """NICs of the machine, unless the row has them."""
     row = bands._as_usual(measured_run())
     assert row.gpu is not None
     family = row.gpu.gpu.name.split("-")[0]
@@ -75,7 +73,3 @@ def test_what_rows_do_not_say_is_as_usual(bands: ModuleType) -> None:
     assert float(row.extra[BANDWIDTH_COLUMN]) == pytest.approx(expected)
     told = measured_run(extra={BANDWIDTH_COLUMN: "7"})
     assert bands._as_usual(told).extra[BANDWIDTH_COLUMN] == "7"
-    for source, beside in (("MLPerf-Training-v5.0", True), ("vTrain", False)):
-        case = make_case(measured_run(source=source), DEFAULT_STACK)
-        assert isinstance(case, Case)
-        assert bands._overlapping(case).config.overlap_grad_reduce is beside

@@ -16,6 +16,7 @@ from pipette_opt.calibrate.cases import (
     untimed,
     with_stack,
 )
+from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun, find_run_gpu
 from pipette_opt.specs import DEFAULT_STACK
 
@@ -40,18 +41,31 @@ def test_degrees_and_hosts() -> None:
     assert not alone.config.sequence_parallel
 
 
-def test_the_assumed_links_are_the_stack_s() -> None:
-    """All GPUs of a host together send what the stack says."""
-    made = case(measured_run())
-    assert made.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(DEFAULT_STACK.assumed_node_bytes_per_s)
+def test_the_assumed_links_are_the_usual_host_s() -> None:
+    """A host with eight A100 has eight cards of 200 Gbit/s; the stack says what share of them runs attain."""
+    for gpus_per_node in (8, 4):
+        made = case(measured_run(gpus_per_node=gpus_per_node))
+        rate = made.instance.cluster.pair_bytes_per_s(gpus_per_node)[0, 1]
+        assert rate == pytest.approx(DEFAULT_STACK.assumed_links * gpus_per_node * 25e9)
+
+
+def test_a_gpu_without_a_usual_network() -> None:
+    """On one host it needs none; on two the reason is said, unless the row tells the rate."""
+    gpu = {"gpu": read_gpu_entry("rtx-4090"), "gpu_name": "RTX 4090"}
+    assert case(measured_run(**gpu, num_gpus=8, dp=2)).instance.cluster.num_nodes == 1
+    skipped = make_case(measured_run(**gpu), DEFAULT_STACK)
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason == "no usual network is known for RTX 4090; give node_bandwidth_gb_per_s"
+    told = case(measured_run(**gpu, extra={"node_bandwidth_gb_per_s": "3"}))
+    assert told.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(3e9)
 
 
 def test_another_stack_brings_its_links() -> None:
     """As if the runs had been read with it."""
-    other = DEFAULT_STACK.with_constants({"assumed_node_bytes_per_s": 7e9, "assumed_latency_s": 1e-4})
+    other = DEFAULT_STACK.with_constants({"assumed_links": 0.1, "assumed_latency_s": 1e-4})
     (changed,) = with_stack([case(measured_run())], other)
     assert changed.instance.stack is other
-    assert changed.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(7e9)
+    assert changed.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(20e9)
     assert changed.instance.cluster.inter_node_latency_s == 1e-4
     assert num_microbatches(changed) == 8
 

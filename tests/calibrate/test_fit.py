@@ -22,8 +22,7 @@ TRUTH = DEFAULT_STACK.with_constants(
         "elementwise": 2.0,
         "host_kernel_s": 40e-6,
         "iteration_s": 0.05,
-        "assumed_node_bytes_per_s": 30e9,
-        "congestion": 1.0,
+        "assumed_links": 0.15,
     }
 )
 

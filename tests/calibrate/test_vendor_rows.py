@@ -89,7 +89,7 @@ def test_rounds_are_versions(vendor: ModuleType) -> None:
 def test_what_a_row_says_a_host_sends_counts() -> None:
     """In place of the stack's assumption, for the run that says it."""
     told = measured_run(extra={"node_bandwidth_gb_per_s": "7"})
-    for run, expected in ((told, 7e9), (measured_run(), DEFAULT_STACK.assumed_node_bytes_per_s)):
+    for run, expected in ((told, 7e9), (measured_run(), 0.55 * 8 * 25e9)):
         case = make_case(run, DEFAULT_STACK)
         assert isinstance(case, Case)
         assert case.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(expected)

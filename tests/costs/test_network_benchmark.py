@@ -54,4 +54,4 @@ def test_exact_sharing(tmp_path: Path) -> None:
         or "| a100-sxm4-40gb | 21.5 | 2 | 8 | 1 | +0.0% |" in page
     )
     assert "| made x | message inside 0 | 2 | 6 | 100 us | 200 | 0.0% | 0.0% |" in page
-    assert "8 hosts: 1.00" in page
+    assert "| 8 | 1 | 25 | 25 |" in page

@@ -31,7 +31,7 @@ MOST = 24
 def job(values: np.ndarray, slowdown: float) -> Instance:
     """Eight hosts of two GPUs."""
     made = instance(cluster(8, gpus=2, link_matrices=(matrix(values, 8),)), replace(LLAMA_8B, num_layers=8), 32, 1024)
-    stack = replace(made.stack, overlap_slowdown=slowdown, collective_s=1e-4, ring_step=1.0)
+    stack = replace(made.stack, overlap_slowdown=slowdown, collective_s=1e-4)
     slow_to_start = replace(made.cluster, inter_node_latency_s=5e-5)
     return replace(made, cluster=slow_to_start, stack=stack)
 

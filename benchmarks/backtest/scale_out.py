@@ -1,0 +1,197 @@
+"""
+True at scale: fitted on small jobs, judged on large ones: ``python benchmarks/backtest/scale_out.py [--only NAME]``.
+
+Every term that grows with hosts, ranks or layers must hold beyond the jobs that it was fitted to, so each source is
+parted by the number of its GPUs and nothing else. Measurements are read in place, from the folder that the environment
+variable PIPETTE_OPT_SHARED names or else ``../shared`` beside the project; a source that is not there is left out.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import vendor
+from experiments import vtrain_many, want
+from fitting import fitted_stack
+from run import measured_folder
+
+from pipette_opt.calibrate.metrics import spearman
+from pipette_opt.calibrate.predict import Prediction, predict_runs
+from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.stack import read_stack
+from pipette_opt.specs import StackSpec
+from pipette_opt.specs.stack import CONSTANTS
+
+Runs = list[MeasuredRun]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOut:
+    """
+    One line of the table.
+
+    Parameters
+    ----------
+    part
+        Runs to fit to, and larger ones to judge; nothing to fit to means the shipped stack.
+    goal
+        What the error should be at most, for people.
+    """
+
+    name: str
+    file: str
+    part: Callable[[Runs], tuple[Runs, Runs]]
+    goal: str
+
+
+def by_gpus(largest_seen: int, smallest_judged: int) -> Callable[[Runs], tuple[Runs, Runs]]:
+    """Jobs of at most so many GPUs, and of at least so many."""
+
+    def part(runs: Runs) -> tuple[Runs, Runs]:
+        timed = [run for run in runs if run.iter_time_s is not None]
+        return (
+            [run for run in timed if run.num_gpus <= largest_seen],
+            [run for run in timed if run.num_gpus >= smallest_judged],
+        )
+
+    return part
+
+
+def sweep(runs: Runs, largest_seen: int, *, only_seen_layouts: bool = False) -> tuple[Runs, Runs]:
+    """
+    One host (or two), and four.
+
+    Without rows from before the source's pipeline fix, or that also logged out of memory; and, if asked, without judged
+    rows whose layouts no run on one host has: tensor ranks in a pipeline over hosts, tensor groups over hosts.
+    """
+    usable = [run for run in runs if run.pp == 1 or run.extra["after_pp_fix"] == "True"]
+    seen, judged = by_gpus(largest_seen, 32)([run for run in usable if "oom_error" not in run.notes])
+    if only_seen_layouts:
+        judged = [run for run in judged if run.tp == 1 or (run.pp == 1 and (run.tp or 1) <= run.gpus_per_node)]
+    return seen, judged
+
+
+def mlperf(runs: Runs) -> tuple[Runs, Runs]:
+    """Up to 256 GPUs, and 512 to 1,024; rounds are versions of the software."""
+    both = vendor.mlperf(runs)
+    return by_gpus(256, 512)([*both[0], *both[1]])
+
+
+def dense(runs: Runs) -> tuple[Runs, Runs]:
+    """Nothing, and all dense rows."""
+    both = vendor.dense(runs)
+    return [], [*both[0], *both[1]]
+
+
+LINES = (
+    ScaleOut(
+        name="H100 sweep: 8 GPUs, judged on 32",
+        file="hf_ultrascale_h100.csv",
+        part=partial(sweep, largest_seen=8),
+        goal="median 8 %, mean 20 %",
+    ),
+    ScaleOut(
+        name="H100 sweep: 8 GPUs, judged on layouts that they have on 32",
+        file="hf_ultrascale_h100.csv",
+        part=partial(sweep, largest_seen=8, only_seen_layouts=True),
+        goal="",
+    ),
+    ScaleOut(
+        name="H100 sweep: 8-16 GPUs, judged on 32",
+        file="hf_ultrascale_h100.csv",
+        part=partial(sweep, largest_seen=16),
+        goal="",
+    ),
+    ScaleOut(
+        name="MLPerf: 64-256 GPUs, judged on 512-1,024",
+        file="mlperf_training.csv",
+        part=mlperf,
+        goal="10 %, no trend",
+    ),
+    ScaleOut(name="vTrain: 2-8 GPUs, judged on 64-256", file="vtrain_a100.csv", part=by_gpus(8, 64), goal=""),
+    ScaleOut(
+        name="vTrain: half of 2-8 GPUs and ten larger runs, judged on 64-256",
+        file="vtrain_a100.csv",
+        part=vtrain_many,
+        goal="4 %",
+    ),
+    ScaleOut(
+        name="WANT: 13B on 32-128 GPUs, judged on 30B on 256",
+        file="want_llama_a100.csv",
+        part=want,
+        goal="5.5 %",
+    ),
+    ScaleOut(
+        name="LLM Foundry (FSDP): 8 GPUs, judged on 16-64",
+        file="llm_foundry.csv",
+        part=by_gpus(8, 16),
+        goal="22 %",
+    ),
+    ScaleOut(
+        name="LLM Foundry (FSDP), shipped stack",
+        file="llm_foundry.csv",
+        part=lambda runs: ([], runs),
+        goal="22 %",
+    ),
+    ScaleOut(name="Vendor's dense rows, shipped stack", file="nvidia_perf_tables.csv", part=dense, goal="10 %"),
+)
+
+
+def main() -> None:
+    """Print the table, and under it what each fit has."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="lines whose name has this in it")
+    parser.add_argument("--rows", action="store_true", help="also each judged row, to standard error")
+    options, folder, base = parser.parse_args(), measured_folder(), read_stack()
+    print("| fitted on, judged on | goal | fitted | judged | mean | median | ratio | rank | ratio by GPUs |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    fits = []
+    for line in LINES:
+        if options.only not in line.name:
+            continue
+        if not (folder / line.file).is_file():
+            print(f"| {line.name} | not there | | | | | | | |")
+            continue
+        seen, judged = line.part(read_runs(folder / line.file))
+        stack = fitted_stack(seen, base) if seen else base
+        told = [one for one in predict_runs(judged, stack, rivals=False) if one.error is not None]
+        print(table_row(line, len(seen), told), flush=True)
+        if options.rows:
+            _show_rows(told)
+        if seen:
+            fits.append(f"{line.name}: {constants(stack, base)}")
+    print("", *fits, sep="\n")
+
+
+def table_row(line: ScaleOut, num_seen: int, told: Sequence[Prediction]) -> str:
+    """Errors of the judged runs, and the median ratio at each number of GPUs."""
+    predicted = np.array([one.iter_time_s for one in told])
+    measured = np.array([one.measured_s for one in told])
+    gpus = np.array([one.run.num_gpus for one in told])
+    ratio = predicted / measured
+    error = 100 * np.abs(ratio - 1)
+    sizes = ", ".join(f"{size}: {np.median(ratio[gpus == size]):.2f}" for size in np.unique(gpus))
+    return (
+        f"| {line.name} | {line.goal} | {num_seen or 'none'} | {len(told)} | {error.mean():.1f} % "
+        f"| {np.median(error):.1f} % | {np.median(ratio):.2f} | {spearman(predicted, measured):.2f} | {sizes} |"
+    )
+
+
+def constants(stack: StackSpec, base: StackSpec) -> str:
+    """Those that were fitted."""
+    fitted = [name for name in CONSTANTS if getattr(stack, name) != getattr(base, name)]
+    return ", ".join(f"{name} {getattr(stack, name):.3g}" for name in fitted)
+
+
+def _show_rows(told: Sequence[Prediction]) -> None:
+    for one in sorted(told, key=lambda one: one.error or 0.0):
+        run, error = one.run, one.error or 0.0
+        layout = f"tp{run.tp} pp{run.pp} dp{run.dp} cp{run.cp} mbs{run.mbs} gbs{run.gbs} zero{run.zero_stage}"
+        print(f"{1 + error:.3f} {one.measured_s:.3f} s {run.num_gpus} {run.model} {layout}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
