@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.checks import check_map
+from pipette_opt.export.checks import check_equal_microbatches, check_map
 from pipette_opt.export.deepspeed import export_deepspeed
 from pipette_opt.export.kubernetes import export_jobset, export_pytorchjob
 from pipette_opt.export.launch_options import LaunchOptions, refuse_unused
@@ -87,4 +87,6 @@ def export(plan: Plan, target: str, options: LaunchOptions = NO_OPTIONS) -> dict
     if chosen.needs_image and options.image is None:
         raise InputError("--image", f"{target} needs the name of a container image.")
     check_map(plan)
+    if not target.startswith("rankmap"):
+        check_equal_microbatches(target, plan)
     return chosen.write(plan, options) if chosen.takes else chosen.write(plan)
