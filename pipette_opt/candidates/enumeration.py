@@ -170,10 +170,11 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
 
     More hosts are not worth crooked stages or a deep pipeline. For each number of hosts the best legal candidate
     counts, by the GPUs that its layers and micro-batches keep busy: ``num_gpus * num_layers / (pp * largest stage)
-    * m / (m + pp - 1)``, where the ``m`` below is that of the replica with most micro-batches; of equal counts the fewer hosts. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs
-    leave only pipelines of 17, 34 or 68 uneven stages, so 16 hosts are used. Neither links nor memory count here:
-    whoever knows better gives ``space.num_gpus``. Parts of one host are used only if no whole host is legal. If
-    nothing is, all GPUs, so that the reasons refer to the whole cluster.
+    * m / (m + pp - 1)``, where the lower ``m`` is that of the replica with most micro-batches; of equal counts the
+    fewer hosts. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs leave only pipelines of 17, 34 or 68 uneven
+    stages, so 16 hosts are used. Neither links nor memory count here: whoever knows better gives ``space.num_gpus``.
+    Parts of one host are used only if no whole host is legal. If nothing is, all GPUs, so that the reasons refer to the
+    whole cluster.
 
     Raises
     ------
