@@ -26,7 +26,7 @@ from pipette_opt.judge.solutions import (
     stage_memory,
 )
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, RankGrid
+from pipette_opt.parallel import OVERLAPS, ParallelConfig, RankGrid
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan
@@ -177,22 +177,21 @@ def pinned_space(old: Plan) -> SearchSpace:
 
 def space_for(old: Plan, num_gpus: int | None) -> SearchSpace:
     """
-    The space of a plan on other hosts: the pins of the old one, its context parallelism and what it overlaps.
+    The space of a plan on other hosts: the pins of the old one, and its context parallelism.
 
-    A pinned number of replicas holds only as long as the number of GPUs does. The layers of the old stages are among
-    the splits, so that hosts can keep what they hold.
+    A pinned number of replicas holds only as long as the number of GPUs does. What is sent beside compute is kept if it
+    was pinned, or if the old plan does not say what was; else it is chosen again, as it moves no parameters. The layers
+    of the old stages are among the splits, so that hosts can keep what they hold.
     """
-    pinned, config = pinned_space(old), old.config
-    same_size = num_gpus == config.world_size
+    space, config = pinned_space(old), old.config
+    if num_gpus != config.world_size:
+        space = replace(space, data_parallel=None)
+    if "search" not in old.inputs:
+        space = replace(space, **{name: getattr(config, name) for name in (*OVERLAPS, "overlap_p2p_communication")})
     return replace(
-        pinned,
+        space,
         num_gpus=num_gpus,
-        data_parallel=pinned.data_parallel if same_size else None,
-        context_parallel=pinned.context_parallel or (config.context_parallel_size,),
-        overlap_grad_reduce=config.overlap_grad_reduce,
-        overlap_param_gather=config.overlap_param_gather,
-        ddp_bucket_size=config.ddp_bucket_size,
-        overlap_p2p_communication=config.overlap_p2p_communication,
+        context_parallel=space.context_parallel or (config.context_parallel_size,),
         more_splits=(config.layers_per_stage,),
     )
 

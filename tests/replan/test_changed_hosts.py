@@ -109,7 +109,7 @@ def test_hosts_now() -> None:
 
 
 def test_pins_stay_and_what_the_search_chose_is_free_again(old: Plan) -> None:
-    """Pinned degrees, context parallelism and overlap hold; a pinned number of replicas as long as the GPUs do."""
+    """Pinned degrees and overlap hold, and context parallelism; a pinned number of replicas as long as the GPUs do."""
     searched = SearchSpace(
         num_gpus=16, tensor_parallel=(2,), data_parallel=(4,), virtual_pipeline=(1,), narrowed=("virtual_pipeline",)
     )
@@ -120,8 +120,12 @@ def test_pins_stay_and_what_the_search_chose_is_free_again(old: Plan) -> None:
     assert fewer.virtual_pipeline is None
     assert fewer.data_parallel is None
     assert fewer.context_parallel == (old.config.context_parallel_size,)
-    assert fewer.overlap_grad_reduce == old.config.overlap_grad_reduce
+    assert fewer.overlap_grad_reduce is None
     assert fewer.more_splits == (old.config.layers_per_stage,)
+    sent = replace(old, inputs={**old.inputs, "search": asdict(SearchSpace(overlap_grad_reduce=True))})
+    assert space_for(sent, 8).overlap_grad_reduce
+    unsaid = replace(old, inputs={name: value for name, value in old.inputs.items() if name != "search"})
+    assert space_for(unsaid, 8).overlap_grad_reduce == old.config.overlap_grad_reduce
 
 
 def test_unequal_micro_batches_use_hosts_that_would_be_idle(old: Plan) -> None:
