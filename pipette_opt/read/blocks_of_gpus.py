@@ -83,7 +83,7 @@ def _between(cluster: ClusterSpec, of: np.ndarray, num_flows: int, block: int) -
 
 def _said(cluster: ClusterSpec, block: int, num_blocks: int, left: dict[str, int]) -> list[str]:
     said = [
-        f"Hosts have unequal numbers of GPUs and are planned as {counted(num_blocks, 'block')} of "
+        f"Hosts are planned as {counted(num_blocks, 'block')} of "
         f"{counted(block, 'GPU')}, each with its share of the NICs; gpus_per_block changes that."
     ]
     if left:

@@ -23,6 +23,7 @@ from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.matrices import gb_text, matrix_csv
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
+from pipette_opt.specs.host_names import with_blocks
 
 MAX_GPUS_PER_NODE = 1024
 """More than an NVLink domain may ever have (576 in the fifth generation)."""
@@ -223,6 +224,7 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "h
 def exclude_hosts(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
     """Leave ``hosts`` out; names or ranges such as ``gpu[01-02]``."""
     excluded = set(expand_hosts(list(hosts), "--exclude-hosts")) if hosts else set()
+    excluded = set(with_blocks(sorted(excluded), cluster.hosts))
     subset_cluster(cluster, excluded or cluster.hosts, "--exclude-hosts")
     return subset_cluster(cluster, [host for host in cluster.hosts if host not in excluded], "--exclude-hosts")
 
@@ -239,6 +241,9 @@ def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec,
         if fields.has("speed"):
             gpu = gpu.at_speed(check_speed(fields.any("speed"), f"{place}, speed"))
         nodes += [NodeSpec(host=host, gpu=gpu, num_gpus=count) for host in expand_hosts(fields.any("hosts"), place)]
+    blocks = [node.host for node in nodes if ":" in node.host]
+    if blocks:
+        raise InputError(where, f"host {blocks[0]!r} must have no colon, which names blocks of GPUs.")
     listed = Counter(node.host for node in nodes)
     for host, times in listed.items():
         if times > 1:
