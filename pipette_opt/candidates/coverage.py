@@ -114,6 +114,8 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         yield "tensor parallelism without sequence parallelism"
     if space.use_distributed_optimizer is None and max(values["data_parallel"], default=1) > 1:
         yield "replicas without the distributed optimizer"
+    if instance.training.unequal_microbatches:
+        yield "replicas that differ by more than one micro-batch, or group of them"
     yield from NEVER_SEARCHED
 
 

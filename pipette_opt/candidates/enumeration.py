@@ -170,10 +170,11 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
 
     More hosts are not worth crooked stages or a deep pipeline. For each number of hosts the best legal candidate
     counts, by the GPUs that its layers and micro-batches keep busy: ``num_gpus * num_layers / (pp * largest stage)
-    * m / (m + pp - 1)``; of equal counts the fewer hosts. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs
-    leave only pipelines of 17, 34 or 68 uneven stages, so 16 hosts are used. Neither links nor memory count here:
-    whoever knows better gives ``space.num_gpus``. Parts of one host are used only if no whole host is legal. If
-    nothing is, all GPUs, so that the reasons refer to the whole cluster.
+    * m / (m + pp - 1)``, where the lower ``m`` is that of the replica with most micro-batches; of equal counts the
+    fewer hosts. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs leave only pipelines of 17, 34 or 68 uneven
+    stages, so 16 hosts are used. Neither links nor memory count here: whoever knows better gives ``space.num_gpus``.
+    Parts of one host are used only if no whole host is legal. If nothing is, all GPUs, so that the reasons refer to the
+    whole cluster.
 
     Raises
     ------
@@ -205,9 +206,11 @@ def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
         if not configs or broken:
             continue
         config = configs[0]
-        pp, m = config.pipeline_model_parallel_size, config.num_microbatches(instance.training.global_batch_size)
+        pp, batch = config.pipeline_model_parallel_size, instance.training.global_batch_size
+        most = config.num_microbatches(batch, unequal=instance.training.unequal_microbatches)
+        mean = batch / (config.data_parallel_size * config.micro_batch_size)
         evenness = instance.model.num_layers / (pp * max(config.layers_per_stage))
-        busiest = max(busiest, num_gpus * evenness * m / (m + pp - 1))
+        busiest = max(busiest, num_gpus * evenness * mean / (most + pp - 1))
     return busiest
 
 

@@ -107,8 +107,17 @@ def layers(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> 
 
 
 def batch(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Every replica has the same whole number of micro-batches (``num_microbatches_calculator``)."""
+    """
+    Every replica has the same whole number of micro-batches (``num_microbatches_calculator``).
+
+    Where replicas may have different numbers, each has one at least, in whole groups with interleaving.
+    """
     size, dp, mbs = training.global_batch_size, config.data_parallel_size, config.micro_batch_size
+    if training.unequal_microbatches:
+        group = mbs * config.microbatch_group_size
+        if size % group:
+            return f"global_batch_size={size} is no multiple of {group}, the sequences that go together"
+        return f"global_batch_size={size} gives {dp} replicas less than {group} each" if size < dp * group else None
     if size % (dp * mbs):
         return f"global_batch_size={size} is no multiple of data_parallel_size * micro_batch_size = {dp} * {mbs}"
     return None
@@ -124,7 +133,7 @@ def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
     if config.virtual_pipeline_model_parallel_size is None:
         return None
     pp, per_step = config.pipeline_model_parallel_size, config.data_parallel_size * config.micro_batch_size
-    if training.global_batch_size % per_step:
+    if training.unequal_microbatches or training.global_batch_size % per_step:
         return None  # the batch rule says so
     num_microbatches = training.global_batch_size // per_step
     if num_microbatches % pp:

@@ -50,6 +50,14 @@ Model = Annotated[
     typer.Option(help="Preset name, Hugging Face config.json, or a file of Megatron arguments.", rich_help_panel=JOB),
 ]
 GlobalBatchSize = Annotated[int | None, typer.Option(help="Sequences per iteration.", rich_help_panel=JOB)]
+MicroBatches = Annotated[
+    str | None,
+    typer.Option(
+        help="equal: every replica runs as many, which launchers want; unequal: any number of replicas shares the "
+        "batch (planned only). [default: equal]",
+        rich_help_panel=JOB,
+    ),
+]
 SeqLength = Annotated[int | None, typer.Option(help="Tokens per sequence.", rich_help_panel=JOB)]
 Example = Annotated[
     str | None, typer.Option(help="A shipped example instead, e.g. lab-16x8 or lab-2x8.", rich_help_panel=JOB)
@@ -199,6 +207,7 @@ class JobOptions:
     model: Model = None
     global_batch_size: GlobalBatchSize = None
     seq_length: SeqLength = None
+    micro_batches: MicroBatches = None
     example: Example = None
     precision: Precision = None
     fp8: Fp8 = False
@@ -329,6 +338,8 @@ def read_job(options: JobOptions) -> Job:
         one_of("--precision", options.precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", options.attention_kernel, ("flash", "unfused"))
     one_of("--launcher", options.launcher, ("torchrun", "slurm", "mpi"))
+    if options.micro_batches is not None:
+        one_of("--micro-batches", options.micro_batches, ("equal", "unequal"))
     one_of("--p2p", options.p2p, ("blocking", "async"))
     one_of("--allreduce", options.allreduce, ("ring", "hierarchical", "tree"))
     if options.moe_token_dispatcher is not None:
@@ -376,6 +387,7 @@ def read_job(options: JobOptions) -> Job:
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
         moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
         expert_imbalance=options.expert_imbalance,
+        unequal_microbatches=options.micro_batches == "unequal",
     )
     if arguments is not None:
         training = arguments.training(training)

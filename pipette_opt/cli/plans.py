@@ -71,6 +71,7 @@ def plan_on_changed_hosts(
     from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
     from pipette_opt.replan.changed_hosts import check_hosts
     from pipette_opt.report.plan_file import read_plan
+    from pipette_opt.specs.host_names import with_blocks
 
     old = read_plan(path)
     if cluster is None:
@@ -83,8 +84,8 @@ def plan_on_changed_hosts(
     hosts = check_hosts(
         spec.hosts,
         old.hosts,
-        expand_hosts(lost, "--lost") if lost else (),
-        expand_hosts(joined, "--joined") if joined else (),
+        with_blocks(expand_hosts(lost, "--lost") if lost else (), old.hosts),
+        with_blocks(expand_hosts(joined, "--joined") if joined else (), spec.hosts),
     )
     excluded = tuple(host for host in spec.hosts if host not in hosts)
     if not hosts:

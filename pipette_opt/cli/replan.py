@@ -29,6 +29,13 @@ def replan(
         ),
     ] = 0.005,
     num_gpus: Annotated[int | None, typer.Option(help="GPUs to use; as many as now by default.", min=1)] = None,
+    micro_batches: Annotated[
+        str | None,
+        typer.Option(
+            help="unequal: replicas may run different numbers of micro-batches, so that any number of them shares the "
+            "batch (planned only); as the plan by default."
+        ),
+    ] = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 10.0,
     workers: opt.Workers = None,
@@ -45,6 +52,8 @@ def replan(
     Example: [bold]pipette-opt replan plan.json --lost gpu07 --joined gpu21 -o new.json[/]
     """
     begun = time.perf_counter()
+    from dataclasses import asdict, replace
+
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.cli.plans import plan_on_changed_hosts, plan_with_band
@@ -57,7 +66,12 @@ def replan(
 
     check_place(out, moves_out)
     check_stdout(json, out, moves_out)
+    if micro_batches is not None:
+        opt.one_of("--micro-batches", micro_batches, ("equal", "unequal"))
     old, instance, inputs = plan_on_changed_hosts(plan, cluster, lost, joined)
+    if micro_batches is not None:
+        training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
+        instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
@@ -82,7 +96,7 @@ def replan(
     if moves_out is not None:
         write_atomically(moves_out, moves_csv(found.chosen.moves))
     if json:
-        show_json({"verdict": plan_verdict(chosen), **moves_to_dict(found.chosen, found.options)})
+        show_json({"verdict": plan_verdict(chosen), **moves_to_dict(found.chosen, found.options, found.unequal)})
     else:
         stdout = next((path for path in (out, moves_out) if is_stdout(path)), None)
         verdict = verdict_line(plan_verdict(chosen))
@@ -90,6 +104,15 @@ def replan(
         say_written(out, "plan")
         if moves_out is not None:
             say_written(moves_out, "what each rank must load")
+        for option in found.loosened:
+            say(f"{option} of the old plan is free now: the number of GPUs changes")
+        if found.unequal is not None:
+            gain = chosen.estimate.iteration_time_s / found.unequal.plan.estimate.iteration_time_s - 1
+            hosts = found.unequal.plan.config.world_size / instance.cluster.gpus_per_node
+            say(
+                f"with --micro-batches unequal: {hosts:g} hosts, {gain:+.1%} tokens per second (planned only: "
+                "no launcher deals unequal numbers by itself)"
+            )
     if watcher.stop.is_set():
         say("stopped early: this is the best plan so far")
         raise typer.Exit(STOPPED_EARLY)

@@ -17,7 +17,9 @@ def edge_times_s(instance: Instance, config: ParallelConfig) -> tuple[float, flo
     largest stage's rank, times the chance that a job on so many GPUs loses that.
     """
     stack, pp = instance.stack, config.pipeline_model_parallel_size
-    num_microbatches = config.num_microbatches(instance.training.global_batch_size)
+    num_microbatches = config.num_microbatches(
+        instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
+    )
     flushes_s = stack.flush_s * (1.0 - 1.0 / pp) * (num_microbatches + pp - 1)
     regrown_s = 0.0
     if stack.refill_s_per_billion:

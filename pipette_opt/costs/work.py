@@ -73,7 +73,9 @@ class WorkBounds:
         seconds = self._seconds[key]
         if seconds is None:
             return float("inf")
-        num_microbatches = config.num_microbatches(self._instance.training.global_batch_size)
+        num_microbatches = config.num_microbatches(
+            self._instance.training.global_batch_size, unequal=self._instance.training.unequal_microbatches
+        )
         split = *_SPLIT(config), num_microbatches
         if split not in self._counts:
             self._counts[split] = _path_counts(self._instance, config, num_microbatches)
@@ -94,7 +96,9 @@ class WorkBounds:
         if seconds is None:
             return float("inf")
         model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
-        m = config.num_microbatches(self._instance.training.global_batch_size)
+        m = config.num_microbatches(
+            self._instance.training.global_batch_size, unequal=self._instance.training.unequal_microbatches
+        )
         dense, experts, look_up, head, passes, again, again_experts = seconds.work_s.tolist()
         layer = dense if model.num_experts is None else experts
         # Each chunk recomputes a layer at least.

@@ -23,6 +23,27 @@ def check_map(plan: Plan) -> None:
         owner[gpu] = row.rank
 
 
+def check_equal_microbatches(target: str, plan: Plan) -> None:
+    """
+    Every replica has as many micro-batches, which launchers want; otherwise ``InputError``.
+
+    Megatron-Core (``ConstantNumMicroBatchesCalculator``), DeepSpeed (``_batch_assertion``) and torchtitan (``Trainer``)
+    assert that data-parallel size times micro-batch size divides the global batch.
+    """
+    config, batch = plan.config, plan.global_batch_size
+    shares = config.microbatches_of_replicas(batch)
+    if shares[0] > shares[-1]:
+        padded = len(shares) * shares[0] * config.micro_batch_size
+        raise InputError(
+            "global_batch_size",
+            f"is {batch}, which {len(shares)} replicas do not share in equal numbers of micro-batches of "
+            f"{config.micro_batch_size}; {target} cannot run that: the plan is planned only. What would run in the "
+            f"same time: a global batch of {padded}, of which {padded - batch} sequences are padding with a loss mask "
+            "of 0 and the loss is a mean over tokens (your data loader makes these), or all of them data. Else solve "
+            "with --micro-batches equal.",
+        )
+
+
 def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:
     """
     Tensor-parallel size of the experts that megatron-core has to be told, ``None`` for its own default.

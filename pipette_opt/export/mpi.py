@@ -5,6 +5,8 @@ A rankfile also binds each rank to processors (mpirun's manual, "Rankfiles"). ``
 socket: the plan says nothing about cores, and a single slot would put a rank and its data loaders on one core.
 """
 
+from collections import Counter
+
 from pipette_opt.export.environment import megatron_settings, setting_lines
 from pipette_opt.export.megatron import arguments_file
 from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, launchable, master_lines
@@ -18,9 +20,11 @@ def export_mpi(plan: Plan) -> dict[str, str]:
     """Hosts with their slots, host of each rank, the command, and what each process runs."""
     rows = rank_rows(plan)
     hosts = launchable(row.host for row in rows)
+    ranks = Counter(row.host for row in rows)
+    equal = len(set(ranks.values())) == 1
     return {
         "launch.sh": _launch(plan, rows),
-        "hostfile.txt": "".join(f"{host} slots={plan.gpus_per_node}\n" for host in hosts),
+        "hostfile.txt": "".join(f"{host} slots={plan.gpus_per_node if equal else ranks[host]}\n" for host in hosts),
         "rankfile.txt": "".join(f"rank {row.rank}={row.host} slot=*:*\n" for row in rows),
         "task.sh": task_script(rows, OPEN_MPI, foreign_hosts=True),
         **arguments_file(plan),

@@ -5,10 +5,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.checks import check_map
+from pipette_opt.export.checks import check_equal_microbatches, check_map
 from pipette_opt.export.deepspeed import export_deepspeed
 from pipette_opt.export.kubernetes import export_jobset, export_pytorchjob
 from pipette_opt.export.launch_options import LaunchOptions, refuse_unused
+from pipette_opt.export.machines import on_machines
 from pipette_opt.export.megatron import export_megatron
 from pipette_opt.export.mpi import export_mpi
 from pipette_opt.export.nemo import export_nemo
@@ -86,5 +87,8 @@ def export(plan: Plan, target: str, options: LaunchOptions = NO_OPTIONS) -> dict
     refuse_unused(target, options, {name: one.takes for name, one in TARGETS.items()})
     if chosen.needs_image and options.image is None:
         raise InputError("--image", f"{target} needs the name of a container image.")
+    plan = on_machines(target, plan)
     check_map(plan)
+    if not target.startswith("rankmap"):
+        check_equal_microbatches(target, plan)
     return chosen.write(plan, options) if chosen.takes else chosen.write(plan)

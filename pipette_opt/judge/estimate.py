@@ -187,7 +187,9 @@ def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: Paral
 def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
     """Micro-batches of one replica. ``InputError`` if they do not come out whole."""
     try:
-        return config.num_microbatches(instance.training.global_batch_size)
+        return config.num_microbatches(
+            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
+        )
     except ValueError as error:
         raise InputError("global_batch_size", str(error)) from error
 

@@ -192,7 +192,12 @@ def stage_table(
     full = np.array([config.recompute_granularity == "full" for config in configs])[config_of_row]
     block = np.array([config.recompute_method == "block" for config in configs])[config_of_row]
     at_once = column("recompute_num_layers")
-    microbatches = training.global_batch_size // (dp * mbs) if num_microbatches is None else np.array(num_microbatches)
+    microbatches = np.array(num_microbatches)
+    if num_microbatches is None:
+        microbatches = training.global_batch_size // (dp * mbs)
+        if training.unequal_microbatches:  # of the replica that has most, whose memory is no less than that of others
+            group = np.where(chunks > 1, pp, 1)
+            microbatches = -(-training.global_batch_size // (dp * mbs * group)) * group
     first, last = stages == 0, stages == pp - 1
     of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
     recomputed = full * np.where(block, np.minimum(at_once, of_chunk), of_chunk)

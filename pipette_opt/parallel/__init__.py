@@ -1,7 +1,7 @@
 """What we decide: the parallel configuration, and which GPU each rank gets."""
 
 from pipette_opt.parallel.chunks import fit_chunks
-from pipette_opt.parallel.config import ParallelConfig, with_overlap, without_overlap
+from pipette_opt.parallel.config import OVERLAPS, ParallelConfig, with_overlap, without_overlap
 from pipette_opt.parallel.placement import (
     NodeBlock,
     Placement,
@@ -14,6 +14,7 @@ from pipette_opt.parallel.placement import (
 from pipette_opt.parallel.ranks import RankGrid
 
 __all__ = [
+    "OVERLAPS",
     "NodeBlock",
     "ParallelConfig",
     "Placement",

@@ -183,15 +183,52 @@ class ParallelConfig:
         """Whether the output head takes the place of a layer of the last chunk."""
         return missing_layers(self.layers_per_stage, self.num_chunks)[-1] > 0
 
-    def num_microbatches(self, global_batch_size: int) -> int:
-        """Micro-batches of one replica in one iteration. Raises ``ValueError`` if they do not come out whole."""
+    @property
+    def microbatch_group_size(self) -> int:
+        """Micro-batches that only go together: one for each stage with interleaving, else 1."""
+        return 1 if self.virtual_pipeline_model_parallel_size is None else self.pipeline_model_parallel_size
+
+    def num_microbatches(self, global_batch_size: int, *, unequal: bool = False) -> int:
+        """
+        Micro-batches of one replica in one iteration; of those that have most where replicas may differ.
+
+        Parameters
+        ----------
+        unequal
+            Whether replicas may have different numbers, as :meth:`microbatches_of_replicas` deals them.
+
+        Raises
+        ------
+        ValueError
+            If micro-batches do not come out whole, or if a replica has none.
+        """
         per_step = self.data_parallel_size * self.micro_batch_size
+        if unequal:
+            return self.microbatches_of_replicas(global_batch_size)[0]
         if global_batch_size % per_step:
             raise ValueError(
                 f"global_batch_size={global_batch_size} is no multiple of data_parallel_size * micro_batch_size "
                 f"= {self.data_parallel_size} * {self.micro_batch_size} = {per_step}."
             )
         return global_batch_size // per_step
+
+    def microbatches_of_replicas(self, global_batch_size: int) -> tuple[int, ...]:
+        """
+        The global batch dealt to the replicas as evenly as whole groups of micro-batches can be, the most first.
+
+        Shape ``(data_parallel_size,)``; the sum is ``global_batch_size / micro_batch_size``, and two replicas differ by
+        one group at most. Raises ``ValueError`` if groups do not come out whole, or if a replica has none.
+        """
+        size, dp = self.microbatch_group_size, self.data_parallel_size
+        groups, rest = divmod(global_batch_size, self.micro_batch_size * size)
+        if rest or groups < dp:
+            raise ValueError(
+                f"global_batch_size={global_batch_size} does not give each of {dp} replicas a whole number of "
+                f"{'groups of ' if size > 1 else ''}{f'{size} ' if size > 1 else ''}micro-batches of "
+                f"{self.micro_batch_size}."
+            )
+        each, more = divmod(groups, dp)
+        return ((each + 1) * size,) * more + (each * size,) * (dp - more)
 
     def label(self) -> str:
         """Short name for tables, e.g. ``tp8 pp2 dp4 mbs1 vpp2 sp full dopt``."""

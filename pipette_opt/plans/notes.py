@@ -50,6 +50,14 @@ def plan_notes(
             f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
             "is predicted for equal loads."
         )
+    shares = config.microbatches_of_replicas(training.global_batch_size) if training.unequal_microbatches else (1,)
+    if shares[0] > shares[-1]:
+        most = shares.count(shares[0])
+        notes.append(
+            f"Planned only: {most} of {len(shares)} replicas run {shares[0]} micro-batches, the others {shares[-1]}; "
+            f"no launcher deals them so. The time counts {shares[0]} for every replica, as with a global batch that "
+            f"is padded to {len(shares) * shares[0] * config.micro_batch_size} sequences whose padding has no loss."
+        )
     used = config.world_size // cluster.gpus_per_node
     if 0 < used < cluster.num_nodes:
         are = "is" if used == 1 else "are"

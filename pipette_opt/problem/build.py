@@ -242,7 +242,9 @@ def _candidate(
 
     rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
-    num_microbatches = config.num_microbatches(instance.training.global_batch_size)
+    num_microbatches = config.num_microbatches(
+        instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
+    )
     forward, backward = chunk_seconds(instance, config, compute, block)
     tensor_of = tensor_key(instance, config, compute, block)
 

@@ -351,7 +351,9 @@ def _family(
     return LayerFamily(
         config=config,
         block=block,
-        num_microbatches=config.num_microbatches(instance.training.global_batch_size),
+        num_microbatches=config.num_microbatches(
+            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
+        ),
         num_units=instance.model.num_layers // chunks,
         layer_s=layer_s,
         fixed_s=fixed_s,

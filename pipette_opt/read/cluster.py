@@ -12,6 +12,7 @@ import yaml
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GB, MIB, TFLOP, US, counted
+from pipette_opt.read.blocks_of_gpus import split_hosts, usual_block
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpu_matrices import gpu_csv, gpu_links_of, inside_csvs
@@ -22,11 +23,12 @@ from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.matrices import gb_text, matrix_csv
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
+from pipette_opt.specs.host_names import with_blocks
 
 MAX_GPUS_PER_NODE = 1024
 """More than an NVLink domain may ever have (576 in the fifth generation)."""
 
-_TOP = ("name", "nodes", "intra_node", "inter_node")
+_TOP = ("name", "nodes", "gpus_per_block", "intra_node", "inter_node")
 _NODE = ("hosts", "gpu", "gpus_per_node", "speed")
 _INTRA = ("bandwidth_gb_per_s", "latency_us", "matrices")
 
@@ -58,13 +60,17 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
     top = Fields(where, document, _TOP)
     assumed: list[str] = []
     nodes = _read_nodes(f"{where}, nodes", top.any("nodes"), assumed)
+    counts = [node.num_gpus for node in nodes]
+    in_blocks = top.has("gpus_per_block") or len(set(counts)) > 1
+    if in_blocks:
+        nodes = tuple(replace(node, num_gpus=max(counts)) for node in nodes)
     intra = Fields(f"{where}, intra_node", top.data.get("intra_node") or {}, _INTRA)
     rate, latency_s = _read_intra_node(intra, nodes, assumed)
     inter_fields = Fields(f"{where}, inter_node", top.data.get("inter_node") or {}, INTER)
     inter = read_inter_node(inter_fields, nodes, folder)
     _check_units(where, nodes, rate, latency_s, inter)
     try:
-        return ClusterSpec(
+        cluster = ClusterSpec(
             name=top.text("name", name),
             nodes=nodes,
             intra_node_bytes_per_s=rate,
@@ -77,6 +83,8 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
             assumed=(*inter.assumed, *assumed),
             gpu_links=gpu_links_of(intra, inter_fields, nodes, folder, inter.singles, rate, inter.nics_per_node),
         )
+        block = top.whole("gpus_per_block") if top.has("gpus_per_block") else usual_block(counts)
+        return split_hosts(cluster, counts, block, where) if in_blocks else cluster
     except InputError:
         raise
     except ValueError as error:
@@ -216,6 +224,7 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "h
 def exclude_hosts(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
     """Leave ``hosts`` out; names or ranges such as ``gpu[01-02]``."""
     excluded = set(expand_hosts(list(hosts), "--exclude-hosts")) if hosts else set()
+    excluded = set(with_blocks(sorted(excluded), cluster.hosts))
     subset_cluster(cluster, excluded or cluster.hosts, "--exclude-hosts")
     return subset_cluster(cluster, [host for host in cluster.hosts if host not in excluded], "--exclude-hosts")
 
@@ -232,6 +241,9 @@ def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec,
         if fields.has("speed"):
             gpu = gpu.at_speed(check_speed(fields.any("speed"), f"{place}, speed"))
         nodes += [NodeSpec(host=host, gpu=gpu, num_gpus=count) for host in expand_hosts(fields.any("hosts"), place)]
+    blocks = [node.host for node in nodes if ":" in node.host]
+    if blocks:
+        raise InputError(where, f"host {blocks[0]!r} must have no colon, which names blocks of GPUs.")
     listed = Counter(node.host for node in nodes)
     for host, times in listed.items():
         if times > 1:

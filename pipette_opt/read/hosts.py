@@ -8,7 +8,8 @@ from pipette_opt.specs.host_names import compress_hosts as compress_hosts  # the
 MAX_HOSTS = 100_000
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
-_LEGAL = re.compile(r"^[A-Za-z0-9_.-]+$")
+_LEGAL = re.compile(r"^[A-Za-z0-9_.-]+(:\d+)?$")
+"""Names of hosts, and of blocks of their GPUs, such as ``gpu01:4``."""
 
 
 def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:

@@ -7,7 +7,7 @@ that must load others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from pipette_opt.annealing.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
-from pipette_opt.candidates import SearchSpace, choose_num_gpus
+from pipette_opt.candidates import SearchSpace, choose_num_gpus, space_of
+from pipette_opt.candidates.legality import batch
 from pipette_opt.certify.finish import make_certificate
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.solutions import (
@@ -25,7 +26,7 @@ from pipette_opt.judge.solutions import (
     stage_memory,
 )
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, RankGrid
+from pipette_opt.parallel import OVERLAPS, ParallelConfig, RankGrid
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan
@@ -76,10 +77,17 @@ class Replanned:
         The plan to go on with.
     options
         The trade-off: fewest loads first, each faster than those before.
+    unequal
+        The fastest plan found whose replicas have different numbers of micro-batches, where that was not allowed,
+        leaves fewer hosts idle and is faster than ``chosen``.
+    loosened
+        Pins of the old plan that the number of hosts makes void, as options.
     """
 
     chosen: Option
     options: tuple[Option, ...]
+    unequal: Option | None = None
+    loosened: tuple[str, ...] = ()
 
 
 def replan(
@@ -112,19 +120,80 @@ def replan(
         If nothing fits, or if every plan needs more loads.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    options: list[Option] = []
     sizes = world_sizes(instance, old, num_gpus)
-    for number, size in enumerate(sizes):
-        ends = params.time_limit_s / len(sizes) * (number + 1)
+    offered = _unequal_instance(instance, old, sizes) if num_gpus is None else None
+    jobs = [(instance, size) for size in sizes]
+    if offered is not None:
+        jobs.append((offered, world_sizes(offered, old, None)[0]))
+    options: list[Option] = []
+    more: list[Option] = []
+    for number, (job, size) in enumerate(jobs):
+        limits = replace(params, time_limit_s=params.time_limit_s / len(jobs) * (number + 1))
         try:
-            options += _options(instance, old, size, replace(params, time_limit_s=ends), watcher, inputs)
-        except InfeasibleError:
+            found = _options(job, old, size, limits, watcher, _inputs_of(job, inputs))
+        except (InfeasibleError, InputError):
             if number + 1 == len(sizes) and not options:
                 raise
+            continue
+        if job is instance:
+            options += found
+        else:
+            more += found
     front = _front(options, lambda one: (one.num_loads, one.plan.estimate.iteration_time_s))
     chosen = _choose(front, max_loads, tolerance)
     verify_content(instance, chosen.plan)
-    return Replanned(chosen=chosen, options=tuple(front))
+    unequal = min(more, key=lambda one: one.plan.estimate.iteration_time_s, default=None)
+    if unequal is not None and unequal.plan.estimate.iteration_time_s >= chosen.plan.estimate.iteration_time_s:
+        unequal = None
+    changes = chosen.plan.config.world_size != old.config.world_size
+    loosened = ("--data-parallel",) if changes and pinned_space(old).data_parallel is not None else ()
+    return Replanned(chosen=chosen, options=tuple(front), unequal=unequal, loosened=loosened)
+
+
+def _unequal_instance(instance: Instance, old: Plan, sizes: Sequence[int]) -> Instance | None:
+    """The job with unequal micro-batches, if equal ones leave GPUs idle that then would not be; else ``None``."""
+    if instance.training.unequal_microbatches or old.config.world_size in sizes:
+        return None
+    allowed = replace(instance, training=replace(instance.training, unequal_microbatches=True))
+    return allowed if world_sizes(allowed, old, None)[0] > max(sizes) else None
+
+
+def _inputs_of(instance: Instance, inputs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The recorded inputs with the training of the instance, as far as they record one."""
+    if inputs is None or "training" not in inputs:
+        return inputs
+    return {**inputs, "training": asdict(instance.training)}
+
+
+def pinned_space(old: Plan) -> SearchSpace:
+    """What the user pinned when the plan was made: the recorded space without what the search itself chose."""
+    recorded = old.inputs.get("search")
+    if not isinstance(recorded, Mapping):
+        return SearchSpace()
+    space, free = space_of(recorded), SearchSpace()
+    chosen = {name: getattr(free, name) for name in (*space.narrowed, "narrowed", "more_splits", "num_gpus")}
+    return replace(space, **chosen)
+
+
+def space_for(old: Plan, num_gpus: int | None) -> SearchSpace:
+    """
+    The space of a plan on other hosts: the pins of the old one, and its context parallelism.
+
+    A pinned number of replicas holds only as long as the number of GPUs does. What is sent beside compute is kept if it
+    was pinned, or if the old plan does not say what was; else it is chosen again, as it moves no parameters. The layers
+    of the old stages are among the splits, so that hosts can keep what they hold.
+    """
+    space, config = pinned_space(old), old.config
+    if num_gpus != config.world_size:
+        space = replace(space, data_parallel=None)
+    if "search" not in old.inputs:
+        space = replace(space, **{name: getattr(config, name) for name in (*OVERLAPS, "overlap_p2p_communication")})
+    return replace(
+        space,
+        num_gpus=num_gpus,
+        context_parallel=space.context_parallel or (config.context_parallel_size,),
+        more_splits=(config.layers_per_stage,),
+    )
 
 
 def _options(
@@ -137,13 +206,7 @@ def _options(
 ) -> list[Option]:
     """The optimum for a world size, and the plans that keep what hosts hold; the time limit counts from the start."""
     before = _layout(old)
-    space = SearchSpace(
-        num_gpus=num_gpus,
-        context_parallel=(old.config.context_parallel_size,),
-        overlap_grad_reduce=old.config.overlap_grad_reduce,
-        overlap_param_gather=old.config.overlap_param_gather,
-        ddp_bucket_size=old.config.ddp_bucket_size,
-    )
+    space = space_for(old, num_gpus)
     prepared = prepare(
         instance,
         space,
@@ -231,12 +294,11 @@ def world_sizes(instance: Instance, old: Plan, num_gpus: int | None) -> list[int
     available = cluster.num_nodes * cluster.gpus_per_node
     if config.world_size <= available:
         return [config.world_size]
-    sizes = [choose_num_gpus(instance, SearchSpace())]
+    sizes = [choose_num_gpus(instance, space_for(old, None))]
     replica = config.world_size // config.data_parallel_size
-    batch = instance.training.global_batch_size
     for replicas in range(available // replica, 0, -1):
-        size = replicas * replica
-        if batch % (replicas * config.micro_batch_size) == 0 and size % cluster.gpus_per_node == 0:
+        size, fewer = replicas * replica, replace(config, data_parallel_size=replicas)
+        if batch(instance.model, instance.training, fewer) is None and size % cluster.gpus_per_node == 0:
             return list(dict.fromkeys([*sizes, size]))
     return sizes
 

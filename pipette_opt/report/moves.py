@@ -70,8 +70,10 @@ def moves_csv(moves: Sequence[Move]) -> str:
     return out.getvalue()
 
 
-def moves_to_dict(chosen: OptionLike, options: Sequence[OptionLike]) -> dict[str, Any]:
-    """The same for machines."""
+def moves_to_dict(
+    chosen: OptionLike, options: Sequence[OptionLike], unequal: OptionLike | None = None
+) -> dict[str, Any]:
+    """The same for machines; ``unequal`` has replicas with different numbers of micro-batches."""
     return {
         "iteration_time_s": chosen.plan.estimate.iteration_time_s,
         "num_hosts_to_load": chosen.num_loads,
@@ -98,6 +100,12 @@ def moves_to_dict(chosen: OptionLike, options: Sequence[OptionLike]) -> dict[str
             }
             for one in options
         ],
+        "unequal_microbatches": unequal
+        and {
+            "parallel": unequal.plan.config.label(),
+            "num_gpus": unequal.plan.config.world_size,
+            "iteration_time_s": unequal.plan.estimate.iteration_time_s,
+        },
     }
 
 

@@ -171,7 +171,7 @@ def _config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str,
         **content,
         "world_size": config.world_size,
         "global_batch_size": global_batch_size,
-        "num_microbatches": config.num_microbatches(global_batch_size),
+        "num_microbatches": config.num_microbatches(global_batch_size, unequal=True),
     }
 
 
@@ -203,7 +203,7 @@ def _read_config(parallel: Entries) -> tuple[ParallelConfig, int]:
             use_distributed_optimizer=parallel.flag("use_distributed_optimizer"),
             **_later_fields(parallel),
         )
-        num_microbatches = config.num_microbatches(global_batch_size)
+        num_microbatches = config.num_microbatches(global_batch_size, unequal=True)
     except InputError:
         raise
     except ValueError as error:

@@ -96,7 +96,7 @@ def configuration_table(plan: Plan) -> RenderableType:
     config = plan.config
     rows = [
         ("tensor x pipeline x data", _degrees(config)),
-        ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {counted(_rounds(plan), 'round')}"),
+        ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {_rounds(plan)}"),
         ("layers per stage", _runs(config.layers_per_stage)),
         ("schedule", _schedule(plan)),
         ("sequence parallel", yes_no(config.sequence_parallel)),
@@ -360,8 +360,10 @@ def _degrees(config: ParallelConfig) -> str:
     return text
 
 
-def _rounds(plan: Plan) -> int:
-    return plan.config.num_microbatches(plan.global_batch_size)
+def _rounds(plan: Plan) -> str:
+    """Micro-batches of a replica; of the replicas that have fewest and most."""
+    shares = plan.config.microbatches_of_replicas(plan.global_batch_size)
+    return counted(shares[0], "round") if shares[0] == shares[-1] else f"{shares[-1]} or {shares[0]} rounds"
 
 
 def _runs(layers: Sequence[int]) -> str:

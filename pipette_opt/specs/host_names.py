@@ -1,6 +1,7 @@
 """Many host names in few characters."""
 
 import re
+from collections.abc import Sequence
 
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")
 
@@ -34,3 +35,22 @@ def _group_text(prefix: str, numbers: list[str]) -> str:
             runs.append([number])
     texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return f"{prefix}{numbers[0]}" if len(numbers) == 1 else f"{prefix}[{','.join(texts)}]"
+
+
+def block_name(host: str, first: int) -> str:
+    """Name of the block of GPUs of a host that begins with GPU ``first``, e.g. ``gpu01:4``."""
+    return f"{host}:{first}"
+
+
+def host_and_first_gpu(name: str) -> tuple[str, int]:
+    """The host and the first GPU of a block; a name that is no block's is a host, from GPU 0 on."""
+    host, mark, first = name.rpartition(":")
+    return (host, int(first)) if mark and first.isdecimal() else (name, 0)
+
+
+def with_blocks(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The names, in place of a host whose blocks are known those blocks; what is not known stays as it is."""
+    blocks: dict[str, list[str]] = {}
+    for one in known:
+        blocks.setdefault(host_and_first_gpu(one)[0], []).append(one)
+    return [one for name in names for one in ([name] if name in known else blocks.get(name, [name]))]

@@ -25,6 +25,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "exp_avg_dtype": STATE_DTYPES,
     "exp_avg_sq_dtype": STATE_DTYPES,
     "moe_token_dispatcher_type": ("alltoall", "allgather"),
+    "unequal_microbatches": (False, True),
 }
 
 LARGEST = 10**9
@@ -63,6 +64,9 @@ class TrainingSpec:
         How tokens get to their experts; of Megatron-Core's names ``alltoall`` or ``allgather``.
     expert_imbalance
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
+    unequal_microbatches
+        Whether replicas may run different numbers of micro-batches, so that any number of replicas can share a batch.
+        No launcher does so by itself (Megatron-Core, DeepSpeed and torchtitan want equal numbers).
     """
 
     global_batch_size: int
@@ -79,6 +83,7 @@ class TrainingSpec:
     exp_avg_sq_dtype: StateDtype = "fp32"
     moe_token_dispatcher_type: Literal["alltoall", "allgather"] = "alltoall"
     expert_imbalance: float = 1.0
+    unequal_microbatches: bool = False
 
     def __post_init__(self) -> None:
         for field in ("global_batch_size", "seq_length"):

@@ -102,7 +102,13 @@ def _objective_problems(instance: Instance, one: Alternative, placement: Placeme
         yield f"has objective_s {one.objective_s}, an interleaved schedule has no closed form"
         return
     times = placed_times(instance, one.config, placement)
-    own = closed_s(times, one.config.num_microbatches(instance.training.global_batch_size), instance.p2p)
+    own = closed_s(
+        times,
+        one.config.num_microbatches(
+            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
+        ),
+        instance.p2p,
+    )
     if not own * (1 - ROUNDING) <= one.objective_s <= own * (1 + TICKS_TOLERANCE):  # type: ignore[operator]
         yield f"has objective_s {one.objective_s}, its own is {own}"
 

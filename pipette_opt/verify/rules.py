@@ -124,7 +124,7 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
     yield from check_legal(model, training, config)
     tp, cp, chunks = config.tensor_model_parallel_size, config.context_parallel_size, config.num_chunks
     per_step = config.data_parallel_size * config.micro_batch_size
-    if training.global_batch_size % per_step:
+    if training.global_batch_size % (config.micro_batch_size if training.unequal_microbatches else per_step):
         yield f"global_batch_size {training.global_batch_size} is not divided by dp * micro-batch = {per_step}"
     has_mlp = model.num_experts is None or model.num_dense_layers > 0
     for name, size in (("heads", model.num_attention_heads), ("MLP width", model.ffn_hidden_size if has_mlp else 0)):
@@ -304,7 +304,9 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"closed_form.gap is {closed.gap}, the times give {1 - closed.lower_bound_s / closed.objective_s}"
     try:
         times = placed_times(instance, plan.config, on_cluster(instance, plan))
-        num_microbatches = plan.config.num_microbatches(instance.training.global_batch_size)
+        num_microbatches = plan.config.num_microbatches(
+            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
+        )
     except (InputError, ValueError):
         return  # estimate_is_reproduced says why
     own = closed_s(times, num_microbatches, instance.p2p)

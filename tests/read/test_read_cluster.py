@@ -180,11 +180,7 @@ WRONG_YAML = [
     ("name: three", "nam: three", r"unknown field 'nam'. Did you mean name"),
     ("latency_us: 12", "latency_us: -1", r"inter_node: latency_us must be a number >= 0, got -1"),
     ("latency_us: 12", "latency_us: .nan", r"latency_us must be a number >= 0, got nan"),
-    (
-        "gpus_per_node: 8}\n  - {hosts: [big]",
-        "gpus_per_node: 4}\n  - {hosts: [big]",
-        r"equally many GPUs, got \[4, 8\]",
-    ),
+    ("name: three", "name: three\ngpus_per_block: 0", r"gpus_per_block must be a whole number >= 1, got 0"),
     ("gpus_per_node: 8", "gpus_per_node: 0", r"nodes\[0\]: gpus_per_node must be a whole number >= 1, got 0"),
     ("gpus_per_node: 8", "gpus_per_nod: 8", r"unknown field 'gpus_per_nod'. Did you mean gpus_per_node"),
     ("gpu: a100-80gb, ", "", r"nodes\[0\]: the field gpu is missing"),

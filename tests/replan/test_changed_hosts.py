@@ -1,16 +1,17 @@
 """Going on when hosts are lost or join."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from plans import plan_of, small_config, small_instance
 
 from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
-from pipette_opt.replan.changed_hosts import check_hosts, held_cells, replan, start_from, world_sizes
+from pipette_opt.replan.changed_hosts import check_hosts, held_cells, replan, space_for, start_from, world_sizes
 from pipette_opt.specs import Instance
 
 FAST = OptimizeParams(time_limit_s=2.0)
@@ -105,3 +106,41 @@ def test_hosts_now() -> None:
     assert check_hosts(["n5", "n0", "n1", "n6"], ["n0", "n1"], ["n1"], ["n5"]) == ["n5", "n0"]
     with pytest.raises(InputError, match="--cluster: lacks host 'n1' of the plan"):
         check_hosts(["n0"], ["n0", "n1"], [], [])
+
+
+def test_pins_stay_and_what_the_search_chose_is_free_again(old: Plan) -> None:
+    """Pinned degrees and overlap hold, and context parallelism; a pinned number of replicas as long as the GPUs do."""
+    searched = SearchSpace(
+        num_gpus=16, tensor_parallel=(2,), data_parallel=(4,), virtual_pipeline=(1,), narrowed=("virtual_pipeline",)
+    )
+    pinned = replace(old, inputs={**old.inputs, "search": asdict(searched)})
+    same, fewer = space_for(pinned, 16), space_for(pinned, 8)
+    assert same == replace(fewer, num_gpus=16, data_parallel=(4,))
+    assert fewer.tensor_parallel == (2,)
+    assert fewer.virtual_pipeline is None
+    assert fewer.data_parallel is None
+    assert fewer.context_parallel == (old.config.context_parallel_size,)
+    assert fewer.overlap_grad_reduce is None
+    assert fewer.more_splits == (old.config.layers_per_stage,)
+    sent = replace(old, inputs={**old.inputs, "search": asdict(SearchSpace(overlap_grad_reduce=True))})
+    assert space_for(sent, 8).overlap_grad_reduce
+    unsaid = replace(old, inputs={name: value for name, value in old.inputs.items() if name != "search"})
+    assert space_for(unsaid, 8).overlap_grad_reduce == old.config.overlap_grad_reduce
+
+
+def test_unequal_micro_batches_use_hosts_that_would_be_idle(old: Plan) -> None:
+    """Three hosts: a batch of 32 in equal shares leaves one idle, unless replicas may differ; asked for, it is used."""
+    given = without_host(without_host(small_instance(), "n3"), "n2")
+    pinned = replace(
+        old, inputs={**old.inputs, "search": asdict(SearchSpace(tensor_parallel=(2,), pipeline_parallel=(1, 2)))}
+    )
+    equal = replan(given, pinned, params=FAST)
+    assert equal.chosen.plan.config.world_size == 8
+    assert equal.unequal is not None
+    assert equal.unequal.plan.config.world_size == 12
+    assert equal.unequal.plan.estimate.iteration_time_s < equal.chosen.plan.estimate.iteration_time_s
+    allowed = replace(given, training=replace(given.training, unequal_microbatches=True))
+    asked = replan(allowed, pinned, params=FAST)
+    assert asked.unequal is None
+    assert asked.chosen.plan.config.world_size == 12
+    assert any(note.startswith("Planned only: ") for note in asked.chosen.plan.notes)

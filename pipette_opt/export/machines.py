@@ -1,0 +1,35 @@
+"""Plans of blocks of GPUs, put on the hosts that have these blocks."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.plans.plan import Plan
+from pipette_opt.specs.host_names import host_and_first_gpu
+
+ANY_COUNT = ("rankmap-json", "rankmap-csv", "megatron", "nemo", "mpi")
+"""Targets that can say any number of ranks on each host."""
+
+
+def on_machines(target: str, plan: Plan) -> Plan:
+    """
+    The plan with the names and GPU numbers of hosts where it has those of blocks; ranks stay as they are.
+
+    Raises ``InputError`` for blocks if the target wants equally many ranks on all hosts.
+    """
+    blocks = [host_and_first_gpu(name) for name in plan.hosts]
+    if all(name == host for name, (host, _) in zip(plan.hosts, blocks, strict=True)):
+        return plan
+    if target not in ANY_COUNT:
+        raise InputError(
+            "--format",
+            f"{target} wants equally many GPUs on all hosts, and the plan has blocks of {plan.gpus_per_node} GPUs of "
+            f"unequal hosts; {', '.join(ANY_COUNT)} can say it.",
+        )
+    hosts = tuple(dict.fromkeys(host for host, _ in blocks))
+    host_of_block = np.array([hosts.index(host) for host, _ in blocks])
+    first = np.array([number for _, number in blocks])
+    node = plan.placement.node
+    placement = replace(plan.placement, node=host_of_block[node], local_rank=plan.placement.local_rank + first[node])
+    return replace(plan, hosts=hosts, placement=placement, gpus_per_node=int(first.max()) + plan.gpus_per_node)

@@ -1,0 +1,95 @@
+"""
+Hosts with unequal numbers of GPUs, as equal blocks of GPUs that are planned like hosts.
+
+A host of 8 GPUs beside hosts of 4 is two blocks of 4: a plan may put any part of a job on either. Between the blocks of
+one host messages have the rate inside the host. What blocks share, NICs, is divided among them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import counted
+from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
+from pipette_opt.specs.host_names import block_name, compress_hosts
+
+
+def usual_block(counts: Sequence[int]) -> int:
+    """
+    GPUs of a block where nobody says: the largest number that divides all counts.
+
+    If that is 1, the largest power of two that the smallest host has, as tensor groups are powers of two: a host of 7
+    GPUs beside hosts of 8 has one block of 4.
+    """
+    common, fewest = gcd(*counts), min(counts)
+    return common if common > 1 else 1 << (fewest.bit_length() - 1)
+
+
+def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: str) -> ClusterSpec:
+    """
+    The blocks of ``block`` GPUs of each host as hosts of their own, named by their first GPU, ``gpu01:4``.
+
+    A block gets its share of what the most GPUs of a host attain to another host, whether other blocks send or not. The
+    latency between blocks of a host is that between hosts. GPUs that fill no block are not used, and said.
+
+    Parameters
+    ----------
+    cluster
+        The hosts, with the largest count as number of GPUs of each.
+    counts
+        GPUs that each host has; the first ones of it, by their number.
+
+    Raises
+    ------
+    InputError
+        If no host has so many GPUs, or if links of single GPUs are known.
+    """
+    most = max(counts)
+    if block > most:
+        raise InputError(where, f"gpus_per_block must be at most the {most} GPUs of the largest host, got {block}.")
+    if cluster.gpu_links is not None:
+        raise InputError(where, "links of single GPUs need hosts with equally many GPUs, and no gpus_per_block.")
+    parts = [(host, first) for host, count in enumerate(counts) for first in range(0, count - block + 1, block)]
+    of = np.array([host for host, _ in parts])
+    nodes = tuple(
+        NodeSpec(host=block_name(cluster.hosts[host], first), gpu=cluster.nodes[host].gpu, num_gpus=block)
+        for host, first in parts
+    )
+    flows = sorted({block, *(1 << power for power in range(block.bit_length()))})
+    matrices = tuple(LinkMatrix(concurrent_flows=one, bytes_per_s=_between(cluster, of, one, block)) for one in flows)
+    left = {host: count % block for host, count in zip(cluster.hosts, counts, strict=True) if count % block}
+    return replace(
+        cluster,
+        nodes=nodes,
+        link_matrices=matrices if len(nodes) > 1 else (),
+        nics_per_node=max(1, cluster.nics_per_node * block // most),
+        node_bytes_per_s=None,
+        assumed=(*cluster.assumed, *_said(cluster, block, len(nodes), left)),
+    )
+
+
+def _between(cluster: ClusterSpec, of: np.ndarray, num_flows: int, block: int) -> FloatArray:
+    """What flows attain in sum between blocks, shape ``(num_blocks, num_blocks)``; ``of`` has the host of each."""
+    most = cluster.gpus_per_node
+    shared = np.minimum(cluster.pair_bytes_per_s(num_flows), cluster.pair_bytes_per_s(most) * block / most)
+    found: FloatArray = shared[np.ix_(of, of)]
+    found[of[:, None] == of[None, :]] = num_flows * cluster.intra_node_bytes_per_s
+    return found
+
+
+def _said(cluster: ClusterSpec, block: int, num_blocks: int, left: dict[str, int]) -> list[str]:
+    said = [
+        f"Hosts are planned as {counted(num_blocks, 'block')} of "
+        f"{counted(block, 'GPU')}, each with its share of the NICs; gpus_per_block changes that."
+    ]
+    if left:
+        said.append(f"Not used, as they fill no block: {counted(sum(left.values()), 'GPU')} of {_hosts(left)}.")
+    return said
+
+
+def _hosts(left: dict[str, int]) -> str:
+    return compress_hosts(tuple(left))
