@@ -105,7 +105,7 @@ def replan(
         if moves_out is not None:
             say_written(moves_out, "what each rank must load")
         for option in found.loosened:
-            say(f"{option} of the old plan is free now: the number of GPUs changes")
+            say(f"{option} of the old plan is free now: {chosen.config.world_size} GPUs cannot keep it")
         if found.unequal is not None:
             gain = chosen.estimate.iteration_time_s / found.unequal.plan.estimate.iteration_time_s - 1
             hosts = found.unequal.plan.config.world_size / instance.cluster.gpus_per_node

@@ -6,6 +6,8 @@ that survive count as holding their parameters; the trade-off lists the fastest 
 that must load others.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -145,8 +147,8 @@ def replan(
     unequal = min(more, key=lambda one: one.plan.estimate.iteration_time_s, default=None)
     if unequal is not None and unequal.plan.estimate.iteration_time_s >= chosen.plan.estimate.iteration_time_s:
         unequal = None
-    changes = chosen.plan.config.world_size != old.config.world_size
-    loosened = ("--data-parallel",) if changes and pinned_space(old).data_parallel is not None else ()
+    void, pinned = void_pins(old, chosen.plan.config.world_size), pinned_space(old)
+    loosened = tuple("--" + name.replace("_", "-") for name in void if getattr(pinned, name) is not None)
     return Replanned(chosen=chosen, options=tuple(front), unequal=unequal, loosened=loosened)
 
 
@@ -175,25 +177,44 @@ def pinned_space(old: Plan) -> SearchSpace:
     return replace(space, **chosen)
 
 
+def void_pins(old: Plan, num_gpus: int) -> tuple[str, ...]:
+    """
+    Degrees that were pinned, or are the old plan's, and that so many GPUs cannot keep, as fields of the space.
+
+    The number of replicas holds only as long as the number of GPUs does. Of the other degrees some are given up, the
+    pipeline's first, until the rest divides the GPUs.
+    """
+    space = _kept_space(old)
+    void = [] if num_gpus == old.config.world_size else ["data_parallel"]
+    degrees = ["pipeline_parallel", "context_parallel", "tensor_parallel"]
+    while degrees:
+        choices = itertools.product(*(getattr(space, name) or (1,) for name in degrees))
+        if any(num_gpus % math.prod(some) == 0 for some in choices):
+            break
+        void.append(degrees.pop(0))
+    return tuple(name for name in void if getattr(space, name) is not None)
+
+
+def _kept_space(old: Plan) -> SearchSpace:
+    """The pins of the old plan, and its context parallelism."""
+    space = pinned_space(old)
+    return replace(space, context_parallel=space.context_parallel or (old.config.context_parallel_size,))
+
+
 def space_for(old: Plan, num_gpus: int | None) -> SearchSpace:
     """
     The space of a plan on other hosts: the pins of the old one, and its context parallelism.
 
-    A pinned number of replicas holds only as long as the number of GPUs does. What is sent beside compute is kept if it
+    Degrees that the number of GPUs makes void are free (:func:`void_pins`). What is sent beside compute is kept if it
     was pinned, or if the old plan does not say what was; else it is chosen again, as it moves no parameters. The layers
     of the old stages are among the splits, so that hosts can keep what they hold.
     """
-    space, config = pinned_space(old), old.config
-    if num_gpus != config.world_size:
-        space = replace(space, data_parallel=None)
+    space, config = _kept_space(old), old.config
+    free: dict[str, Any] = dict.fromkeys(("data_parallel",) if num_gpus is None else void_pins(old, num_gpus))
+    space = replace(space, **free)
     if "search" not in old.inputs:
         space = replace(space, **{name: getattr(config, name) for name in (*OVERLAPS, "overlap_p2p_communication")})
-    return replace(
-        space,
-        num_gpus=num_gpus,
-        context_parallel=space.context_parallel or (config.context_parallel_size,),
-        more_splits=(config.layers_per_stage,),
-    )
+    return replace(space, num_gpus=num_gpus, more_splits=(config.layers_per_stage,))
 
 
 def _options(

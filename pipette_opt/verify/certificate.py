@@ -122,9 +122,7 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
     That no other split is faster than its bound is what the model proved; it is asked again with a proof.
     """
     model, certificate = plan.certificate.joint_model, plan.certificate
-    if model is None:
-        if searched.space.more_splits:
-            yield "joint_model is missing, and its splits are searched"
+    if model is None:  # as after replan, which adds the old split; the scope says what is not searched
         return
     if not layers_are_free(searched.instance, searched.space):
         yield "joint_model is given, and the layers of the stages are not free"

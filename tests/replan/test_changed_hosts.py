@@ -11,7 +11,15 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
-from pipette_opt.replan.changed_hosts import check_hosts, held_cells, replan, space_for, start_from, world_sizes
+from pipette_opt.replan.changed_hosts import (
+    check_hosts,
+    held_cells,
+    replan,
+    space_for,
+    start_from,
+    void_pins,
+    world_sizes,
+)
 from pipette_opt.specs import Instance
 
 FAST = OptimizeParams(time_limit_s=2.0)
@@ -106,6 +114,28 @@ def test_hosts_now() -> None:
     assert check_hosts(["n5", "n0", "n1", "n6"], ["n0", "n1"], ["n1"], ["n5"]) == ["n5", "n0"]
     with pytest.raises(InputError, match="--cluster: lacks host 'n1' of the plan"):
         check_hosts(["n0"], ["n0", "n1"], [], [])
+
+
+@pytest.mark.parametrize(
+    ("pins", "num_gpus", "void"),
+    [
+        ({"tensor_parallel": (4,), "pipeline_parallel": (2, 4)}, 8, ()),
+        ({"tensor_parallel": (4,), "pipeline_parallel": (4,)}, 8, ("pipeline_parallel",)),
+        ({"tensor_parallel": (8,), "context_parallel": (2,)}, 8, ("context_parallel",)),
+        ({"tensor_parallel": (8,), "pipeline_parallel": (2,)}, 4, ("pipeline_parallel", "context_parallel")),
+        ({"data_parallel": (2,), "pipeline_parallel": (3,)}, 8, ("data_parallel", "pipeline_parallel")),
+    ],
+)
+def test_degrees_that_the_gpus_cannot_keep(
+    old: Plan, pins: dict[str, tuple[int, ...]], num_gpus: int, void: tuple[str, ...]
+) -> None:
+    """The pipeline's first; what is left divides the GPUs, or nothing is left of these."""
+    pinned = replace(old, inputs={**old.inputs, "search": asdict(SearchSpace(**pins))})  # type: ignore[arg-type]
+    found = void_pins(pinned, num_gpus)
+    assert found[: len(void)] == void
+    left = space_for(pinned, num_gpus)
+    degrees = (left.tensor_parallel, left.pipeline_parallel, left.context_parallel)
+    assert num_gpus % int(np.prod([one[0] for one in degrees if one])) == 0
 
 
 def test_pins_stay_and_what_the_search_chose_is_free_again(old: Plan) -> None:
