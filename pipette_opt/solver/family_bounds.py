@@ -1,12 +1,13 @@
-"""Bounds of one family by itself, before any model: whole layers in the time of a stage, and the work of all stages."""
+"""Bounds of one family by itself, before any model: what the paths through its schedule leave to its stages."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from pipette_opt.base.types import IntArray
-from pipette_opt.costs.work import busy_share
 from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.family_paths import family_paths, least_transfers_s
+from pipette_opt.problem.path_counts import PathCounts, plain_counts
 
 MARGIN = 1e-6
 """Relative part of a bound that is given up, as bounds are computed in doubles and ticks."""
@@ -15,98 +16,86 @@ BISECTIONS = 14
 """Number of halvings of the interval in which the bound of a family lies: to 6e-5 of it."""
 
 
-def family_bound_s(family: LayerFamily, hosts_of_kind: IntArray, to_beat_s: float = float("inf")) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FamilyBound:
     """
-    No split of a family is faster: seconds, up to the time to beat; infinite if its layers have no room.
+    How fast a family may be by itself.
 
-    The least time, to a bisection, in which the stages can hold all units: by the room of each stage
-    (:func:`_room_in_time`), and by the work of all stages together (:func:`_share_in_time`).
+    Parameters
+    ----------
+    seconds
+        No split of it is faster, up to the time to beat; infinite if its layers have no room.
+    units, kinds
+        A split that comes near to it, and the hosts of each kind of GPU in each grid row, as in
+        :class:`~pipette_opt.solver.layer_model.LayerSplit`; ``None`` if no split is faster than the time to beat.
     """
-    if hosts_of_kind.sum() < family.grid[0] * family.hosts_per_row:
-        return float("inf")
-    pp, m = family.config.pipeline_model_parallel_size, family.num_microbatches
-    if pp * int(family.most_units.max()) < family.num_units:
-        return float("inf")
-    rows = _rows_without(family, hosts_of_kind)
 
-    def holds(total_s: float) -> bool:
-        room = _room_in_time(family, total_s, rows)
-        return room >= family.num_units and _share_in_time(family, total_s, hosts_of_kind) >= family.num_units
-
-    slowest = float(family.layer_s.sum(axis=0).max())
-    passes = m * family.config.num_chunks * (family.num_units * slowest + pp * float(family.fixed_s.sum(axis=0).max()))
-    low, high = 0.0, 2.0 * passes + family.num_units * family.reduction_s + float(family.fixed_reduction_s.max())
-    if not holds(high):
-        return float("inf")
-    if to_beat_s < high and not holds(to_beat_s - family.least_optimizer_s):
-        return to_beat_s
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return min(low * (1 - MARGIN) + family.least_optimizer_s, to_beat_s)
+    seconds: float
+    units: tuple[int, ...] | None = None
+    kinds: IntArray | None = None
 
 
-def _rows_without(family: LayerFamily, hosts_of_kind: IntArray) -> list[tuple[list[int], int]]:
+def family_bound(
+    family: LayerFamily, hosts_of_kind: IntArray, to_beat_s: float = float("inf"), counts: PathCounts | None = None
+) -> FamilyBound:
     """
-    Kinds, the fastest first: those from some kind on, and how many rows more may have none of the kinds behind these.
+    The least time in which all units have room, to a bisection.
 
-    Rows that have none of the slower kinds use up hosts of the faster ones.
+    Every path leaves a stage no more units than what the path takes elsewhere at least, and all stages together have to
+    hold all units (:mod:`pipette_opt.solver.family_kernel`).
+
+    Parameters
+    ----------
+    counts
+        Paths of the schedule, of the judge's critical ones; those that every schedule has by default.
     """
-    kinds = np.argsort(family.layer_s.sum(axis=0), kind="stable").tolist()
-    able = np.minimum(np.cumsum(hosts_of_kind[kinds]) // family.hosts_per_row, family.grid[0])
-    return [(kinds[place:], int(more)) for place, more in enumerate(np.diff(able, prepend=0).tolist())]
+    from pipette_opt.solver.family_kernel import least_time
+
+    rows, per_row = family.grid[0], family.block.stages
+    order = np.argsort(family.layer_s.sum(axis=0), kind="stable")
+    able = np.minimum(np.cumsum(hosts_of_kind[order]) // family.hosts_per_row, rows)
+    pp, most = family.config.pipeline_model_parallel_size, np.ascontiguousarray(family.most_units[order])
+    if able[-1] < rows or family.num_units < pp or int(most.max(axis=0).sum()) < family.num_units:
+        return FamilyBound(seconds=float("inf"))
+    paths = family_paths(family, plain_counts(*family.schedule) if counts is None else counts)
+    base = least_transfers_s(family, paths.moved) + family.least_optimizer_s
+    fixed, unit, again = (np.ascontiguousarray(one[:, order]) for one in paths[:3])
+    spare = -1 if family.hosts_per_row == 1 else int(hosts_of_kind[order[0]]) - int(able[0]) * family.hosts_per_row
+    extra = np.zeros((*most.shape, 1), dtype=np.int64)
+    if family.recomputed is not None:
+        extra = np.ascontiguousarray(np.maximum(family.recomputed.fewest()[order] - 1, 0))
+    slowest = base + fixed.max(axis=1).sum(axis=1)
+    slowest += family.num_units * (unit + again).max(axis=(1, 2))
+    least, room = np.zeros_like(most), np.zeros_like(most)
+    seconds = least_time(
+        0.0, min(float(slowest.max()), to_beat_s), BISECTIONS, base, fixed, unit, again, extra, most,
+        family.num_units, per_row, able, spare, least, room,
+    )  # fmt: skip
+    if not room.any():
+        return FamilyBound(seconds=to_beat_s if to_beat_s < slowest.max() else float("inf"))
+    units, classes = _dealt(family, room, unit.max(axis=0), able)
+    pool = np.repeat(order, hosts_of_kind[order])
+    kinds = np.zeros((rows, len(order)), dtype=np.int64)
+    for place, row in enumerate(np.argsort(classes, kind="stable").tolist()):
+        hosts = pool[place * family.hosts_per_row : (place + 1) * family.hosts_per_row]
+        kinds[row] = np.bincount(hosts, minlength=len(order))
+    return FamilyBound(seconds=min(seconds * (1 - MARGIN), to_beat_s), units=units, kinds=kinds)
 
 
-def _room_in_time(family: LayerFamily, total_s: float, rows: Sequence[tuple[list[int], int]]) -> int:
-    """
-    Units that all stages can hold so that each by itself is done in time.
-
-    A stage does all its work and then reduces: all of it, or interleaved and beside compute the last part; or all of it
-    from where the last chunk's gradients are made, when at most ``pp`` backwards of each chunk before are left. A row
-    with hosts of several kinds is as slow as the slowest of them.
-    """
-    pp, chunks, m = family.config.pipeline_model_parallel_size, family.config.num_chunks, family.num_microbatches
-    (forward, backward), fixed = family.layer_s[:, :, None], m * family.fixed_s.sum(axis=(0, 2))  # fixed: (kinds, pp)
-    work = m * chunks * (forward + backward)
-    overlaps, part = family.config.overlap_grad_reduce, 1.0
-    if overlaps and chunks > 1:
-        part = 1.0 / chunks
-    reduced = fixed + part * family.fixed_reduction_s, work + part * family.reduction_s
-    limits = [reduced]
-    if overlaps and chunks == 1:  # the first stage's reduction may be over with its last backward
-        limits = [(np.where(np.arange(pp) == 0, fixed, reduced[0]), np.where(np.arange(pp) == 0, work, reduced[1]))]
-    elif overlaps:
-        left = (chunks - 1) * pp
-        early = fixed - pp * family.fixed_s[1, :, :-1].sum(axis=1) + family.fixed_reduction_s
-        limits.append((early, np.maximum(work - left * backward, 0.0) + family.reduction_s))
-    room = family.most_units
-    for rest, unit in limits:
-        within = np.floor((total_s - rest) / np.maximum(unit, 1e-300) * (1 + MARGIN))
-        room = np.minimum(room, np.maximum(within, 0.0))
-    by_row = room.reshape(len(room), family.grid[0], -1).sum(axis=2)
-    units = 0.0
-    for kinds, count in rows:
-        units += float(np.sort(by_row[kinds].max(axis=0))[::-1][:count].sum())
-    return int(units)
-
-
-def _share_in_time(family: LayerFamily, total_s: float, hosts_of_kind: IntArray) -> float:
-    """
-    Units that all stages together have time for, as :meth:`~pipette_opt.costs.work.WorkBounds.of_any_split`.
-
-    With the kinds of GPU that there are: the mean column has as many hosts of each kind as there are for a column, the
-    fastest first, and works no longer than the slowest.
-    """
-    m, pp, chunks = family.num_microbatches, family.config.pipeline_model_parallel_size, family.config.num_chunks
-    per_unit = family.layer_s.sum(axis=0) * chunks  # (kinds,)
-    fixed = chunks * family.fixed_s.sum(axis=0).min()
-    kinds = np.argsort(per_unit, kind="stable")
-    rows = np.diff(np.minimum(np.cumsum(hosts_of_kind[kinds]) / family.hosts_per_row, family.grid[0]), prepend=0.0)
-    most = int(family.most_units.max())
-    left, units = total_s * busy_share(m, pp, chunks) - pp * fixed, 0.0
-    for kind, count in zip(kinds.tolist(), (rows * family.block.stages).tolist(), strict=True):
-        each = min(max(total_s / m - fixed, 0.0), most * per_unit[kind])
-        work = min(count * each, max(left, 0.0))
-        units += work / per_unit[kind]
-        left -= work
-    return units
+def _dealt(family: LayerFamily, room: IntArray, unit: np.ndarray, able: IntArray) -> tuple[tuple[int, ...], IntArray]:
+    """All units dealt within the room that is left, and the slowest kind of each row, by its place."""
+    rows, per_row = family.grid[0], family.block.stages
+    by_row = room.reshape(len(room), rows, per_row).sum(axis=2)
+    classes, taken = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.bool_)
+    for place, count in enumerate(np.diff(able, prepend=0).tolist()):
+        gain = by_row[place] - by_row[place + 1 :].max(axis=0, initial=0)
+        some = np.argsort(np.where(taken, -np.inf, gain))[::-1][:count]
+        classes[some], taken[some] = place, True
+    stages = np.arange(len(room[0]))
+    kind = classes[stages // per_row]
+    units, each = np.maximum(room[kind, stages], 1), unit[kind, stages]
+    while units.sum() > family.num_units:  # the longest stage gives one away
+        units[int((np.where(units > 1, units, 0) * each).argmax())] -= 1
+    while units.sum() < family.num_units:
+        units[int(((units + 1) * each).argmin())] += 1
+    return tuple(units.tolist()), classes

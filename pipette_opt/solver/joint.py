@@ -37,8 +37,8 @@ from pipette_opt.parallel import ParallelConfig, block_placement, without_overla
 from pipette_opt.parallel.config import OVERLAPS
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily, layer_families, with_rings
-from pipette_opt.problem.path_counts import PathCounts
-from pipette_opt.solver.family_bounds import MARGIN, family_bound_s
+from pipette_opt.problem.path_counts import PathCounts, plain_counts
+from pipette_opt.solver.family_bounds import MARGIN, FamilyBound, family_bound
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize, num_variables
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -84,6 +84,9 @@ LIKELY_PATHS = 10
 Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
 bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
 """
+
+MOST_NEAR = 16
+"""Number of families whose split nearest to their bound is judged before a model is made. Chosen."""
 
 SETTLED = 1e-3
 """
@@ -210,6 +213,8 @@ class _Joint:
     size: ModelSize = field(default_factory=ModelSize)
     learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
     """Critical paths of the judge by schedule, for every model that follows."""
+    known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
+    """All paths of a schedule, and from how many pieces they were put together."""
     parts: list[_Part] = field(default_factory=list)
     """Families of which other splits are not yet ruled out."""
     beyond_s: float = float("inf")
@@ -258,13 +263,40 @@ class _Joint:
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """Families of some configurations that may be faster than the time to beat, bounded."""
-        hosts, to_beat_s = self._hosts_of_kind(), self.to_beat_s
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        able = [family for family in plain if family_bound_s(family, hosts, to_beat_s) < to_beat_s]
+        able = [family for family in plain if self._bound(family).seconds < self.to_beat_s]
         choices = ((family, overlap_choices(self.space, family.config)) for family in able)
         more = [with_rings(self.instance, family, config) for family, configs in choices for config in configs]
-        self.bounds_s.update((family, family_bound_s(family, hosts, self.to_beat_s)) for family in more)
+        for family in more:
+            self.bounds_s[family] = self._bound(family).seconds
         return more
+
+    def _bound(self, family: LayerFamily) -> FamilyBound:
+        """By the paths that are known of its schedule."""
+        with self._loaded("bounds", family):
+            return family_bound(family, self._hosts_of_kind(), self.to_beat_s, self._known_paths(family.schedule))
+
+    def _known_paths(self, schedule: tuple[int, int, int]) -> PathCounts:
+        some = [plain_counts(*schedule), *self.learned.get(schedule, [])]
+        number, paths = self.known.get(schedule, (0, some[0]))
+        if number != len(some):
+            paths = PathCounts.joined(some)
+            self.known[schedule] = len(some), paths
+        return paths
+
+    def _bound_again(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
+        """Those that may still be faster than the time to beat, by all paths that are known now."""
+        self._learn_likely(families)
+        able = []
+        for family in families:
+            if self.is_over:
+                able.append(family)
+                continue
+            found = self._bound(family)
+            self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
+            if found.seconds < self.to_beat_s:
+                able.append(family)
+        return able
 
     def _able(self, families: Iterable[LayerFamily]) -> list[LayerFamily]:
         """Those that may be faster than the time to beat, the most promising first."""
@@ -331,6 +363,10 @@ class _Joint:
 
     def _settle(self, families: Sequence[LayerFamily]) -> None:
         """The best split of some families, until the judge agrees with the model."""
+        families = self._bound_again(families)
+        if not families:
+            return
+        self._judge_near_bounds(families)
         model = self._model(families)
         while not self.is_over:
             self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
@@ -378,6 +414,11 @@ class _Joint:
 
     def _proven(self, part: _Part, most_splits: int) -> list[_Part]:
         """What is left of a part after a slice of time: nothing, itself, or its halves with a better bound."""
+        if part.model is None:
+            part.families = self._bound_again(part.families)
+            if not part.families:
+                return []
+            part.bound_s = max(part.bound_s, min(self.bounds_s[family] for family in part.families))
         families, limit_s = part.families, max(LEAST_SLICE_S, SLICE_SHARE * self.seconds_left)
         ends = time.perf_counter() + limit_s
         model = part.model = part.model or self._model_of_others(families)
@@ -445,6 +486,22 @@ class _Joint:
     def _judge(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
         """Its time on hosts as they are listed, seconds; and how many of its critical paths were new."""
         family = model.families[split.family]
+        seconds, counts = self._judged(family, split)
+        new = 0 if counts is None else model.add_paths(family.schedule, counts)
+        if new and counts is not None:
+            self.learned.setdefault(family.schedule, []).append(counts)
+        return seconds, new
+
+    def _judge_near_bounds(self, families: Sequence[LayerFamily]) -> None:
+        """Splits that come near to the bounds of some families: one of them is often a good plan."""
+        for index, family in enumerate(families[:MOST_NEAR]):
+            found = self._bound(family)
+            if self.is_over or found.units is None or found.kinds is None or family.recomputed is not None:
+                continue
+            self._judged(family, LayerSplit(family=index, units=found.units, kinds=found.kinds, bound_s=found.seconds))
+
+    def _judged(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
+        """The time of a split on hosts as they are listed, seconds, and its critical paths; the fastest is kept."""
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
         config = family.with_units(split.units, split.recomputed)
         placement = block_placement(config, family.block, nodes)
@@ -454,13 +511,10 @@ class _Joint:
                 seconds = judge_times(times, family.num_microbatches, self.instance.p2p).iteration_time_s
                 counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
         except MissingLinkError:
-            return float("inf"), 0
+            return float("inf"), None
         if seconds < self.to_beat_s and self._is_searched(config):
             self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
-        new = model.add_paths(family.schedule, counts)
-        if new:
-            self.learned.setdefault(family.schedule, []).append(counts)
-        return seconds, new
+        return seconds, counts
 
     def _is_searched(self, config: ParallelConfig) -> bool:
         """Whether a configuration with block recomputation has the number of recomputed layers that is searched."""

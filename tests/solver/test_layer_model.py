@@ -12,7 +12,8 @@ from specs_for_tests import config
 from pipette_opt.parallel import NodeBlock
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
-from pipette_opt.solver.family_bounds import family_bound_s
+from pipette_opt.solver.family_bounds import family_bound
+from pipette_opt.solver.joint import likely_paths
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit
 
 STOP = threading.Event()
@@ -217,12 +218,22 @@ def test_further_paths_raise_the_time_of_all_families_with_the_schedule() -> Non
 def test_bound_of_a_family_is_below_its_model(hosts: tuple[int, ...], chunks: int, seed: int) -> None:
     """Interleaved or not: first micro-batches go through first chunks only."""
     rng = np.random.default_rng(seed)
-    for pp in (2, 5):
-        family = random_family(rng, pp, 1, len(hosts), units=15, chunks=chunks)
-        bound_s = family_bound_s(family, np.array(hosts))
-        split, least_s = LayerModel([family], np.array(hosts), 4000.0).solve(20, 1, 0, STOP)
-        if split is not None:
-            assert bound_s <= least_s * (1 + 1e-4)
+    for pp, recomputes in ((2, True), (5, False), (5, True)):
+        reduces = bool(rng.integers(2))
+        family = random_family(rng, pp, 1, len(hosts), units=15, chunks=chunks, reduces=reduces, recomputes=recomputes)
+        likely = likely_paths(family, np.array(hosts), "async")
+        model = LayerModel([family], np.array(hosts), 4000.0)
+        for counts in (None, PathCounts.joined([plain_counts(*family.schedule), likely])):
+            if counts is not None:
+                model.add_paths(family.schedule, counts)
+            split, least_s = model.solve(20, 1, 0, STOP)
+            if split is None:
+                continue
+            found = family_bound(family, np.array(hosts), counts=counts)
+            assert 0.5 * least_s < found.seconds <= least_s * (1 + 1e-4)
+            assert found.units is not None
+            assert sum(found.units) == family.num_units
+            assert family_bound(family, np.array(hosts), 1.05 * least_s, counts).seconds <= least_s * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -236,7 +247,7 @@ def test_bound_of_rows_of_three_kinds_is_below_every_placement(seed: int) -> Non
         for units in splits(family):
             if not any(units[s] > family.most_units[kind, s] for s in range(3) for kind in rows[s]):
                 best = min(best, max(time_of(family, units, tuple(rows[:, d]), counts) for d in range(2)))
-    assert family_bound_s(family, np.array(hosts)) <= best
+    assert family_bound(family, np.array(hosts)).seconds <= best
 
 
 def test_the_last_row_needs_no_link_to_the_first_without_interleaving() -> None:

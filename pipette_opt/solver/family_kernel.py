@@ -1,0 +1,242 @@
+"""What the paths of one family leave to its stages in a given time: propagation of limits, compiled."""
+
+import numpy as np
+
+from pipette_opt.base.jit import njit
+
+MOST_ROUNDS = 12
+"""Rounds of propagation at most; limits are valid after each. Chosen."""
+
+
+@njit(cache=True, nogil=True)
+def least_time(  # type: ignore[no-untyped-def]
+    low, high, halvings, base, fixed, unit, again, extra, most, units, per_row, able, spare, least, room
+):
+    """
+    No split is faster, by halving the interval; ``high`` if none is faster than that.
+
+    Parameters
+    ----------
+    low, high
+        Seconds between which the answer is.
+    base
+        What each path takes beside its stages, shape ``(paths,)``.
+    fixed, unit, again
+        Of :class:`~pipette_opt.problem.family_paths.FamilyPaths`, kinds of GPU in the order of their speed.
+    extra
+        Units recomputed beside the first that so many units of a stage ask for, shape ``(kinds, pp, 1 + units)``; with
+        a last axis of length 1 there are none.
+    most
+        Units that a stage has room for, shape ``(kinds, pp)``.
+    units
+        To deal.
+    per_row
+        Stages of a grid row.
+    able
+        Rows that hosts of each kind and the faster ones can fill, shape ``(kinds,)``.
+    spare
+        Hosts of the fastest kind that are left when they have filled those rows; -1 if a row is a single host.
+    least, room
+        Take the limits of each stage's units where all is in time, shape ``(kinds, pp)``.
+    """
+    kinds, pp = most.shape
+    lower, upper = np.zeros((kinds, pp), dtype=np.int64), np.zeros((kinds, pp), dtype=np.int64)
+    if not _in_time(high, base, fixed, unit, again, extra, most, units, per_row, able, spare, lower, upper):
+        return high
+    least[:], room[:] = lower, upper
+    for _ in range(halvings):
+        middle = 0.5 * (low + high)
+        if _in_time(middle, base, fixed, unit, again, extra, most, units, per_row, able, spare, lower, upper):
+            high = middle
+            least[:], room[:] = lower, upper
+        else:
+            low = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def _in_time(  # type: ignore[no-untyped-def]
+    total, base, fixed, unit, again, extra, most, units, per_row, able, spare, least, room
+):
+    """
+    Whether limits of the units of each stage are left with which no path is over time.
+
+    A row is of the class of its slowest kind. ``least`` and ``room`` are the limits of a stage in a row of each class;
+    a row that cannot be of a class has no room there.
+    """
+    kinds, pp = most.shape
+    rows = pp // per_row
+    least[:], room[:] = 1, np.minimum(most, units - pp + 1)
+    held, gain = np.zeros((kinds, rows)), np.zeros(rows)
+    for _ in range(MOST_ROUNDS):
+        # Rows: all units have room, and a stage holds what the others have no room for.
+        _of_rows(room, least, per_row, held)
+        if _most_held(held, able, -1, 0, gain) < units:
+            return False
+        changed = False
+        for row in range(rows):
+            for kind in range(kinds):
+                if held[kind, row] < 0:
+                    continue
+                others = _most_held(held, able, row, kind, gain)
+                for stage in range(row * per_row, (row + 1) * per_row):
+                    own = units - others - (held[kind, row] - room[kind, stage])
+                    if own > least[kind, stage]:
+                        least[kind, stage] = np.int64(own)
+                        changed = True
+        # Paths: what the others take at least leaves the rest of the time to a stage.
+        slow = _slow_rows(held, able, units, spare)
+        if _limit_by_paths(total, base, fixed, unit, again, extra, units, per_row, slow, spare, least, room):
+            changed = True
+        if not changed:
+            break
+    _of_rows(room, least, per_row, held)
+    return _most_held(held, able, -1, 0, gain) >= units
+
+
+@njit(cache=True, nogil=True)
+def _of_rows(room, least, per_row, held):  # type: ignore[no-untyped-def]
+    """Units that each row has room for in each class; -1 where a stage of it has none."""
+    kinds, rows = held.shape
+    for kind in range(kinds):
+        for row in range(rows):
+            held[kind, row] = 0
+            for stage in range(row * per_row, (row + 1) * per_row):
+                if room[kind, stage] < least[kind, stage]:
+                    held[kind, row] = -1
+                    break
+                held[kind, row] += room[kind, stage]
+
+
+@njit(cache=True, nogil=True)
+def _most_held(held, able, without, kind, best):  # type: ignore[no-untyped-def]
+    """
+    Units that rows have room for, whatever their classes; but for one row, which is of a class.
+
+    So many rows, those that gain the most, have any class, so many more any but the fastest, and so on. Very negative
+    if some row can have none.
+    """
+    kinds, rows = held.shape
+    total, count = 0.0, 0
+    for place in range(kinds):
+        most = rows
+        for slower in range(place, kinds):
+            most = min(most, int(able[slower]) - (1 if without >= 0 and slower >= kind else 0))
+        if most < 0:
+            return -1e18
+        more = most - count
+        if more <= 0:
+            continue
+        count = most
+        for row in range(rows):
+            best[row] = -1e9
+            for slower in range(place, kinds):
+                if row != without and held[slower, row] >= 0 and held[slower, row] > best[row]:
+                    best[row] = held[slower, row]
+        if without >= 0:
+            best[without] = -1e18
+        order = np.argsort(-best)
+        for one in range(more):
+            total += best[order[one]]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _slow_rows(held, able, units, spare):  # type: ignore[no-untyped-def]
+    """
+    How many rows are of the slower of two kinds, hosts of which fill them; -1 if that is not known.
+
+    It is known where the units have no room in fewer rows of the faster kind than its hosts fill, and none is left.
+    """
+    kinds, rows = held.shape
+    if kinds != 2 or spare > 0 or able[1] < rows:
+        return -1
+    fewer = np.array([able[0] - 1, rows])
+    if able[0] > 0 and _most_held(held, fewer, -1, 0, np.zeros(rows)) >= units:
+        return -1
+    return rows - able[0]
+
+
+@njit(cache=True, nogil=True)
+def _limit_by_paths(  # type: ignore[no-untyped-def]
+    total, base, fixed, unit, again, extra, units, per_row, slow, spare, least, room
+):
+    """
+    Take the room of each stage down to what paths leave it; whether any limit changed.
+
+    A unit more on other stages costs a path no less than where it costs the least, so each stage is charged with what
+    its units cost beyond that.
+    """
+    paths, kinds, pp = fixed.shape
+    rows, changed = pp // per_row, False
+    cost, of_row, rise = np.zeros((kinds, pp)), np.zeros((kinds, rows)), np.zeros(rows)
+    for path in range(paths):
+        # The least that a unit costs, and what each stage costs beyond that.
+        cheapest = np.inf
+        for kind in range(kinds):
+            for stage in range(pp):
+                if room[kind, stage] >= least[kind, stage]:
+                    cheapest = min(cheapest, unit[path, : kind + 1, stage].min())
+        if cheapest == np.inf:
+            return True
+        for kind in range(kinds):
+            for stage in range(pp):
+                cost[kind, stage] = np.inf
+                if room[kind, stage] < least[kind, stage]:
+                    continue
+                further = extra[kind, stage, least[kind, stage]] if extra.shape[2] > 1 else 0
+                for taken in range(kind if slow >= 0 or spare < 0 else 0, kind + 1):
+                    here = fixed[path, taken, stage] + again[path, taken, stage] * further
+                    here += (unit[path, taken, stage] - cheapest) * least[kind, stage]
+                    cost[kind, stage] = min(cost[kind, stage], here)
+        for kind in range(kinds):
+            for row in range(rows):
+                of_row[kind, row] = cost[kind, row * per_row : (row + 1) * per_row].sum()
+        left = total - base[path] - units * cheapest
+        for row in range(rows):
+            for kind in range(kinds):
+                if of_row[kind, row] == np.inf:
+                    continue
+                others = _least_of_others(of_row, row, slow - kind if slow >= 0 else -1, rise)
+                for stage in range(row * per_row, (row + 1) * per_row):
+                    beside = others + of_row[kind, row] - cost[kind, stage]
+                    rest, each = left - beside - fixed[path, kind, stage], unit[path, kind, stage] - cheapest
+                    most = room[kind, stage]
+                    if each * most > rest:
+                        most = np.int64(np.floor(rest / each)) if rest >= 0 and each > 0 else 0
+                    if extra.shape[2] > 1:
+                        while most > 0 and each * most + again[path, kind, stage] * extra[kind, stage, most] > rest:
+                            most -= 1
+                    if most < room[kind, stage]:
+                        room[kind, stage] = most
+                        changed = True
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def _least_of_others(of_row, without, slow, rise):  # type: ignore[no-untyped-def]
+    """What all rows but one cost at least; with two kinds, so many of them of the slower if that is known (>= 0)."""
+    rows = of_row.shape[1]
+    total = 0.0
+    if slow < 0:
+        for row in range(rows):
+            if row != without:
+                total += of_row[:, row].min()
+        return total
+    for row in range(rows):
+        rise[row] = np.inf
+        if row == without:
+            continue
+        fast, slower = of_row[0, row], of_row[1, row]
+        if fast == np.inf:  # it is slow
+            total += slower
+            slow -= 1
+        else:
+            total += fast
+            rise[row] = slower - fast
+    if slow <= 0:
+        return total if slow == 0 else np.inf
+    order = np.sort(rise)
+    for place in range(slow):
+        total += order[place]
+    return total
