@@ -66,6 +66,8 @@ def family_bound(
         extra = np.ascontiguousarray(np.maximum(family.recomputed.fewest()[order] - 1, 0))
     slowest = base + fixed.max(axis=1).sum(axis=1)
     slowest += family.num_units * (unit + again).max(axis=(1, 2))
+    # Where every unit costs a path the same, rounding alone would leave no room in exactly that time.
+    slowest *= 1 + MARGIN
     least, room = np.zeros_like(most), np.zeros_like(most)
     seconds = least_time(
         0.0, min(float(slowest.max()), to_beat_s), BISECTIONS, base, fixed, unit, again, extra, most,

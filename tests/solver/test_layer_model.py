@@ -236,6 +236,17 @@ def test_bound_of_a_family_is_below_its_model(hosts: tuple[int, ...], chunks: in
             assert family_bound(family, np.array(hosts), 1.05 * least_s, counts).seconds <= least_s * (1 + 1e-4)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_costs_of_all_units_leave_room(seed: int) -> None:
+    """With one micro-batch and one kind a unit costs the longest path the same on every stage: all splits are alike."""
+    family = random_family(np.random.default_rng(seed), 4, 1, 1)
+    alike = replace(family, num_microbatches=1, most_units=np.full_like(family.most_units, family.num_units))
+    least_s = min(time_of(alike, units, (0,) * 4, plain_counts(*alike.schedule)) for units in splits(alike))
+    found = family_bound(alike, np.array([4]))
+    assert found.units is not None
+    assert 0.9 * least_s < found.seconds <= least_s
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_bound_of_rows_of_three_kinds_is_below_every_placement(seed: int) -> None:
     """Rows of two hosts of two or three kinds, whose slow hosts may be in different columns."""
