@@ -373,21 +373,45 @@ def _family(
     )
 
 
-def with_rings(instance: Instance, family: LayerFamily, config: ParallelConfig) -> LayerFamily:
+Rings = dict[str, Any]
+"""Fields of a family that its reduction and gather decide."""
+
+
+def with_rings(
+    instance: Instance,
+    family: LayerFamily,
+    config: ParallelConfig,
+    known: dict[tuple[ParallelConfig, NodeBlock], Rings] | None = None,
+) -> LayerFamily:
     """
     A family with what it sends beside compute, and its reduction and gather.
 
-    From one unit and two: times of rings are convex in what they move, so no split has less than the line through both.
+    Parameters
+    ----------
+    known
+        Rings of other families of the instance, to be looked up and added to: micro-batches and recomputation are no
+        matter to them.
     """
-    rings: dict[str, Any] = {}
-    both = [least_rings_s(instance, sized, family.block) for sized in _sized(config)]
+    alike = replace(
+        config, micro_batch_size=1, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1
+    )
+    known, key = {} if known is None else known, (alike, family.block)
+    if key not in known:
+        known[key] = _rings(instance, *key)
+    return replace(family, config=config, **known[key])
+
+
+def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Rings:
+    """From one unit and two: times of rings are convex in what they move, so no split has less than their line."""
+    rings: Rings = {}
+    both = [least_rings_s(instance, sized, block) for sized in _sized(config)]
     for way, name in enumerate(("reduction_s", "gather_s")):
         one, two = (None if found is None else found[way] for found in both)
         if one is not None and two is not None:
             fastest = one.sum(axis=1).argmin()
             unit = max(0.0, float((two[fastest] - one[fastest]).min()))
             rings |= {name: unit, f"fixed_{name}": np.maximum(one[fastest] - unit, 0.0)}
-    return replace(family, config=config, **rings)
+    return rings
 
 
 def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> float:

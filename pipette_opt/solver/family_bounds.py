@@ -12,7 +12,7 @@ from pipette_opt.problem.path_counts import PathCounts, plain_counts
 MARGIN = 1e-6
 """Relative part of a bound that is given up, as bounds are computed in doubles and ticks."""
 
-BISECTIONS = 14
+HALVINGS = 14
 """Number of halvings of the interval in which the bound of a family lies: to 6e-5 of it."""
 
 
@@ -36,7 +36,11 @@ class FamilyBound:
 
 
 def family_bound(
-    family: LayerFamily, hosts_of_kind: IntArray, to_beat_s: float = float("inf"), counts: PathCounts | None = None
+    family: LayerFamily,
+    hosts_of_kind: IntArray,
+    to_beat_s: float = float("inf"),
+    counts: PathCounts | None = None,
+    halvings: int = HALVINGS,
 ) -> FamilyBound:
     """
     The least time in which all units have room, to a bisection.
@@ -48,6 +52,8 @@ def family_bound(
     ----------
     counts
         Paths of the schedule, of the judge's critical ones; those that every schedule has by default.
+    halvings
+        Of the interval in which the bound lies; 0 only asks whether a split may be faster than the time to beat.
     """
     from pipette_opt.solver.family_kernel import least_time
 
@@ -70,7 +76,7 @@ def family_bound(
     slowest *= 1 + MARGIN
     least, room = np.zeros_like(most), np.zeros_like(most)
     seconds = least_time(
-        0.0, min(float(slowest.max()), to_beat_s), BISECTIONS, base, fixed, unit, again, extra, most,
+        0.0, min(float(slowest.max()), to_beat_s), halvings, base, fixed, unit, again, extra, most,
         family.num_units, per_row, able, spare, least, room,
     )  # fmt: skip
     if not room.any():

@@ -33,12 +33,12 @@ from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
 from pipette_opt.parallel.config import OVERLAPS
 from pipette_opt.plans.plan import JointModel
-from pipette_opt.problem.families import LayerFamily, layer_families, with_rings
+from pipette_opt.problem.families import LayerFamily, Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
-from pipette_opt.solver.family_bounds import MARGIN, FamilyBound, family_bound
+from pipette_opt.solver.family_bounds import HALVINGS, MARGIN, FamilyBound, family_bound
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize, num_variables
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -215,6 +215,8 @@ class _Joint:
     """Critical paths of the judge by schedule, for every model that follows."""
     known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
     """All paths of a schedule, and from how many pieces they were put together."""
+    rings: dict[tuple[ParallelConfig, NodeBlock], Rings] = field(default_factory=dict)
+    """Reductions and gathers, by what they depend on."""
     parts: list[_Part] = field(default_factory=list)
     """Families of which other splits are not yet ruled out."""
     beyond_s: float = float("inf")
@@ -264,17 +266,18 @@ class _Joint:
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """Families of some configurations that may be faster than the time to beat, bounded."""
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        able = [family for family in plain if self._bound(family).seconds < self.to_beat_s]
+        able = [family for family in plain if self._bound(family, halvings=0).seconds < self.to_beat_s]
         choices = ((family, overlap_choices(self.space, family.config)) for family in able)
-        more = [with_rings(self.instance, family, config) for family, configs in choices for config in configs]
+        more = [with_rings(self.instance, one, config, self.rings) for one, configs in choices for config in configs]
         for family in more:
             self.bounds_s[family] = self._bound(family).seconds
         return more
 
-    def _bound(self, family: LayerFamily) -> FamilyBound:
+    def _bound(self, family: LayerFamily, halvings: int = HALVINGS) -> FamilyBound:
         """By the paths that are known of its schedule."""
         with self._loaded("bounds", family):
-            return family_bound(family, self._hosts_of_kind(), self.to_beat_s, self._known_paths(family.schedule))
+            paths = self._known_paths(family.schedule)
+            return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings)
 
     def _known_paths(self, schedule: tuple[int, int, int]) -> PathCounts:
         some = [plain_counts(*schedule), *self.learned.get(schedule, [])]
