@@ -35,6 +35,17 @@ class FamilyBound:
     kinds: IntArray | None = None
 
 
+def load_kernel() -> None:
+    """Compile what :func:`family_bound` calls, if that was not done before: a single stage of a single unit."""
+    from pipette_opt.solver.family_kernel import least_time
+
+    times, whole = np.ones((1, 1, 1)), np.ones((1, 1), dtype=np.int64)
+    least_time(
+        0.0, 2.0, 1, np.zeros(1), times, times, times, np.zeros((1, 1, 1), dtype=np.int64), whole,
+        1, 1, np.ones(1, dtype=np.int64), -1, whole.copy(), whole.copy(),
+    )  # fmt: skip
+
+
 def family_bound(
     family: LayerFamily,
     hosts_of_kind: IntArray,

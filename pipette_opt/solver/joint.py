@@ -38,7 +38,7 @@ from pipette_opt.parallel.config import OVERLAPS
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily, Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
-from pipette_opt.solver.family_bounds import HALVINGS, MARGIN, FamilyBound, family_bound
+from pipette_opt.solver.family_bounds import HALVINGS, MARGIN, FamilyBound, family_bound, load_kernel
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize, num_variables
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -243,6 +243,8 @@ class _Joint:
 
     def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
         """First a time to beat, from the most promising configurations; then all that may beat it."""
+        with self.loading():
+            load_kernel()
         self.ends = time.perf_counter() + self.limits.time_limit_s
         bounded = [(self.work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
         bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
@@ -275,9 +277,8 @@ class _Joint:
 
     def _bound(self, family: LayerFamily, halvings: int = HALVINGS) -> FamilyBound:
         """By the paths that are known of its schedule."""
-        with self._loaded("bounds", family):
-            paths = self._known_paths(family.schedule)
-            return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings)
+        paths = self._known_paths(family.schedule)
+        return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings)
 
     def _known_paths(self, schedule: tuple[int, int, int]) -> PathCounts:
         some = [plain_counts(*schedule), *self.learned.get(schedule, [])]
