@@ -481,11 +481,9 @@ class _Joint:
 
     def _exclude(self, model: LayerModel, index: int, layers: tuple[int, ...]) -> None:
         """Leave a split out of a family that can have it."""
-        family = model.families[index]
-        if len(layers) == family.config.pipeline_model_parallel_size:
-            chunks = family.config.num_chunks
-            if not any(one % chunks for one in layers):
-                model.exclude(index, [one // chunks for one in layers])
+        units = model.families[index].units_of(layers)
+        if units is not None:
+            model.exclude(index, units)
 
     def _judge(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
         """Its time on hosts as they are listed, seconds; and how many of its critical paths were new."""
