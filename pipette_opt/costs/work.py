@@ -39,6 +39,7 @@ MARGIN = 1e-9
 
 NO_PART = (
     "layers_per_stage",
+    "pipeline_model_parallel_layout",
     "recompute_num_layers",
     "virtual_pipeline_model_parallel_size",
     "use_distributed_optimizer",
@@ -51,7 +52,9 @@ NO_PART = (
 
 _DECIDING = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in NO_PART))
 
-_SPLIT = attrgetter("layers_per_stage", "num_chunks", "recomputation", "recompute_num_layers")
+_SPLIT = attrgetter(
+    "layers_per_stage", "num_chunks", "pipeline_model_parallel_layout", "recomputation", "recompute_num_layers"
+)
 
 NUM_PIECES = 7
 """Number of pieces in :class:`_Pieces`."""

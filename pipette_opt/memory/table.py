@@ -8,7 +8,6 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.parallel.chunks import deal_layers
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -319,15 +318,16 @@ def _layers_of_chunks(
     configs: Sequence[ParallelConfig], config_of_row: IntArray, stages: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Layers of each chunk of each row's stage, and all layers before it, shape ``(most chunks, num_rows)`` each."""
-    splits = [(config.layers_per_stage, config.num_chunks) for config in configs]
-    number = {split: index for index, split in enumerate(dict.fromkeys(splits))}  # few differ
-    widest, most = (max(map(size, number), default=1) for size in (lambda one: len(one[0]), lambda one: one[1]))
+    splits = [(config.layers_per_stage, config.num_chunks, config.pipeline_model_parallel_layout) for config in configs]
+    dealt = {split: np.array(one.layers_per_chunk) for split, one in zip(splits, configs, strict=True)}  # few differ
+    number = {split: index for index, split in enumerate(dealt)}
+    most, widest = np.max([one.shape for one in dealt.values()], axis=0, initial=1)
     held = np.zeros((most, len(number), widest), dtype=np.int64)
     before = np.zeros_like(held)
-    for (layers, chunks), index in number.items():
-        dealt = np.array(deal_layers(layers, chunks), dtype=np.int64)
-        held[:chunks, index, : len(layers)] = dealt
-        before[:chunks, index, : len(layers)] = np.cumsum(dealt).reshape(dealt.shape) - dealt
+    for split, index in number.items():
+        layers = dealt[split]
+        held[: len(layers), index, : layers.shape[1]] = layers
+        before[: len(layers), index, : layers.shape[1]] = np.cumsum(layers).reshape(layers.shape) - layers
     row = np.array([number[split] for split in splits], dtype=np.int64)[config_of_row]
     return held[:, row, stages], before[:, row, stages]
 

@@ -34,7 +34,7 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
-from pipette_opt.parallel.config import OVERLAPS
+from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily, Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -552,10 +552,10 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
             continue
         if (key := _FAMILY(config)) not in seen:
             seen.add(key)
-            yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp)
+            yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp, pipeline_model_parallel_layout=None)
 
 
-_FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, "layers_per_stage")))
+_FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, *SPLIT)))
 """What configurations of one family agree in."""
 
 
