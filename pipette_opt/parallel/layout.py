@@ -61,7 +61,8 @@ def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
 def layout_of(layers_per_chunk: Sequence[Sequence[int]]) -> str:
     """The shortest usual text of such chunks: ``Et*4|(t*3|)*6t*2L``; runs of three and more parts are repeats."""
     held = [f"t*{layers}" if layers > 1 else "t" * layers for chunk in layers_per_chunk for layers in chunk]
-    held[0], held[-1] = f"E{held[0]}", f"{held[-1]}L"
+    held[0] = f"E{held[0]}"
+    held[-1] += "L"
     text = ""
     for part, run in groupby(held[:-1]):
         count = len(list(run))
