@@ -12,7 +12,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
-from pipette_opt.parallel import RankGrid
+from pipette_opt.parallel import RankGrid, microbatches_of
 from pipette_opt.plans.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
@@ -304,9 +304,7 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"closed_form.gap is {closed.gap}, the times give {1 - closed.lower_bound_s / closed.objective_s}"
     try:
         times = placed_times(instance, plan.config, on_cluster(instance, plan))
-        num_microbatches = plan.config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        )
+        num_microbatches = microbatches_of(instance.training, plan.config)
     except (InputError, ValueError):
         return  # estimate_is_reproduced says why
     own = closed_s(times, num_microbatches, instance.p2p)
