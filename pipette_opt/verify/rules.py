@@ -123,9 +123,12 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
     model, training, config = instance.model, instance.training, plan.config
     yield from check_legal(model, training, config)
     tp, cp, chunks = config.tensor_model_parallel_size, config.context_parallel_size, config.num_chunks
-    per_step = config.data_parallel_size * config.micro_batch_size
-    if training.global_batch_size % (config.micro_batch_size if training.unequal_microbatches else per_step):
-        yield f"global_batch_size {training.global_batch_size} is not divided by dp * micro-batch = {per_step}"
+    # Unequal replicas share whole micro-batches, or whole groups of them with interleaving.
+    named = ("dp", config.data_parallel_size)
+    if training.unequal_microbatches:
+        named = ("group of micro-batches", config.microbatch_group_size)
+    if training.global_batch_size % (divisor := named[1] * config.micro_batch_size):
+        yield f"global_batch_size {training.global_batch_size} is not divided by {named[0]} * micro-batch = {divisor}"
     has_mlp = model.num_experts is None or model.num_dense_layers > 0
     for name, size in (("heads", model.num_attention_heads), ("MLP width", model.ffn_hidden_size if has_mlp else 0)):
         if size % tp:
