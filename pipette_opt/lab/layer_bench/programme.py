@@ -103,11 +103,13 @@ def layer_programme(
     return time, before
 
 
-def decide(profile: LayerProfile, batch: int, budgets_gb: Iterable[float]) -> dict[float, Decision | None]:
-    """Galvatron's decision within each budget; ``None`` where nothing fits."""
+def decide(
+    profile: LayerProfile, batch: int, budgets_gb: Iterable[float], stages: int | None = None
+) -> dict[float, Decision | None]:
+    """Galvatron's decision within each budget, ``None`` where nothing fits; of pipelines of so many stages, or all."""
     budgets = list(budgets_gb)
     best: dict[float, Decision | None] = dict.fromkeys(budgets)
-    for search in searches(profile, batch):
+    for search in searches(profile, batch, stages):
         for budget, found in _within(search, budgets):
             known = best[budget]
             if known is None or found.reported_s < known.reported_s:

@@ -56,9 +56,9 @@ class Proven:
         return 0.0 if self.best is None else max(0.0, 1.0 - self.bound_s / self.best.seconds)
 
 
-def own_searches(profile: LayerProfile, batch: int) -> list[Search]:
+def own_searches(profile: LayerProfile, batch: int, stages: int | None = None) -> list[Search]:
     """Searches of which every choice of Galvatron's is part: those for either way have those for tensors alone."""
-    return [one for one in searches(profile, batch) if one.mode != "tensor"]
+    return [one for one in searches(profile, batch, stages) if one.mode != "tensor"]
 
 
 def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, workers: int = 1, seed: int = 0) -> Proven:

@@ -114,10 +114,10 @@ class Search:
         return np.array([[change_s(self.pipeline, before, after) for after in degrees] for before in degrees])
 
 
-def searches(profile: LayerProfile, batch: int) -> Iterator[Search]:
-    """All searches for one global batch, where micro-batches divide it."""
+def searches(profile: LayerProfile, batch: int, only: int | None = None) -> Iterator[Search]:
+    """All searches for one global batch, where micro-batches divide it; of pipelines of so many stages, or all."""
     for micro_batches in range(1, batch + 1):
-        for stages in _powers(1, min(profile.num_gpus, profile.num_layers)):
+        for stages in _powers(1, min(profile.num_gpus, profile.num_layers)) if only is None else [only]:
             gpus = profile.num_gpus // stages
             for least in _powers(1, gpus):
                 if batch % micro_batches or batch % (gpus // least * micro_batches):
