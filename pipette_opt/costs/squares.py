@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, slowest
+from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, slowest_pair
 from pipette_opt.costs.products import ProductFormat, matmul_time_s
 from pipette_opt.specs import ClusterSpec, GpuSpec, ModelSpec, StackSpec
 
@@ -127,12 +127,13 @@ def square_products(model: ModelSpec, tokens: int, side: int) -> tuple[SquarePro
     return tuple(SquareProduct(tokens=tokens, inputs=inputs, outputs=outputs, side=side) for inputs, outputs in widths)
 
 
-def square_shift_s(cluster: ClusterSpec, side: int, row_bytes: float, column_bytes: float) -> float:
+def square_shift_s(cluster: ClusterSpec, side: int, row_bytes: float, column_bytes: float, rates: StackSpec) -> float:
     """
     One step's messages, seconds: a block to the neighbour in the row, one to the neighbour row.
 
     Rows are ranks of one host. Where all rows are on one host both messages share a GPU's links; else a row's ``side``
     messages to the next host share that host's, the slowest pair counts, and the two kinds go beside one another.
+    Links attain what those of rings attain.
 
     Raises
     ------
@@ -144,18 +145,23 @@ def square_shift_s(cluster: ClusterSpec, side: int, row_bytes: float, column_byt
     if side > cluster.gpus_per_node:
         raise InputError("side", f"must be at most the {cluster.gpus_per_node} GPUs of a host, got {side}.")
     if side**2 <= cluster.gpus_per_node:
-        return intra_node_message_s(cluster, row_bytes + column_bytes)
+        return intra_node_message_s(cluster, (row_bytes + column_bytes) / rates.intra_node)
     inside = row_bytes + (column_bytes if cluster.gpus_per_node > side else 0.0)
-    across = slowest(inter_node_message_s(cluster, column_bytes, side))
-    return max(intra_node_message_s(cluster, inside), across)
+    across = slowest_pair(inter_node_message_s(cluster, column_bytes / rates.inter_node, side))
+    return max(intra_node_message_s(cluster, inside / rates.intra_node), across)
 
 
 class SquareTime(NamedTuple):
-    """One pass, seconds: all of it, its products alone, and what of the messages is not hidden."""
+    """One pass, seconds: its products, its messages, and what of these is not beside a product."""
 
-    total: float
     compute: float
+    messages: float
     exposed: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.compute + self.exposed
 
 
 def square_product_s(
@@ -180,10 +186,10 @@ def square_product_s(
 
     def one(sizes: tuple[int, int, int], moved: tuple[int, int], sums: tuple[int, int]) -> SquareTime:
         first, later = (matmul_time_s(*sizes, form=form, gpu=gpu, rates=rates, sum_bytes=size) for size in sums)
-        shift = square_shift_s(cluster, q, *moved)
+        shift = square_shift_s(cluster, q, *moved, rates)
         compute = first + (q - 1) * later
         exposed = sum(max(0.0, shift - step) for step in [first, *[later] * (q - 1)][: q - 1])
-        return SquareTime(compute + exposed, compute, exposed)
+        return SquareTime(compute, (q - 1) * shift, exposed)
 
     return (
         one((m, n, k), (x, w), (0, result)),
