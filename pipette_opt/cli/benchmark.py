@@ -250,6 +250,7 @@ def placement(
 
 
 app.command("layers")(systems.layers)
+app.command("squares")(systems.squares)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:
