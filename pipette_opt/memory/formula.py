@@ -110,11 +110,14 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
     head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input
+    head = table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits)
+    # Of unequal chunks the last stage may hold more layers later than while its head is at work.
+    later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
     return FormulaBytes(
         static=_static_bytes(table),
-        saved=table.in_flight * saved + table.first_in_flight * masks,
+        saved=table.in_flight * saved + table.first_in_flight * masks + later,
         recomputed=recomputed,
-        head=table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits),
+        head=head,
         workspace=table.element * table.scores,
         layer_work=(table.layers > 0) * _layer_work(table),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
