@@ -278,7 +278,7 @@ class ClusterSpec:
 
     def with_best_links(self, link_matrices: tuple[LinkMatrix, ...]) -> "ClusterSpec":
         """
-        The same hosts with these links and no levels; in a single NVLink domain with the fastest link if it has some.
+        The same hosts with these links and no levels. With NVLink domains: any hosts that fit the largest are one.
 
         Where the links are as fast as the fastest of each number of flows, nothing is faster on the cluster itself.
         """
@@ -291,15 +291,30 @@ class ClusterSpec:
         )
         if self.most_in_domain == 1:
             return found
-        fastest = max(self.fastest_pair_bytes_per_s(flows) / flows for flows in range(1, self.gpus_per_node + 1))
-        one = Level(
+        apart = self.domain_of_node[:, None] != self.domain_of_node
+        fastest = [
+            float(np.nanmax(self.pair_bytes_per_s(one.concurrent_flows)[apart], initial=0.0)) for one in link_matrices
+        ]
+        one_domain = Level(
             name=self.levels[0].name,
             group_of_node=np.zeros(self.num_nodes, dtype=np.int64),
-            bytes_per_s=fastest,
+            bytes_per_s=max(self.fastest_pair_bytes_per_s(flows) / flows for flows in range(1, self.gpus_per_node + 1)),
             latency_s=found.inter_node_latency_s,
             scale_up=True,
+            most_hosts=self.most_in_domain,
         )
-        return replace(found, levels=(one,), links_measured=False)
+        matrices = tuple(
+            LinkMatrix(concurrent_flows=one.concurrent_flows, bytes_per_s=np.full(one.bytes_per_s.shape, rate))
+            for one, rate in zip(link_matrices, fastest, strict=True)
+            if rate > 0.0
+        )
+        return replace(
+            found,
+            link_matrices=matrices or link_matrices,
+            inter_node_latency_s=float(self.pair_latency_s[apart].min(initial=self.inter_node_latency_s)),
+            levels=(one_domain,),
+            links_measured=False,
+        )
 
     def inside_bytes_per_s(self, members: IntArray | int) -> FloatArray | float:
         """

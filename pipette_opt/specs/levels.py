@@ -31,6 +31,8 @@ class Level:
         Fixed cost of one message.
     scale_up
         Whether each GPU has a port of its own there.
+    most_hosts
+        Of a bound (``ClusterSpec.with_best_links``): any so many hosts of a group are a domain, for each ring its own.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Level:
     bytes_per_s: float
     latency_s: float
     scale_up: bool = False
+    most_hosts: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group_of_node", read_only(self.group_of_node, np.int64))
