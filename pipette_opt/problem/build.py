@@ -8,8 +8,8 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import MIB
-from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.collectives import hosts_of_a_domain
+from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings

@@ -85,7 +85,7 @@ class CatalogueEntry:
     aliases
         Further names that people write.
     compute_capability
-        Times ten, e.g. 90; tells the generation of NVLink.
+        Times ten, e.g. 90; tells the generation of NVLink. ``None`` for cards of other makers.
     usual_host
         ``None`` where no host is usual.
     usual_domain
@@ -96,7 +96,7 @@ class CatalogueEntry:
     intra_node_bytes_per_s: float
     intra_node_latency_s: float
     device_names: tuple[str, ...]
-    compute_capability: int
+    compute_capability: int | None
     aliases: tuple[str, ...] = ()
     usual_host: UsualHost | None = None
     usual_domain: UsualDomain | None = None
@@ -304,7 +304,7 @@ def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
     own = ("intra_node", "usual_host", "usual_domain", "device_names", "aliases", "compute_capability", "measured")
     fields = Fields(where, data, (*GPU_FIELDS, *own))
     inside = Fields(f"{where}, intra_node", fields.any("intra_node"), ("bandwidth_gb_per_s", "latency_us", "source"))
-    capability = fields.whole("compute_capability")
+    capability = fields.whole("compute_capability") if fields.has("compute_capability") else None
     measured = measured_gpus().get(name)
     efficiency = measured.efficiency if measured else _efficiency_like(where, fields, capability)
     return CatalogueEntry(

@@ -48,13 +48,20 @@ def levels_of(
     if levels and not inter.measured and len(set(levels[-1].group_of_node.tolist())) > 1:
         outer = levels[-1]
         if flow > outer.bytes_per_s or inter.latency_s < outer.latency_s:
-            said = f"is slower than inter_node, the link of hosts that no level holds ({gb_text(flow)} GB/s a flow)"
+            base = f"{gb_text(flow)} GB/s a flow, {inter.latency_s / US:g} us"
+            said = f"is slower than inter_node, the link of hosts that no level holds ({base})"
             raise InputError(f"{where}, {outer.name}", f"{said}; add a level without hosts, which holds all.")
     return levels
 
 
 def read_levels(
-    data: object, where: str, hosts: Sequence[str], *, inside_latency_s: float, flow_bytes_per_s: float, latency_s: float
+    data: object,
+    where: str,
+    hosts: Sequence[str],
+    *,
+    inside_latency_s: float,
+    flow_bytes_per_s: float,
+    latency_s: float,
 ) -> tuple[Level, ...]:
     """
     The levels of a cluster file.

@@ -407,7 +407,7 @@ class ClusterSpec:
 
     @property
     def usable_links(self) -> BoolArray:
-        """Directed host pairs with a measurement, or a level; shape ``(num_nodes, num_nodes)``; the diagonal is False."""
+        """Directed host pairs with a measurement or a level, shape ``(num_nodes, num_nodes)``; the diagonal is False."""
         known = np.zeros((self.num_nodes, self.num_nodes), dtype=np.bool_)
         for matrix in self.link_matrices:
             known |= ~np.isnan(matrix.bytes_per_s)

@@ -8,6 +8,7 @@ through the NICs, which the GPUs of a host share.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -67,10 +68,12 @@ def check_levels(levels: Sequence[Level], num_nodes: int) -> None:
             raise ValueError(f"level {level.name} has {len(level.group_of_node)} hosts, the cluster has {num_nodes}.")
         if level.scale_up and place:
             raise ValueError(f"level {level.name} has scale_up; only the innermost level may have it.")
-    for inner, outer in zip(levels, levels[1:], strict=False):
+    for inner, outer in pairwise(levels):
         pairs = set(zip(inner.group_of_node.tolist(), outer.group_of_node.tolist(), strict=True))
         if len(pairs) > len({group for group, _ in pairs}):
-            raise ValueError(f"a group of level {inner.name} is in several of {outer.name}; give levels from inside out.")
+            raise ValueError(
+                f"a group of level {inner.name} is in several of {outer.name}; give levels from inside out."
+            )
         if outer.bytes_per_s > inner.bytes_per_s or outer.latency_s < inner.latency_s:
             raise ValueError(
                 f"level {outer.name} is faster than {inner.name}, which it holds; give levels from inside out."
@@ -78,7 +81,12 @@ def check_levels(levels: Sequence[Level], num_nodes: int) -> None:
 
 
 def overlaid(
-    total: FloatArray, levels: Sequence[Level], num_flows: int, ports: tuple[int, int], cap: float | None, measured: bool
+    total: FloatArray,
+    levels: Sequence[Level],
+    num_flows: int,
+    ports: tuple[int, int],
+    cap: float | None,
+    measured: bool,
 ) -> FloatArray:
     """
     What ``num_flows`` flows attain in sum between hosts, with the levels where nothing was measured.
