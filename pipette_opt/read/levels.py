@@ -196,3 +196,10 @@ def level_entries(cluster: ClusterSpec) -> list[Mapping[str, Any]]:
         }
         for level in cluster.levels
     ]
+
+
+def domain_record(cluster: ClusterSpec) -> dict[str, list[str]]:
+    """What a plan records of its NVLink domains: ``domains``, the hosts of each; nothing where all are single hosts."""
+    if cluster.most_in_domain == 1:
+        return {}
+    return {"domains": [str(group) for group in level_entries(cluster)[0]["hosts"]]}
