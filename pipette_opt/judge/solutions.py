@@ -163,7 +163,7 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
         placement is faster than the judge makes it with the best of all rows.
     """
     cluster = instance.cluster
-    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
+    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
         return None
     per_node = candidate.config.world_size // candidate.num_cells
     counts = {per_node // candidate.block.stages, per_node}
@@ -214,6 +214,7 @@ def _links_free(instance: Instance) -> Instance:
             inter_node_latency_s=0.0,
             node_bytes_per_s=None,
             gpu_links=links_of_gpus,
+            levels=(),
         ),
     )
 
@@ -291,6 +292,7 @@ def stage_memory(
             oom_probability=float(risk[stage]),
             oom_probability_at_most=predictor.at_floor(risk[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
+            components=prediction.components_of(stage),
         )
         for stage in range(len(hosts))
     )

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -60,6 +60,8 @@ class StageTable:
         Of the two largest of layers, embeddings and head, which ZeRO gathers.
     unit_matrices
         Matrices among the same.
+    placeholders
+        Elements of all matrices of a layer whose shapes differ, one routed expert's among them.
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
     query, key_value, up, down, vocab, heads
@@ -113,6 +115,7 @@ class StageTable:
     moe_matrix_parameters: FloatArray
     unit_parameters: FloatArray
     unit_matrices: FloatArray
+    placeholders: FloatArray
     largest_table: FloatArray
     hidden: FloatArray
     query: FloatArray
@@ -197,10 +200,7 @@ def stage_table(
     at_once = column("recompute_num_layers")
     microbatches = np.array(num_microbatches)
     if num_microbatches is None:
-        microbatches = training.global_batch_size // (dp * mbs)
-        if training.unequal_microbatches:  # of the replica that has most, whose memory is no less than that of others
-            group = np.where(chunks > 1, pp, 1)
-            microbatches = -(-training.global_batch_size // (dp * mbs * group)) * group
+        microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
     of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
     recomputed = full * np.where(block, np.minimum(at_once, of_chunk), of_chunk)
@@ -240,6 +240,7 @@ def stage_table(
     expert_size = local * (gates + 1) * h * expert_down
     embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + own_head * h * vocab)
     dense_layers = layers - moe_layers
+    widths = ((dense_layers > 0, down), ((moe_layers > 0) & (shared > 0), shared), (moe_layers > 0, expert_down))
     units = [
         *_twice(dense_layers, dense_size, matrices),
         *_twice(moe_layers, moe_size + expert_size, moe_matrices),
@@ -279,6 +280,11 @@ def stage_table(
         "moe_matrix_parameters": moe_matrices,
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
+        "placeholders": _of_distinct(
+            (layers > 0, query + 2 * key_value, h),
+            (layers > 0, h, query),
+            *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
+        ),
         "largest_table": h * np.maximum(vocab, positions),
         "hidden": h,
         "query": query,
@@ -382,6 +388,19 @@ def _twice(
         there = (count > n).astype(np.float64)
         sizes.append((there * size, there * matrices))
     return sizes
+
+
+def _of_distinct(*shapes: tuple[BoolArray, IntArray | int, IntArray | int]) -> FloatArray:
+    """Elements of all shapes together in each row, of those that are there; equal ones count once."""
+    total = np.zeros(len(shapes[0][0]))
+    seen: list[tuple[BoolArray, IntArray | int, IntArray | int]] = []
+    for there, rows, columns in shapes:
+        known = np.zeros_like(there)
+        for before, before_rows, before_columns in seen:
+            known |= before & (before_rows == rows) & (before_columns == columns)
+        total += (there & ~known) * np.asarray(rows, dtype=np.float64) * columns
+        seen.append((there, rows, columns))
+    return total
 
 
 def _two_largest(*sizes: FloatArray) -> FloatArray:

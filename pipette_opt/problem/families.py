@@ -29,7 +29,7 @@ from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, microbatches_of, node_blocks
 from pipette_opt.problem.beside import chunk_seconds, least_rings_s
 from pipette_opt.problem.dense_layers import beyond, dense_layers, grown, least_splits
 from pipette_opt.problem.family_room import RecomputedUnits, most_units
@@ -394,9 +394,7 @@ def _family(
     return LayerFamily(
         config=config,
         block=block,
-        num_microbatches=config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        ),
+        num_microbatches=microbatches_of(instance.training, config),
         num_units=pp + (instance.model.num_layers - sum(config.layers_per_stage)) // config.num_chunks,
         layer_s=layer_s,
         fixed_s=fixed_s,
@@ -472,5 +470,5 @@ def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> F
     cluster = instance.cluster
     fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
     with np.errstate(divide="ignore"):
-        seconds: FloatArray = cluster.inter_node_latency_s + message_bytes * num_flows / fastest
+        seconds: FloatArray = cluster.pair_latency_s.min() + message_bytes * num_flows / fastest
     return seconds
