@@ -13,7 +13,14 @@ from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
+from pipette_opt.parallel import (
+    NodeBlock,
+    ParallelConfig,
+    gpus_of_a_host,
+    microbatches_of,
+    node_blocks,
+    ranks_of_a_host,
+)
 from pipette_opt.problem.beside import Beside, chunk_seconds, least_beside
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -253,9 +260,7 @@ def _candidate(
 
     rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
-    num_microbatches = config.num_microbatches(
-        instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-    )
+    num_microbatches = microbatches_of(instance.training, config)
     forward, backward = chunk_seconds(instance, config, compute, block)
     tensor_of = tensor_key(instance, config, compute, block)
 

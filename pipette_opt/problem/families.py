@@ -25,7 +25,7 @@ from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, microbatches_of, node_blocks
 from pipette_opt.problem.beside import chunk_seconds, least_rings_s
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
@@ -352,9 +352,7 @@ def _family(
     return LayerFamily(
         config=config,
         block=block,
-        num_microbatches=config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        ),
+        num_microbatches=microbatches_of(instance.training, config),
         num_units=instance.model.num_layers // chunks,
         layer_s=layer_s,
         fixed_s=fixed_s,

@@ -86,9 +86,6 @@ Number of splits, chosen at random, whose critical paths a model begins with for
 bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
 """
 
-MOST_NEAR = 16
-"""Number of families whose split nearest to their bound is judged before a model is made. Chosen."""
-
 SETTLED = 1e-3
 """
 Relative difference of judge and model below which no further critical paths of a split are asked for, where splits are
@@ -226,6 +223,8 @@ class _Joint:
     """Families that were in a model."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
     """What was done before with sorts of schedule (plain, interleaved), so that its kernels are loaded."""
+    tried: set[tuple[LayerFamily, tuple[int, ...], bytes]] = field(default_factory=set)
+    """Splits near to bounds that were judged."""
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No other split of the family is faster: at first by its own bound, then by the models it was in."""
@@ -299,6 +298,8 @@ class _Joint:
                 continue
             found = self._bound(family)
             self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
+            if found.split is not None:
+                self._try(family, found.split)
             if found.seconds < self.to_beat_s:
                 able.append(family)
         return able
@@ -371,7 +372,6 @@ class _Joint:
         families = self._bound_again(families)
         if not families:
             return
-        self._judge_near_bounds(families)
         model = self._model(families)
         while not self.is_over:
             self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
@@ -506,13 +506,12 @@ class _Joint:
             self.learned.setdefault(family.schedule, []).append(counts)
         return seconds, new
 
-    def _judge_near_bounds(self, families: Sequence[LayerFamily]) -> None:
-        """Splits that come near to the bounds of some families: one of them is often a good plan."""
-        for index, family in enumerate(families[:MOST_NEAR]):
-            found = self._bound(family)
-            if self.is_over or found.units is None or found.kinds is None or family.recomputed is not None:
-                continue
-            self._judged(family, LayerSplit(family=index, units=found.units, kinds=found.kinds, bound_s=found.seconds))
+    def _try(self, family: LayerFamily, split: LayerSplit) -> None:
+        """Judge a split that comes near to the bound of a family, unless it was before: one is often a good plan."""
+        key = family, split.units, split.kinds.tobytes()
+        if key not in self.tried:
+            self.tried.add(key)
+            self._judged(family, split)
 
     def _judged(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
         """The time of a split on hosts as they are listed, seconds, and its critical paths; the fastest is kept."""
