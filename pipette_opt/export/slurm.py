@@ -89,8 +89,8 @@ def _segment_lines(options: LaunchOptions, hosts: Sequence[str], domains: object
     """
     How many hosts must lie in one block (sbatch's manual, ``--segment``: it divides their number).
 
-    As given, or as many as the plan uses of each NVLink domain, where these are equally many: topology/block has a block
-    for each domain.
+    As given, or as many as the plan uses of each NVLink domain, where these are equally many: topology/block has a
+    block for each domain.
     """
     segment = options.segment or _used_of_a_domain(hosts, domains)
     if segment is None:
