@@ -139,6 +139,8 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     # The product of the head gives autograd an empty gradient, too (Megatron-Core's tensor_parallel/layers.py).
     head_gradient = (table.zero < 2) * table.element * table.hidden * table.vocab
     head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input + head_gradient
+    # Of a table that both ends share it waits for the gradient of the embeddings.
+    waiting = (table.zero < 2) * table.element * table.shared_table
     weights, gradients, optimizer = _static_bytes(table)
     return FormulaBytes(
         weights=weights,
@@ -149,9 +151,10 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         recomputed=recomputed,
         head=table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits),
         workspace=table.element * table.scores,
-        layer_work=(table.layers > 0) * _layer_work(table),
+        layer_work=(table.layers > 0) * (_layer_work(table) + waiting),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
-        embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - freed - masks, 0.0),
+        embedding_work=table.first
+        * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
         step_work=table.step * _owned(table, 1),
     )
 
