@@ -91,7 +91,7 @@ def exchanging_ranks(groups: Any, num_nodes: int) -> Any:
 
 
 @njit(cache=True)
-def exchange_loads(groups: Any, ranks: Any, row_of_count: Any, rates: Any) -> Any:
+def exchange_loads(groups: Any, ranks: Any, row_of_count: Any, rates: Any, shares: Any) -> Any:
     """
     What all-to-alls take if every rank sends one byte to every other of its group.
 
@@ -99,7 +99,8 @@ def exchange_loads(groups: Any, ranks: Any, row_of_count: Any, rates: Any) -> An
     sending ranks attain there.
 
     ``ranks``: of :func:`exchanging_ranks`. ``rates``: of a pair of hosts for some numbers of flows, shape ``(rows,
-    num_nodes, num_nodes)``, NaN where nothing was measured; ``row_of_count``: the row of a number of flows.
+    num_nodes, num_nodes)``, NaN where nothing was measured; ``row_of_count``: the row of a number of flows. ``shares``:
+    part of the bytes for so many members on one host that is sent there.
 
     Returns
     -------
@@ -142,8 +143,9 @@ def exchange_loads(groups: Any, ranks: Any, row_of_count: Any, rates: Any) -> An
                         rate = rates[row, here, there]
                         if np.isnan(rate) and missing[one, 0] < 0:
                             missing[one, 0], missing[one, 1] = here, there
-                        out[here] += counts[here] * counts[there] / rate
-                        into[there] += counts[here] * counts[there] / rate
+                        sent = counts[here] * counts[there] * shares[counts[there]]
+                        out[here] += sent / rate
+                        into[there] += sent / rate
                 for place in range(found):
                     counts[hosts[place]] = 0
         if missing[one, 0] >= 0:

@@ -4,14 +4,16 @@ Tokens on their way to experts and back: all-to-alls of the expert-parallel grou
 In an all-to-all every rank sends an equal part to every other rank of its group, all at once. Inside a host a rank's
 parts follow one another over the fabric. Between hosts the parts of all groups that run at once share the hosts' NICs:
 a host sends to each other host in turn, with all its ranks, and likewise receives; its whole load decides, not one
-link (``_flows.exchange_loads``). Both go on together, so the longer counts.
+link (``_flows.exchange_loads``). Both go on together, so the longer counts. What is not sent twice by the ``flex``
+dispatcher is in ``costs/experts.py``.
 """
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ring_s, intra_node_ring_s
-from pipette_opt.costs.experts import ExpertTraffic, expert_block, expert_replicas, expert_traffic
+from pipette_opt.costs.compute import layer_times_s
+from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_block, expert_replicas, expert_traffic
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, StackSpec, TrainingSpec
 
@@ -45,6 +47,7 @@ def exchange_s(
     num_hosts: IntArray | int,
     load_s_per_byte: FloatArray | float,
     fabric_s_per_byte: FloatArray | None = None,
+    inside: FloatArray | float = 1.0,
 ) -> FloatArray:
     """
     One all-to-all, seconds; all arguments broadcast.
@@ -59,18 +62,53 @@ def exchange_s(
         What the busiest host of the group takes if each part is one byte; unused on a single host.
     fabric_s_per_byte
         The same of the busiest member inside a host, where links of single GPUs are known.
+    inside
+        Bytes over the fabric, over those for members of the own host; see :func:`inside_share`.
     """
     hosts = np.asarray(num_hosts)
     several = hosts > 1
-    fabric = (np.asarray(most) - 1) * np.asarray(part_bytes) / (cluster.inside_bytes_per_s(1) * stack.intra_node)
+    part = np.asarray(part_bytes)
+    fabric = (np.asarray(most) - 1) * part / (cluster.inside_bytes_per_s(1) * stack.intra_node)
     if fabric_s_per_byte is not None:
-        fabric = np.maximum(fabric, np.asarray(part_bytes) * fabric_s_per_byte / stack.intra_node)
-    across = np.where(several, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
+        fabric = np.maximum(fabric, part * fabric_s_per_byte / stack.intra_node)
+    fabric = fabric * inside
+    across = np.where(several, part * load_s_per_byte / stack.inter_node, 0.0)
     latency = np.where(
         several, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
     )
     time: FloatArray = stack.collective_s + latency + np.maximum(fabric, across)
     return time
+
+
+def inside_share(training: TrainingSpec, shares: FloatArray, num_hosts: IntArray | int) -> FloatArray:
+    """
+    Bytes over a host's fabric, over those of the copies for members of the own host.
+
+    By ``flex`` tokens of the other hosts, too, are handed on over the fabric. ``shares``:
+    :func:`~pipette_opt.costs.experts.distinct_shares`.
+    """
+    share: FloatArray = shares[1] * (np.asarray(num_hosts) if training.moe_token_dispatcher_type == "flex" else 1)
+    return share
+
+
+def beside_exchange_s(instance: Instance, config: ParallelConfig) -> float:
+    """
+    Compute of a layer with experts, beside which each way's tokens travel, seconds; 0 unless the job overlaps them.
+
+    Megatron-Core puts the forward pass of one micro-batch beside the backward pass of another, so each way has the mean
+    of both, on the fastest kind of GPU.
+    """
+    if not instance.training.overlap_moe_expert_parallel_comm:
+        return 0.0
+    kinds = instance.cluster.gpu_kinds
+    return min(sum(layer_times_s(instance, config, gpu, has_experts=True)) for gpu in kinds) / 2.0
+
+
+def shown_exchange_s(exchange_s: FloatArray | float, beside_s: FloatArray | float, stack: StackSpec) -> FloatArray:
+    """What tokens on their way add to a layer: what compute does not hide, and what they slow it down by, seconds."""
+    hidden = np.minimum(exchange_s, beside_s)
+    shown: FloatArray = exchange_s - hidden + stack.overlap_slowdown * hidden
+    return shown
 
 
 def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus: int) -> tuple[float, float]:
@@ -87,16 +125,16 @@ def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus:
     gpus
         All that are used of a host.
     """
-    model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
+    model, training, stack = instance.model, instance.training, instance.stack
     one = expert_traffic(model, training, config)
     rings = expert_rings(model, training, config)
-    ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
-    found = [0.0, 0.0]
+    found, beside_s = [0.0, 0.0], beside_exchange_s(instance, config)
     for way, times in enumerate(passes(config)):
         if one.num_rings:
             found[way] += _ring_floor_s(instance, rings[way], one.ring_size, ranks, gpus)
         if one.num_exchanges:
-            found[way] += times * one.num_exchanges * _exchange_floor_s(cluster, stack, one, ep, etp, ranks, gpus)
+            whole = times * one.num_exchanges * _exchange_floor_s(instance, config, one, ranks, gpus)
+            found[way] += float(shown_exchange_s(whole, beside_s, stack))
     return found[0], found[1]
 
 
@@ -113,18 +151,19 @@ def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, 
     return float(np.nanmin(across, initial=np.inf)) if not np.isnan(across).all() else 0.0
 
 
-def _exchange_floor_s(
-    cluster: ClusterSpec, stack: StackSpec, one: ExpertTraffic, ep: int, etp: int, ranks: int, gpus: int
-) -> float:
+def _exchange_floor_s(instance: Instance, config: ParallelConfig, one: ExpertTraffic, ranks: int, gpus: int) -> float:
     """An all-to-all, at the best link if it spans hosts."""
-    part, block = one.sent_bytes / ep, ep * etp
+    cluster, stack, training = instance.cluster, instance.stack, instance.training
+    ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
+    part, block, shares = one.sent_bytes / ep, ep * etp, distinct_shares(instance.model, training, config)
     if ranks % block == 0:
-        return float(exchange_s(cluster, stack, part, ep, 1, 0.0))
+        return float(exchange_s(cluster, stack, part, ep, 1, 0.0, inside=inside_share(training, shares, 1)))
     if ranks % etp or block % ranks:
         return 0.0
     here, hosts = ranks // etp, block // ranks
-    load = gpus * here * _least_load_s_per_byte(cluster.pair_bytes_per_s(gpus), hosts)
-    return float(exchange_s(cluster, stack, part, here, hosts, load)) if np.isfinite(load) else 0.0
+    load = gpus * here * shares[here] * _least_load_s_per_byte(cluster.pair_bytes_per_s(gpus), hosts)
+    inside = inside_share(training, shares, hosts)
+    return float(exchange_s(cluster, stack, part, here, hosts, load, inside=inside)) if np.isfinite(load) else 0.0
 
 
 def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> float:
