@@ -10,7 +10,13 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import GB
-from pipette_opt.calibrate.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
+from pipette_opt.calibrate.expert_columns import (
+    check_experts,
+    expert_degrees,
+    expert_model_fields,
+    expert_training_fields,
+    whole_cell,
+)
 from pipette_opt.calibrate.recipes import recipe_of
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
@@ -203,6 +209,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         fused_softmax=words.fused_softmax,
         fused_norm=_flag(run, "fused_norm", fused_norm),
         fp8=precision in FP8_WORDS,
+        **expert_training_fields(run),
     )
 
 

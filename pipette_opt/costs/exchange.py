@@ -10,7 +10,7 @@ dispatcher is in ``costs/experts.py``.
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_block, expert_replicas, expert_traffic
@@ -43,11 +43,9 @@ def exchange_s(
     cluster: ClusterSpec,
     stack: StackSpec,
     part_bytes: FloatArray | float,
-    most: IntArray | int,
-    num_hosts: IntArray | int,
+    port_s_per_byte: FloatArray | float,
+    spans: BoolArray | bool,
     load_s_per_byte: FloatArray | float,
-    fabric_s_per_byte: FloatArray | None = None,
-    inside: FloatArray | float = 1.0,
 ) -> FloatArray:
     """
     One all-to-all, seconds; all arguments broadcast.
@@ -56,39 +54,20 @@ def exchange_s(
     ----------
     part_bytes
         What each rank sends to each other.
-    most
-        Most members of the group on one host.
+    port_s_per_byte
+        What the busiest rank takes to send one byte to each other one of its host, or of its NVLink domain.
+    spans
+        Whether the group is on several hosts that share no NVLink domain.
     load_s_per_byte
-        What the busiest host of the group takes if each part is one byte; unused on a single host.
-    fabric_s_per_byte
-        The same of the busiest member inside a host, where links of single GPUs are known.
-    inside
-        Bytes over the fabric, over those for members of the own host; see :func:`inside_share`.
+        What the busiest host of the group takes if each part is one byte; unused unless it spans hosts.
     """
-    hosts = np.asarray(num_hosts)
-    several = hosts > 1
-    part = np.asarray(part_bytes)
-    fabric = (np.asarray(most) - 1) * part / (cluster.inside_bytes_per_s(1) * stack.intra_node)
-    if fabric_s_per_byte is not None:
-        fabric = np.maximum(fabric, part * fabric_s_per_byte / stack.intra_node)
-    fabric = fabric * inside
-    across = np.where(several, part * load_s_per_byte / stack.inter_node, 0.0)
+    fabric = np.asarray(part_bytes) * port_s_per_byte / stack.intra_node
+    across = np.where(spans, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
     latency = np.where(
-        several, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
+        spans, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
     )
     time: FloatArray = stack.collective_s + latency + np.maximum(fabric, across)
     return time
-
-
-def inside_share(training: TrainingSpec, shares: FloatArray, num_hosts: IntArray | int) -> FloatArray:
-    """
-    Bytes over a host's fabric, over those of the copies for members of the own host.
-
-    By ``flex`` tokens of the other hosts, too, are handed on over the fabric. ``shares``:
-    :func:`~pipette_opt.costs.experts.distinct_shares`.
-    """
-    share: FloatArray = shares[1] * (np.asarray(num_hosts) if training.moe_token_dispatcher_type == "flex" else 1)
-    return share
 
 
 def beside_exchange_s(instance: Instance, config: ParallelConfig) -> float:
@@ -152,18 +131,27 @@ def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, 
 
 
 def _exchange_floor_s(instance: Instance, config: ParallelConfig, one: ExpertTraffic, ranks: int, gpus: int) -> float:
-    """An all-to-all, at the best link if it spans hosts."""
+    """An all-to-all, at the best link if it spans hosts; with as many of them in an NVLink domain as is best."""
     cluster, stack, training = instance.cluster, instance.stack, instance.training
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
     part, block, shares = one.sent_bytes / ep, ep * etp, distinct_shares(instance.model, training, config)
+    port = shares[1] / float(cluster.inside_bytes_per_s(1))
     if ranks % block == 0:
-        return float(exchange_s(cluster, stack, part, ep, 1, 0.0, inside=inside_share(training, shares, 1)))
+        return float(exchange_s(cluster, stack, part, (ep - 1) * port, False, 0.0))
     if ranks % etp or block % ranks:
         return 0.0
     here, hosts = ranks // etp, block // ranks
-    load = gpus * here * shares[here] * _least_load_s_per_byte(cluster.pair_bytes_per_s(gpus), hosts)
-    inside = inside_share(training, shares, hosts)
-    return float(exchange_s(cluster, stack, part, here, hosts, load, inside=inside)) if np.isfinite(load) else 0.0
+    domain, most, found = cluster.domain_of_node, cluster.most_in_domain, []
+    apart = np.where(domain[:, None] != domain, cluster.pair_bytes_per_s(gpus), np.nan)
+    near = port if most == 1 else min(port, shares[1] / cluster.fastest_pair_bytes_per_s(1))
+    for together in range(1, min(most, hosts) + 1):
+        # The more members a domain has, the fewer of their copies are sent.
+        sent = here * shares[min(here * most, ep)]
+        load = gpus * sent * _least_load_s_per_byte(apart, hosts - together + 1)
+        ports = (here - 1) * port + here * (together - 1) * near
+        ports *= hosts / together if training.moe_token_dispatcher_type == "flex" else 1.0
+        found.append(float(exchange_s(cluster, stack, part, ports, together < hosts, load)))
+    return min(found) if np.isfinite(min(found)) else 0.0
 
 
 def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> float:

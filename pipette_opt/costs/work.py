@@ -25,7 +25,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
-from pipette_opt.costs.collectives import RingTraffic, across_s, gather_traffic, intra_node_ring_s, stacked
+from pipette_opt.costs.collectives import RingTraffic, across_s, best_hop, gather_traffic, intra_node_ring_s, stacked
 from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
@@ -255,11 +255,14 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     moved = RingTraffic(gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
     if replicas <= members:
         return intra_node_ring_s(instance.cluster, moved, replicas, instance.stack)
+    hosts = np.array(replicas // members)
+    if instance.cluster.most_in_domain > 1:
+        rate, _ = best_hop(instance.cluster, gpus, int(hosts), instance.stack)
+        return 0.0 if np.isnan(rate) else moved.hop_bytes / (rate * members)
     # A ring over a faster link takes no longer, so the fastest pair of hosts says all.
     flow = instance.cluster.fastest_pair_bytes_per_s(gpus) / gpus
     if np.isnan(flow):
         return 0.0
-    hosts = np.array(replicas // members)
     cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
     across = across_s(cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack)
     return float(across[0])

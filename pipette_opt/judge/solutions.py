@@ -162,7 +162,7 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
         placement is faster than the judge makes it with the best of all rows.
     """
     cluster = instance.cluster
-    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
+    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
         return None
     per_node = candidate.config.world_size // candidate.num_cells
     matrices = []
@@ -185,7 +185,7 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
             host = nodes[slow_row, 0, 0]
             links[host] = links[:, host] = of_host[slowest].max()
         matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=links))
-    ideal = replace(instance, cluster=replace(cluster, link_matrices=tuple(matrices), node_bytes_per_s=None))
+    ideal = replace(instance, cluster=cluster.with_best_links(tuple(matrices)))
     return placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
 
 
@@ -209,6 +209,7 @@ def _links_free(instance: Instance) -> Instance:
             inter_node_latency_s=0.0,
             node_bytes_per_s=None,
             gpu_links=links_of_gpus,
+            levels=(),
         ),
     )
 

@@ -218,6 +218,7 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "h
         nodes=tuple(cluster.nodes[index] for index in keep),
         link_matrices=matrices,
         gpu_links=cluster.gpu_links and cluster.gpu_links.of_hosts(keep),
+        levels=tuple(level.of_hosts(keep) for level in cluster.levels),
     )
 
 

@@ -9,6 +9,7 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, GpuEfficiency
 from pipette_opt.specs.gpu_links import GpuLinks
 from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.specs.levels import Level, check_levels, overlaid
 
 MOST_SPEED = 1.2
 """Largest share of its kind's peak that a host may be said to run at: more is another kind of GPU. Chosen."""
@@ -142,6 +143,8 @@ class ClusterSpec:
     ring_bytes_per_s
         Of a cluster made by :meth:`relaxed`: slowest hop of the best ring through so many GPUs of a host, by their
         number, for one the fastest single flow, shape ``(gpus_per_node + 1,)``; ``None`` for the same everywhere.
+    levels
+        Links of hosts that are near to each other, from inside out; measured pairs count before them.
     """
 
     name: str
@@ -156,11 +159,13 @@ class ClusterSpec:
     assumed: tuple[str, ...] = ()
     gpu_links: GpuLinks | None = None
     ring_bytes_per_s: FloatArray | None = None
+    levels: tuple[Level, ...] = ()
     _kinds_cache: list[GpuSpec] = field(default_factory=list, init=False, repr=False)
     _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _fastest_cache: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _of_kinds_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _relaxed_cache: "list[ClusterSpec]" = field(default_factory=list, init=False, repr=False)
+    _latency_cache: list[FloatArray] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -194,6 +199,9 @@ class ClusterSpec:
                 f"links of GPUs are given of hosts x slots = {self.gpu_links.inside.shape[:2]}, the cluster has "
                 f"{(len(self.nodes), self.gpus_per_node)}."
             )
+        if self.levels and self.gpu_links is not None:
+            raise ValueError("levels and links of single GPUs are given; give one of them.")
+        check_levels(self.levels, len(self.nodes))
         flows = [matrix.concurrent_flows for matrix in self.link_matrices]
         if len(set(flows)) < len(flows):
             raise ValueError(f"link matrices must have distinct concurrent_flows, got {flows}.")
@@ -231,6 +239,29 @@ class ClusterSpec:
         names = [gpu.name for gpu in self.gpu_kinds]
         return np.array([names.index(node.gpu.name) for node in self.nodes], dtype=np.int64)
 
+    @property
+    def domain_of_node(self) -> IntArray:
+        """NVLink domain of each host, whole numbers from 0, shape ``(num_nodes,)``; each host's own without any."""
+        if self.levels and self.levels[0].scale_up:
+            return self.levels[0].group_of_node
+        return np.arange(self.num_nodes, dtype=np.int64)
+
+    @property
+    def most_in_domain(self) -> int:
+        """Hosts of the largest NVLink domain; 1 without any."""
+        return int(np.bincount(self.domain_of_node).max())
+
+    @property
+    def pair_latency_s(self) -> FloatArray:
+        """Fixed cost of a message from host i to host j, shape ``(num_nodes, num_nodes)``."""
+        if not self._latency_cache:
+            found = np.full((self.num_nodes, self.num_nodes), self.inter_node_latency_s)
+            for level in reversed(self.levels):
+                found[level.group_of_node[:, None] == level.group_of_node[None, :]] = level.latency_s
+            np.fill_diagonal(found, self.inter_node_latency_s)
+            self._latency_cache.append(read_only(found))
+        return self._latency_cache[0]
+
     def relaxed(self) -> "ClusterSpec":
         """
         The same hosts where every group of GPUs has the best slots that a group of its size can have.
@@ -244,6 +275,31 @@ class ClusterSpec:
             rings = self.gpu_links.best_ring_bytes_per_s
             self._relaxed_cache.append(replace(self, gpu_links=None, ring_bytes_per_s=rings))
         return self._relaxed_cache[0]
+
+    def with_best_links(self, link_matrices: tuple[LinkMatrix, ...]) -> "ClusterSpec":
+        """
+        The same hosts with these links and no levels; in a single NVLink domain with the fastest link if it has some.
+
+        Where the links are as fast as the fastest of each number of flows, nothing is faster on the cluster itself.
+        """
+        found = replace(
+            self,
+            link_matrices=link_matrices,
+            node_bytes_per_s=None,
+            inter_node_latency_s=float(self.pair_latency_s.min()),
+            levels=(),
+        )
+        if self.most_in_domain == 1:
+            return found
+        fastest = max(self.fastest_pair_bytes_per_s(flows) / flows for flows in range(1, self.gpus_per_node + 1))
+        one = Level(
+            name=self.levels[0].name,
+            group_of_node=np.zeros(self.num_nodes, dtype=np.int64),
+            bytes_per_s=fastest,
+            latency_s=found.inter_node_latency_s,
+            scale_up=True,
+        )
+        return replace(found, levels=(one,), links_measured=False)
 
     def inside_bytes_per_s(self, members: IntArray | int) -> FloatArray | float:
         """
@@ -264,7 +320,7 @@ class ClusterSpec:
         Measured counts are used as they are, counts between two measured ones are interpolated linearly, counts
         above the largest measured one get its sum. With a single measured count ``k`` the sum grows in
         proportion, up to ``max(k, nics_per_node)`` flows. A pair is missing (NaN) where no matrix has it; where
-        some have it, those decide. The host cap applies last.
+        some have it, those decide. The host cap applies then, but not to pairs of one NVLink domain, and levels last.
         """
         cached = self._pair_cache.get(num_flows)
         if cached is None:
@@ -327,14 +383,20 @@ class ClusterSpec:
             total[only_lower] = lower[only_lower] * min(num_flows, max(measured, self.nics_per_node)) / measured
         else:
             total[only_lower] = lower[only_lower]
+        capped = total
         if self.node_bytes_per_s is not None:
-            total = np.minimum(total, self.node_bytes_per_s)
-        return total
+            domain = self.domain_of_node
+            capped = np.where(domain[:, None] == domain, total, np.minimum(total, self.node_bytes_per_s))
+        ports = self.nics_per_node, self.gpus_per_node
+        return overlaid(capped, self.levels, num_flows, ports, self.node_bytes_per_s, self.links_measured)
 
     @property
     def usable_links(self) -> BoolArray:
-        """Directed host pairs with a measurement, shape ``(num_nodes, num_nodes)``; the diagonal is False."""
+        """Directed host pairs with a measurement, or a level; shape ``(num_nodes, num_nodes)``; the diagonal is False."""
         known = np.zeros((self.num_nodes, self.num_nodes), dtype=np.bool_)
         for matrix in self.link_matrices:
             known |= ~np.isnan(matrix.bytes_per_s)
+        for level in self.levels:
+            known |= level.group_of_node[:, None] == level.group_of_node[None, :]
+        np.fill_diagonal(known, False)
         return known

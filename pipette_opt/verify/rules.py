@@ -324,6 +324,7 @@ def _links_free(instance: Instance) -> Instance:
         inter_node_latency_s=0.0,
         node_bytes_per_s=None,
         gpu_links=cluster.gpu_links and cluster.gpu_links.inside_only(),
+        levels=(),
     )
     return replace(instance, cluster=free)
 
