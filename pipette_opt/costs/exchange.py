@@ -8,11 +8,13 @@ link (``_flows.exchange_loads``). Both go on together, so the longer counts. Wha
 dispatcher is in ``costs/experts.py``.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ring_s, intra_node_ring_s
-from pipette_opt.costs.compute import layer_times_s
+from pipette_opt.costs.compute import layer_and_idle_s
 from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_block, expert_replicas, expert_traffic
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, StackSpec, TrainingSpec
@@ -70,23 +72,40 @@ def exchange_s(
     return time
 
 
-def beside_exchange_s(instance: Instance, config: ParallelConfig) -> float:
+class Beside(NamedTuple):
     """
-    Compute of a layer with experts, beside which each way's tokens travel, seconds; 0 unless the job overlaps them.
+    Time of one layer in which tokens travel without being waited for, forward and backward, seconds.
 
-    Megatron-Core puts the forward pass of one micro-batch beside the backward pass of another, so each way has the mean
-    of both, on the fastest kind of GPU.
+    Parameters
+    ----------
+    idle_s
+        The device waits for the host anyway. With tensor parallelism that time hides its collectives, and no tokens.
+    compute_s
+        Compute that goes on, and is slowed down by what is sent: none unless the job overlaps them. Megatron-Core puts
+        the forward pass of one micro-batch beside the backward pass of another, so each way has the mean of both.
     """
-    if not instance.training.overlap_moe_expert_parallel_comm:
-        return 0.0
-    kinds = instance.cluster.gpu_kinds
-    return min(sum(layer_times_s(instance, config, gpu, has_experts=True)) for gpu in kinds) / 2.0
+
+    idle_s: tuple[float, float]
+    compute_s: float
 
 
-def shown_exchange_s(exchange_s: FloatArray | float, beside_s: FloatArray | float, stack: StackSpec) -> FloatArray:
-    """What tokens on their way add to a layer: what compute does not hide, and what they slow it down by, seconds."""
-    hidden = np.minimum(exchange_s, beside_s)
-    shown: FloatArray = exchange_s - hidden + stack.overlap_slowdown * hidden
+def beside_exchange(instance: Instance, config: ParallelConfig) -> Beside:
+    """Of a layer with experts, on the kind of GPU that has least of each."""
+    rates, kinds = instance.stack, instance.cluster.gpu_kinds
+    layers = [layer_and_idle_s(instance, config, gpu, rates, has_experts=True) for gpu in kinds]
+    alone = config.tensor_model_parallel_size == 1
+    idle = tuple(min(waits[way] for _, waits in layers) if alone else 0.0 for way in (0, 1))
+    overlaps = instance.training.overlap_moe_expert_parallel_comm
+    return Beside(idle, min(sum(times) for times, _ in layers) / 2.0 if overlaps else 0.0)  # type: ignore[arg-type]
+
+
+def shown_exchange_s(
+    exchange_s: FloatArray | float, idle_s: FloatArray | float, compute_s: FloatArray | float, stack: StackSpec
+) -> FloatArray:
+    """What tokens on their way add to a layer one way, seconds; the others as of :class:`Beside`."""
+    left = np.maximum(np.asarray(exchange_s) - idle_s, 0.0)
+    hidden = np.minimum(left, compute_s)
+    shown: FloatArray = left - hidden + stack.overlap_slowdown * hidden
     return shown
 
 
@@ -104,16 +123,17 @@ def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus:
     gpus
         All that are used of a host.
     """
-    model, training, stack = instance.model, instance.training, instance.stack
+    model, training = instance.model, instance.training
     one = expert_traffic(model, training, config)
     rings = expert_rings(model, training, config)
-    found, beside_s = [0.0, 0.0], beside_exchange_s(instance, config)
+    found = [0.0, 0.0]
+    beside = beside_exchange(instance, config) if one.num_exchanges else None
     for way, times in enumerate(passes(config)):
         if one.num_rings:
             found[way] += _ring_floor_s(instance, rings[way], one.ring_size, ranks, gpus)
-        if one.num_exchanges:
+        if beside is not None:
             whole = times * one.num_exchanges * _exchange_floor_s(instance, config, one, ranks, gpus)
-            found[way] += float(shown_exchange_s(whole, beside_s, stack))
+            found[way] += float(shown_exchange_s(whole, beside.idle_s[way], beside.compute_s, instance.stack))
     return found[0], found[1]
 
 

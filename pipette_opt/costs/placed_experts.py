@@ -58,8 +58,9 @@ class PlacedExperts:
             of_rank = np.broadcast_to(exchange, (n, pp, self.of_stage.shape[2] // block, ep, etp)).reshape(n, pp, -1)
             for way in (0, 1):
                 whole = np.array([one.num_exchanges[way] for one in layers])[:, None, None] * of_rank
-                beside = np.array([one.beside_exchange for one in layers])[:, None, None]
-                found[way] += shown_exchange_s(whole, beside, self.links.instance.stack)
+                idle = np.array([one.beside.idle_s[way] for one in layers])[:, None, None]
+                compute = np.array([one.beside.compute_s for one in layers])[:, None, None]
+                found[way] += shown_exchange_s(whole, idle, compute, self.links.instance.stack)
         slowest: FloatArray = found.reshape(2, n, pp, dp, -1).max(axis=4)
         return slowest
 

@@ -30,6 +30,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "exp_avg_sq_dtype": STATE_DTYPES,
     "moe_token_dispatcher_type": DISPATCHERS,
     "overlap_moe_expert_parallel_comm": (False, True),
+    "cuda_graph": (False, True),
     "unequal_microbatches": (False, True),
 }
 
@@ -69,6 +70,8 @@ class TrainingSpec:
         How tokens get to their experts, one of ``DISPATCHERS``.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch (Megatron-Core's option of that name).
+    cuda_graph
+        Whether whole layers are launched as CUDA graphs, so that the host's time for single kernels does not count.
     expert_imbalance
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
     unequal_microbatches
@@ -90,6 +93,7 @@ class TrainingSpec:
     exp_avg_sq_dtype: StateDtype = "fp32"
     moe_token_dispatcher_type: Dispatcher = "alltoall"
     overlap_moe_expert_parallel_comm: bool = False
+    cuda_graph: bool = False
     expert_imbalance: float = 1.0
     unequal_microbatches: bool = False
 
