@@ -155,7 +155,7 @@ def num_microbatches(case: Case) -> int:
 
 def run_model(run: MeasuredRun) -> ModelSpec:
     """
-    The transformer of a row; ``ValueError`` if column ``hybrid`` says that some layers are of another kind.
+    The transformer of a row; ``ValueError`` if column ``hybrid`` names layers of another kind.
 
     Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` say what they say;
     without them a family of gated models is known by its name, and everything else is a GPT.
@@ -164,8 +164,8 @@ def run_model(run: MeasuredRun) -> ModelSpec:
     assert run.hidden is not None
     assert run.heads is not None
     assert run.seq_len is not None
-    if _flag(run, "hybrid", False):
-        raise ValueError("hybrid=True: layers that are no transformer's have no times")
+    if run.extra.get("hybrid", "").lower() not in ("", "false", "no", "0"):
+        raise ValueError("hybrid: layers that are no transformer's have no times")
     modern = any(family in run.model.lower() for family in GATED_FAMILIES)
     gated = _flag(run, "gated_linear_unit", modern)
     biases = _flag(run, "add_bias_linear", not modern)
