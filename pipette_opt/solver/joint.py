@@ -15,7 +15,7 @@ and one that needs more time is halved.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
@@ -127,12 +127,34 @@ class Joined:
         How large the model was, and what it proved about all other splits.
     go_on
         Proves on, for so many seconds, against a new time to beat, without handing on more splits.
+    least_s
+        No split of a family is faster, the usual ones included; by :func:`family_key`. Families that were not bounded
+        are not among them.
     """
 
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
     model: JointModel
     go_on: Callable[[float, float], JointModel]
+    least_s: Mapping[ParallelConfig, float]
+
+    def family_bound_s(self, config: ParallelConfig) -> float:
+        """No plan of a configuration is faster, by the bound of its family; 0 if there is none."""
+        key = family_key(config)
+        return 0.0 if key is None else self.least_s.get(key, 0.0)
+
+
+def family_key(config: ParallelConfig) -> ParallelConfig | None:
+    """
+    The same for all splits of the layers and all that is sent beside compute; ``None`` for a split of no family.
+
+    Families deal units of one layer in each chunk, and find the number of recomputed layers themselves.
+    """
+    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+    if pp == 1 or any(one % chunks for one in config.layers_per_stage):
+        return None
+    number = 1 if config.recomputation == "block" else config.recompute_num_layers
+    return replace(without_overlap(config), layers_per_stage=(chunks,) * pp, recompute_num_layers=number)
 
 
 def join(
@@ -227,6 +249,8 @@ class _Joint:
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No other split of the family is faster: at first by its own bound, then by the models it was in."""
+    least_s: dict[LayerFamily, float] = field(default_factory=dict)
+    """No split of the family is faster, the usual ones included."""
 
     @property
     def to_beat_s(self) -> float:
@@ -267,11 +291,17 @@ class _Joint:
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """Families of some configurations that may be faster than the time to beat, bounded."""
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        able = [family for family in plain if self._bound(family, halvings=0).seconds < self.to_beat_s]
+        able = []
+        for family in plain:
+            bound_s = self._bound(family, halvings=0).seconds
+            if bound_s < self.to_beat_s:
+                able.append(family)
+            else:
+                self.least_s[family] = bound_s
         choices = ((family, overlap_choices(self.space, family.config)) for family in able)
         more = [with_rings(self.instance, one, config, self.rings) for one, configs in choices for config in configs]
         for family in more:
-            self.bounds_s[family] = self._bound(family).seconds
+            self.bounds_s[family] = self.least_s[family] = self._bound(family).seconds
         return more
 
     def _bound(self, family: LayerFamily, halvings: int = HALVINGS) -> FamilyBound:
@@ -297,6 +327,7 @@ class _Joint:
                 continue
             found = self._bound(family)
             self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
+            self.least_s[family] = max(found.seconds, self.least_s[family])
             if found.split is not None:
                 self._try(family, found.split)
             if found.seconds < self.to_beat_s:
@@ -531,10 +562,15 @@ class _Joint:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
         bound_s = min([self.beyond_s, self.to_beat_s, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
+        least_s: dict[ParallelConfig, float] = {}
+        for family, seconds in self.least_s.items():
+            if (key := family_key(family.config)) is not None:
+                least_s[key] = min(seconds, least_s.get(key, seconds))
         return Joined(
             splits=tuple(self.splits),
             first=self.first,
             go_on=self._go_on,
+            least_s=least_s,
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=float(bound_s),
