@@ -242,6 +242,7 @@ def _candidate(
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
     both_ways = closed and instance.p2p == "blocking"
+    linked = links.of(instance)
 
     def link_s() -> FloatArray:
         one_way = inter_node_message_s(cluster, message, gpus // block.stages)
@@ -256,7 +257,7 @@ def _candidate(
     def tensor(way: int) -> IntArray:
         return links.shared(
             ("tensor", way, *tensor_of, closed),
-            lambda: tensor_ticks(instance, config, compute, block, tick_s, rounding)[way],
+            lambda: tensor_ticks(linked, config, compute, block, tick_s, rounding)[way],
         )
 
     several_hosts = config.data_parallel_size > block.replicas
@@ -281,7 +282,7 @@ def _candidate(
             ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, block)),
             lambda: np.array(
                 [
-                    ring_ticks(instance, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
+                    ring_ticks(linked, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
                     for ring in distinct
                 ]
             ),
@@ -297,7 +298,7 @@ def _candidate(
         tensor_backward_ticks=tensor(1),
         embedding_ticks=links.shared(
             ("embedding", *embedding_key(instance, config, block, gpus), closed),
-            lambda: embedding_ticks(instance, config, block, gpus, tick_s, rounding),
+            lambda: embedding_ticks(linked, config, block, gpus, tick_s, rounding),
         )
         if reductions
         else np.zeros((0, 0), dtype=np.int64),

@@ -326,7 +326,8 @@ def _layer_and_fixed_s(instance: Instance, computed: Computed, block: NodeBlock)
     layer_s = (held[1] - held[0]).min(axis=(2, 3))
     fixed_s = np.maximum(held[0] - layer_s[:, :, None, None], 0.0)
     if block.nodes_per_slot > 1:
-        for way, ticks in enumerate(tensor_ticks(instance, *computed[0], block, FINE_TICK_S, np.floor)):
+        fastest = replace(instance, cluster=instance.cluster.fastest_pair())
+        for way, ticks in enumerate(tensor_ticks(fastest, *computed[0], block, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     return layer_s, fixed_s
 

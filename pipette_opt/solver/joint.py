@@ -15,10 +15,11 @@ and one that needs more time is halved.
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -151,7 +152,7 @@ def family_key(config: ParallelConfig) -> ParallelConfig | None:
     Families deal units of one layer in each chunk, and find the number of recomputed layers themselves.
     """
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
-    if pp == 1 or any(one % chunks for one in config.layers_per_stage):
+    if pp == 1 or len(set(config.layers_per_chunk)) > 1:
         return None
     number = 1 if config.recomputation == "block" else config.recompute_num_layers
     return replace(without_overlap(config), layers_per_stage=(chunks,) * pp, recompute_num_layers=number)
@@ -238,8 +239,8 @@ class _Joint:
     """Reductions and gathers, by what they depend on."""
     parts: list[_Part] = field(default_factory=list)
     """Families of which other splits are not yet ruled out."""
-    beyond_s: float = float("inf")
-    """No family outside of the parts is faster."""
+    waiting: list[tuple[float, ParallelConfig]] = field(default_factory=list)
+    """Configurations of which no family was looked at yet, with the least that any split of theirs takes, in order."""
     modelled: set[LayerFamily] = field(default_factory=set)
     """Families that were in a model."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
@@ -273,7 +274,7 @@ class _Joint:
         bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
         count, half = 0, 0.5 * self.limits.time_limit_s
         while True:
-            able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
+            able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
             if count >= able or (self.is_over and count):
                 break
             enough, families = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count)), []
@@ -282,7 +283,7 @@ class _Joint:
                 families += self._families([base for _, base in some])
                 count += len(some)
             self._find_first(families)
-        self.beyond_s = min((bound_s for bound_s, _ in bounded[count:]), default=float("inf"))
+        self.waiting = bounded[count:]
         if self.first is not None and not self._is_usual(self.first.config):
             self.splits[self.first.config.layers_per_stage] = None
         self.parts = self._parts(self._able(self.bounds_s))
@@ -439,13 +440,22 @@ class _Joint:
 
         Until no other can be faster than the time to beat, or time is over. The part with the least bound is the next.
         """
-        while self.parts and not self.is_over:
-            part = min(self.parts, key=lambda one: one.bound_s)
+        while (part := self._least_part()) is not None and not self.is_over:
             if part.bound_s >= self.to_beat_s or part.is_given_up:
                 break  # nothing else would raise the bound
             self.parts.remove(part)
             self.parts += self._proven(part, most_splits)
         return self._joined()
+
+    def _least_part(self) -> _Part | None:
+        """The part with the least bound, once no configuration that waits may be below it."""
+        while self.waiting and not self.is_over:
+            least_s = min((part.bound_s for part in self.parts), default=self.to_beat_s)
+            if self.waiting[0][0] >= min(least_s, self.to_beat_s):
+                break
+            some, self.waiting = self.waiting[:BETWEEN_LOOKS], self.waiting[BETWEEN_LOOKS:]
+            self.parts += self._parts(self._able(self._families([base for _, base in some])))
+        return min(self.parts, key=lambda part: part.bound_s, default=None)
 
     def _proven(self, part: _Part, most_splits: int) -> list[_Part]:
         """What is left of a part after a slice of time: nothing, itself, or its halves with a better bound."""
@@ -560,7 +570,8 @@ class _Joint:
 
     def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
-        bound_s = min([self.beyond_s, self.to_beat_s, *(part.bound_s for part in self.parts)])
+        waiting = [bound_s for bound_s, _ in self.waiting[:1]]
+        bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
         least_s: dict[ParallelConfig, float] = {}
         for family, seconds in self.least_s.items():
