@@ -94,7 +94,7 @@ class WorkBounds:
         No plan of the configuration is faster, however its layers are dealt to the stages, where all layers are alike.
 
         All stages together have no more than :func:`busy_share` of the time, and some stage has as many layers as the
-        mean.
+        mean, with a reduction that does not begin before the last backward of one of its chunks.
         """
         self(config)
         seconds = self._seconds[_DECIDING(config)]
@@ -107,8 +107,11 @@ class WorkBounds:
         # Each chunk recomputes a layer at least.
         passes += chunks * (again if model.num_experts is None else again_experts)
         together = (model.num_layers * layer + look_up + head + pp * passes) / busy_share(m, pp, chunks)
-        fullest = m * (ceil_div(model.num_layers // chunks, pp) * chunks * layer + passes)
-        return float(max(together, fullest)) * (1 - MARGIN)
+        most = ceil_div(model.num_layers // chunks, pp)
+        fullest = m * (most * chunks * layer + passes)
+        reduction = seconds.reduction_s[0 if model.num_experts is None else 1]
+        reduced = (m - 1) * (most * layer + passes / chunks) + most * chunks * reduction
+        return float(max(together, fullest, reduced)) * (1 - MARGIN)
 
 
 def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:

@@ -250,6 +250,10 @@ class _Joint:
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No other split of the family is faster: at first by its own bound, then by the models it was in."""
+    roomy: set[ParallelConfig] = field(default_factory=set)
+    """Configurations that have room for all splits on every kind of GPU."""
+    slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
+    """Configurations with recomputation, and the same without, whose families tell enough."""
     least_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No split of the family is faster, the usual ones included."""
 
@@ -290,8 +294,22 @@ class _Joint:
         return self._prove(MOST_SPLITS)
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
-        """Families of some configurations that may be faster than the time to beat, bounded."""
+        """
+        Families of some configurations that may be faster than the time to beat, bounded.
+
+        Recomputation makes nothing faster: where all splits have room without, those families tell enough.
+        """
+        families = self._families_of([base for base in bases if base.recomputation is None])
+        others = {base: without_recomputation(base) for base in bases if base.recomputation is not None}
+        self.slower.update((base, faster) for base, faster in others.items() if faster in self.roomy)
+        return families + self._families_of([base for base in others if base not in self.slower])
+
+    def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
+        tight = {
+            one.config for one in plain if one.most_units.min() <= one.num_units - len(one.config.layers_per_stage)
+        }
+        self.roomy.update(set(bases) - tight)
         able = []
         for family in plain:
             bound_s = self._bound(family, halvings=0).seconds
@@ -577,6 +595,10 @@ class _Joint:
         for family, seconds in self.least_s.items():
             if (key := family_key(family.config)) is not None:
                 least_s[key] = min(seconds, least_s.get(key, seconds))
+        for slower, faster in self.slower.items():
+            one, other = family_key(slower), family_key(faster)
+            if one is not None and other in least_s:
+                least_s[one] = least_s[other]
         return Joined(
             splits=tuple(self.splits),
             first=self.first,
@@ -601,6 +623,11 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
         if (key := _FAMILY(config)) not in seen:
             seen.add(key)
             yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp)
+
+
+def without_recomputation(config: ParallelConfig) -> ParallelConfig:
+    """The same where all activations are kept."""
+    return replace(config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1)
 
 
 _FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, "layers_per_stage")))
