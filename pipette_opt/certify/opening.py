@@ -6,6 +6,7 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
+from pipette_opt.judge.best_kinds import BestKinds, best_kinds
 from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.judge.solutions import best_links_times
@@ -56,18 +57,31 @@ def open_candidates(ledger: Ledger) -> list[int]:
 def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
     """The candidate with the paths of the best links; ``None`` if the judge rules it out there."""
     deciding = np.ones(candidate.num_stages, dtype=np.bool_)
-    times = best_links_times(ledger.prepared.instance, candidate)
-    if times is not None:
-        ideal_s = judge_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
-        if ideal_s * (1 - FLOAT_MARGIN) >= ledger.fastest_s:
-            ledger.close(ideal_s * (1 - FLOAT_MARGIN), index, "judge over best links")
+    best = _over_best_links(ledger, candidate)
+    if best is not None:
+        ideal_s = best.seconds * (1 - FLOAT_MARGIN)
+        if ideal_s >= ledger.fastest_s:
+            ledger.close(ideal_s, index, "judge over best links")
             return None
-        deciding = _deciding_stages(candidate, times.backward_s[0].min(axis=1) / ledger.data.tick_s)
-        counts = critical_counts(times, candidate.num_microbatches, ledger.data.p2p)
-        candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, [counts.ending_at(deciding)])
-        ideal_ticks = int(ideal_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s)
+        deciding = _deciding_stages(candidate, best.backward_s / ledger.data.tick_s)
+        found = [critical_counts(one, candidate.num_microbatches, ledger.data.p2p) for one in best.times]
+        found = [counts.ending_at(deciding) for counts in found]
+        candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, found)
+        ideal_ticks = int(ideal_s / ledger.data.tick_s)
         bound_ticks = max(bound_ticks, ideal_ticks, candidate_bound(ledger.data, candidate))
     return OpenCandidate(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
+
+
+def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | None:
+    """The judge over the best links, of each kind of GPU where there are several; ``None`` if that is not known."""
+    instance = ledger.prepared.instance
+    if len(instance.cluster.gpu_kinds) > 1:
+        return best_kinds(instance, ledger.data, candidate)
+    times = best_links_times(instance, candidate)
+    if times is None:
+        return None
+    seconds = judge_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
+    return BestKinds(seconds=seconds, times=(times,), backward_s=times.backward_s[0].min(axis=1))
 
 
 def bound_by_slowest_host(ledger: Ledger, one: OpenCandidate) -> None:

@@ -57,7 +57,7 @@ def measure_rank(
             stack.enter_context(FakeTensorMode())
             storages = stack.enter_context(LiveStorages())
             _run(model, training, config, stage, torch.device("cpu"), iterations=1)
-            return storages.peak_bytes
+            return int(storages.peak_bytes)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         stack.enter_context(torch.device("cuda"))
@@ -137,7 +137,7 @@ def _run(
                 ceil_div(training.optimizer_bytes * parameter.numel(), owners), dtype=torch.uint8, device=device
             )
         )
-        parameter.register_post_accumulate_grad_hook(_clear)
+        parameter.register_post_accumulate_grad_hook(_clear)  # type: ignore[no-untyped-call]
     for _ in range(iterations):
         run = _Passes(module, model, training, config, stage, device)
         for one in passes_of(training, config, stage):

@@ -12,12 +12,15 @@ many distinct arcs counts, too.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
+from math import comb
 from typing import Literal
 
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
-from pipette_opt.problem.best_links import best_kind, best_path_work, has_room, optimistic_ticks
+from pipette_opt.base.units import ceil_div
+from pipette_opt.problem.best_links import best_kind, best_path_work, has_room, optimistic_ticks, scarce_kinds
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, finish_ticks
 from pipette_opt.solver.many_hosts import counting_bound, counts_hosts
@@ -25,6 +28,9 @@ from pipette_opt.solver.matching import bottleneck_level
 
 MOST_NODES_TO_MATCH = 300
 """Hosts up to which the least cost of distinct links is looked for, which takes a second with so many."""
+
+MOST_KINDS = 256
+"""Largest number of choices of the rows in which a column has hosts of kinds that it cannot do without. Chosen."""
 
 MANY_HOSTS = 200
 """More than these are counted; to match them takes too long."""
@@ -71,8 +77,8 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     Sets of scenarios, one per column, of which one must hold; ``None`` if nothing can hold.
 
     First: the slowest transfer is at one boundary or another. Then, for paths: the pair of transfers, there and back,
-    that takes longest together is; and some column's transfers take as long as the mean. Last: a host of a slower kind
-    is in one row or another.
+    that takes longest together is; and some column's transfers take as long as the mean. Last: where hosts of some
+    kinds cannot fill the grid, some column has as many of the others as the mean, in these rows or those.
     """
     allowed = data.allowed(candidate)
     rows = np.arange(candidate.num_stages) // candidate.block.stages
@@ -87,11 +93,18 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
         yield placed
     else:
         yield from _path_transfers(data, candidate, transfers, placed)
-    for slower in _kinds_one_must_be_of(data, candidate):
-        there = allowed & np.isin(data.kind_of_node, slower)
+    for scarce in scarce_kinds(data, candidate):
+        is_scarce = np.isin(data.kind_of_node, scarce)
+        there = allowed & is_scarce
+        places = np.flatnonzero(np.logical_or.reduce(there, axis=1)).tolist()
+        others = int(np.logical_or.reduce(allowed & ~is_scarce, axis=0).sum())
+        count = ceil_div(candidate.num_cells - others, candidate.num_cells // candidate.grid[0])
+        count = min(count, len(places))
+        while comb(len(places), count) > MOST_KINDS:
+            count -= 1
         kinds = [
-            _kinds_of(data, candidate, np.where((rows == row)[:, None], there[row], allowed[rows]))
-            for row in np.flatnonzero(np.logical_or.reduce(there, axis=1))
+            _kinds_of(data, candidate, np.where(np.isin(rows, some)[:, None], there[rows], allowed[rows]))
+            for some in combinations(places, count)
         ]
         yield _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
 
@@ -218,17 +231,6 @@ def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
         return 0, 0
     hops = int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())
     return None if max(hops) >= UNUSABLE_TICKS else hops
-
-
-def _kinds_one_must_be_of(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
-    """Sets of kinds such that the hosts of all other, faster kinds cannot fill the grid."""
-    kinds = np.unique(data.kind_of_node)
-    total = (candidate.forward_ticks + candidate.backward_ticks).sum(axis=1)[kinds]
-    kinds = kinds[np.argsort(total, kind="stable")]
-    somewhere = data.allowed(candidate).any(axis=0)
-    for count in range(1, len(kinds)):
-        if (np.isin(data.kind_of_node, kinds[:count]) & somewhere).sum() < candidate.num_cells:
-            yield kinds[count:]
 
 
 TransferCount = Literal["slower", "sum", "faster"]
