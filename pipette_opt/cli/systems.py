@@ -178,7 +178,9 @@ def rules(
     job_options: opt.JobOptions,
     space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
-    time_limit: Annotated[float, typer.Option(help="Seconds of each solve.", rich_help_panel=opt.RUN)] = 10.0,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds of each solve, of up to eleven.", rich_help_panel=opt.RUN)
+    ] = 15.0,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,
     json: opt.Json = False,
@@ -192,7 +194,7 @@ def rules(
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.lab.layout_rules import RULES, RuleRow, check_rules
+    from pipette_opt.lab.layout_rules import RULES, check_rules
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
@@ -207,9 +209,8 @@ def rules(
         max_oom_risk=max_oom_risk,
     )
     watcher = Watcher()
-    rows: list[RuleRow] = []
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        rows.extend(check_rules(job.instance, space, params, watcher))
+        rows = check_rules(job.instance, space, params, watcher)
     if json:
         show_json([asdict(row) | {"gain": row.gain} for row in rows])
     else:
