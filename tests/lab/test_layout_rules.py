@@ -19,7 +19,7 @@ JOB = instance(cluster(1, gpus=2), replace(TINY, num_layers=2), 4)
 @pytest.fixture(scope="module")
 def rows() -> list[RuleRow]:
     """Two GPUs, two layers, four samples."""
-    return list(check_rules(JOB, SearchSpace(), PARAMS))
+    return check_rules(JOB, SearchSpace(), PARAMS)
 
 
 def test_every_rule_has_a_verdict(rows: list[RuleRow]) -> None:
@@ -58,7 +58,7 @@ def test_pins_leave_no_other_side(monkeypatch: pytest.MonkeyPatch, rows: list[Ru
         raise InfeasibleError("no memory")
 
     monkeypatch.setattr(layout_rules, "optimize", solve)
-    found = list(check_rules(JOB, SearchSpace(micro_batch_size=(1,)), PARAMS))
+    found = check_rules(JOB, SearchSpace(micro_batch_size=(1,)), PARAMS)
     if best.config.micro_batch_size == 1:
         assert (found[0].verdict, found[0].broken_s) == ("holds", None)
         assert "pinned" in found[0].why
