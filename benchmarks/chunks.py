@@ -205,9 +205,9 @@ def page(rows: Sequence[Row]) -> str:
     lines = [
         "# Unequal model chunks",
         "",
-        f"On the fastest plan with equal chunks or none the best layout saves {100 * np.median(worth):.1f} % (median "
-        f"of {len(rows)} cases, {100 * worth.min():.1f} to {100 * worth.max():.1f} %). The search reaches it in "
-        f"{reached} of {len(rows)}, and is {100 * missed.max():.1f} % above it at most, in "
+        f"On the fastest plan with equal chunks or none the best layout saves {100 * np.median(worth):.1f} %",
+        f"(median of {len(rows)} cases, {100 * worth.min():.1f} to {100 * worth.max():.1f} %). The search reaches it",
+        f"in {reached} of {len(rows)}, and is {100 * missed.max():.1f} % above it at most, in",
         f"{np.median([row.search_s for row in rows]):.1f} s (median).",
         "",
         "| case | layouts | equal, ms | best, ms | saves | search above | s | layout found |",
@@ -223,8 +223,7 @@ def page(rows: Sequence[Row]) -> str:
             *lines,
             "",
             "- Equal: the fastest split into stages of any sizes, without interleaving or with equal chunks (embedding",
-            "  and head as layers or not). So the gain is that of unequal chunks, for these degrees and this order of "
-            "hosts.",
+            "  and head as layers or not). So the gain is that of unequal chunks; degrees and hosts are the same.",
             "- Nothing runs beside compute here.",
             f"- {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__}, `python benchmarks/chunks.py`; times are the "
             "judge's, no run was measured.",
