@@ -10,6 +10,7 @@ from pipette_opt.judge.best_kinds import BestKinds, best_kinds
 from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.judge.solutions import best_links_times
+from pipette_opt.parallel import without_overlap
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
@@ -31,7 +32,7 @@ def open_candidates(ledger: Ledger) -> list[int]:
     list[int]
         Candidates that have a placement over such links, the most promising first.
     """
-    bounds = [optimistic_ticks(ledger.data, candidate) for candidate in ledger.data.candidates]
+    bounds = [max(optimistic_ticks(ledger.data, one), _known_ticks(ledger, one)) for one in ledger.data.candidates]
     nodes_of: dict[tuple[object, object], IntArray] = {}
     for plan in sorted(ledger.known, key=lambda one: -one.estimate.iteration_time_s):
         nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
@@ -52,6 +53,13 @@ def open_candidates(ledger: Ledger) -> list[int]:
         if not np.isfinite(ledger.fastest_s):
             ledger.anneal_once(one)
     return order
+
+
+def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
+    """What was proven of a configuration before its packings were built, ticks."""
+    pruned = ledger.prepared.pruned
+    seconds = 0.0 if pruned is None else pruned.bounds_s.get(without_overlap(candidate.config), 0.0)
+    return int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS))
 
 
 def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:

@@ -44,17 +44,18 @@ class BestKinds:
     backward_s: FloatArray
 
 
-def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) -> BestKinds | None:
+def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) -> BestKinds:
     """
     The judge's least time over the kinds of GPU that some column of hosts has in any placement.
 
     A column is the hosts of one place in every row. Its stages are as slow as its hosts, its transfers use links of its
     own, and no replica is done before it; other hosts of a row are only met over rings, which count as the best links
-    there are. ``None`` where a column has too many choices.
+    there are. Where a column has too many choices a few are looked at for their paths, and the time is 0.
     """
     sets = list(columns_of_kinds(data, candidate))
-    if not sets:
-        return None
+    is_whole = bool(sets)
+    if not is_whole:
+        sets = [_likely_columns(data, candidate)]
     ideal, hosts = _ideal(instance, candidate), np.arange(candidate.num_cells).reshape(candidate.grid)
     every = np.unique(np.concatenate(sets), axis=0)
 
@@ -75,7 +76,9 @@ def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) 
             break
     alike = [placed(np.full(candidate.grid[0], kind)) for kind in range(len(instance.cluster.gpu_kinds))]
     batch = placed_batch(ideal, [(candidate.config, one) for one in alike])
-    return BestKinds(seconds=fastest[0], times=tuple(times), backward_s=batch.backward_s[:, 0].min(axis=(0, 2)))
+    return BestKinds(
+        seconds=fastest[0] if is_whole else 0.0, times=tuple(times), backward_s=batch.backward_s[:, 0].min(axis=(0, 2))
+    )
 
 
 def columns_of_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
@@ -100,6 +103,16 @@ def columns_of_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[In
         lacking = candidate.num_cells - int(hosts[~np.isin(np.arange(kinds), few)].sum())
         yield every[held[:, few].sum(axis=1) >= ceil_div(lacking, columns)]
     yield every
+
+
+def _likely_columns(data: ProblemData, candidate: CandidateData) -> IntArray:
+    """A few columns with as many hosts of each kind as the mean: slow ones last, first, or anywhere."""
+    rows = candidate.grid[0]
+    speed = np.argsort((candidate.forward_ticks + candidate.backward_ticks).sum(axis=1), kind="stable")
+    hosts = np.bincount(data.kind_of_node, minlength=len(speed))[speed]
+    ends = np.minimum(np.ceil(np.cumsum(hosts) * rows / hosts.sum()), rows).astype(np.int64)
+    sorted_kinds = np.repeat(speed, np.diff(ends, prepend=0))
+    return np.stack([sorted_kinds, sorted_kinds[::-1], np.random.default_rng(0).permutation(sorted_kinds)])
 
 
 def _ideal(instance: Instance, candidate: CandidateData) -> Instance:

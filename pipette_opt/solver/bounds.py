@@ -10,7 +10,7 @@ many distinct arcs counts, too.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb
@@ -100,13 +100,19 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
         others = int(np.logical_or.reduce(allowed & ~is_scarce, axis=0).sum())
         count = ceil_div(candidate.num_cells - others, candidate.num_cells // candidate.grid[0])
         count = min(count, len(places))
-        while comb(len(places), count) > MOST_KINDS:
-            count -= 1
+        listed = count
+        while comb(len(places), listed) > MOST_KINDS:
+            listed -= 1
+        chosen = list(combinations(places, listed))
         kinds = [
             _kinds_of(data, candidate, np.where(np.isin(rows, some)[:, None], there[rows], allowed[rows]))
-            for some in combinations(places, count)
+            for some in chosen
         ]
-        yield _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
+        placed = _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
+        if candidate.paths is not None and listed < count:
+            more = _least_more(data, candidate, there, allowed, chosen, count - listed)
+            placed = replace(placed, path_work=placed.path_work + more)
+        yield placed
 
 
 def _path_transfers(
@@ -216,6 +222,38 @@ def _placed(
         ring=np.zeros(candidate.num_stages, dtype=np.int64),
         path_work=columns([best_path_work(candidate, one, hops) for one in kinds]),
     )
+
+
+def _least_more(
+    data: ProblemData,
+    candidate: CandidateData,
+    there: BoolArray,
+    allowed: BoolArray,
+    chosen: Sequence[tuple[int, ...]],
+    count: int,
+) -> IntArray:
+    """
+    What each path takes longer with hosts of scarce kinds in so many more rows, at least, shape ``(paths, scenarios)``.
+
+    Parameters
+    ----------
+    there, allowed
+        Hosts of scarce kinds, and all hosts, that each row may have.
+    chosen
+        Rows of each scenario that have hosts of scarce kinds anyway.
+    """
+    assert candidate.paths is not None
+    rows = candidate.grid[0]
+    row = np.arange(candidate.num_stages) // candidate.block.stages
+    usable = [_kinds_of(data, candidate, hosts[row]) for hosts in (there, allowed)]
+    slow, fast = (np.where(one, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1) for one in usable)
+    longer = np.zeros((len(slow), rows), dtype=np.int64)
+    np.add.at(longer.T, row, np.minimum(slow - fast, UNUSABLE_TICKS).T)
+    found = np.zeros((len(slow), len(chosen)), dtype=np.int64)
+    for scenario, some in enumerate(chosen):
+        left = np.sort(np.delete(longer, some, axis=1), axis=1)
+        found[:, scenario] = np.minimum(left[:, :count], UNUSABLE_TICKS).sum(axis=1)
+    return found
 
 
 def _kinds_of(data: ProblemData, candidate: CandidateData, possible: BoolArray) -> BoolArray:
