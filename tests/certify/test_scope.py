@@ -98,7 +98,7 @@ def test_each_reason_is_counted_by_hand() -> None:
             fitting=fitting, rejected=[SimpleNamespace(config=one) for one in configs[:2]], spared=[config(tp=2, pp=2)]
         ),
         pruned=SimpleNamespace(
-            by_work={configs[2]}, bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
+            by_work={configs[2]}, by_family=set(), bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
         ),
     )
     reasons = {

@@ -9,6 +9,7 @@ from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instanc
 
 from pipette_opt.base.units import GIB, TFLOP
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.optimize import OptimizeParams, optimize
@@ -154,6 +155,30 @@ def test_layers_that_are_given_are_not_chosen() -> None:
     plan = solved(job, replace(FEW, pipeline_parallel=(2,), uneven_layers=False))
     assert plan.certificate.joint_model is None
     assert "uneven layers per stage" in plan.certificate.not_searched
+
+
+@pytest.mark.parametrize("memory_gib", [24, 80])
+def test_bounds_of_families_hold_for_every_split(memory_gib: int) -> None:
+    """Usual ones, too, recomputed or not, on every placement; where all has room, recomputation adds nothing."""
+    small = replace(A100_80, name="small", memory_bytes=memory_gib * GIB)
+    job = mixed((small, small, SLOW), np.random.default_rng(2), model_layers=6)
+    space = replace(FEW, recompute=(None, "full"), virtual_pipeline=(1, 2), overlap_grad_reduce=None)
+    prepared = prepare(job, space, 0.01, keep=lambda config: False, joint=JointLimits(time_limit_s=30))
+    joined, work, capacity = prepared.joined, WorkBounds(job), prepared.memory.capacity_bytes
+    assert joined is not None
+    bounds = []
+    for one in prepared.memory.fitting:
+        bounds.append(joined.family_bound_s(one.config))
+        for block in node_blocks(one.config, 2, job.launcher):
+            grid = block.node_grid(one.config)
+            need = one.need_bytes.reshape(grid[0], -1).max(axis=1)
+            for hosts in itertools.permutations(range(3), int(np.prod(grid))):
+                nodes = np.array(hosts).reshape(grid)
+                seconds = estimate(job, one.config, block_placement(one.config, block, nodes)).iteration_time_s
+                assert work.of_any_split(one.config) <= seconds
+                if (capacity[nodes].reshape(grid[0], -1).min(axis=1) >= need).all():
+                    assert bounds[-1] <= seconds * (1 + 1e-9)
+    assert max(bounds) > 0
 
 
 def test_stopped_model_still_bounds() -> None:

@@ -243,12 +243,7 @@ FORGERIES = (
     Forgery("memory", "one stage less", "memory_fits", put("memory", lambda old: old[:1])),
     Forgery("inputs.max_oom_risk", "0.2", "memory_is_reproduced", put("inputs.max_oom_risk", 0.2)),
     Forgery("inputs.max_oom_risk", "2", "plan_is_searched", put("inputs.max_oom_risk", 2.0)),
-    Forgery(
-        "inputs.max_oom_risk",
-        "below a stage's",
-        "memory_fits",
-        several(put("inputs.max_oom_risk", 5e-4), put("memory.0.oom_probability", 1e-3)),
-    ),
+    Forgery("inputs.max_oom_risk", "1e-7", "memory_fits", put("inputs.max_oom_risk", 1e-7)),
     Forgery(
         "estimate.iteration_time_s",
         "a tenth less",
