@@ -6,6 +6,7 @@ replaces the layer's time where it has one.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
-from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
+from pipette_opt.costs.experts import REMEMBERED, expert_replicas, moe_layers, stage_expert_parameters
 from pipette_opt.costs.layer_kinds import layer_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
@@ -79,6 +80,7 @@ class StageCompute:
         return self.idle_forward_s, self.idle_recomputed_s if is_recomputed else self.idle_backward_s
 
 
+@lru_cache(maxsize=REMEMBERED)
 def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """
     Parameters of one tensor rank of each stage, routed experts apart, shape ``(pp,)``.
@@ -97,7 +99,7 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     parameters[-1] += model.norm_parameters
     if model.untie_embeddings_and_output_weights or pp > 1:
         parameters[-1] += vocabulary
-    return parameters
+    return read_only(parameters, np.float64)
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
@@ -223,6 +225,7 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
     return step + cast_s(_cast_parameters(instance.model, config), linear_format(gpu, training, rates), gpu, rates)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _cast_parameters(model: ModelSpec, config: ParallelConfig) -> float:
     """Parameters of the layers' matrices on a rank of the largest stage."""
     with_experts = moe_layers(model, config).sum(axis=0)
