@@ -120,8 +120,8 @@ def fastest_s(job: Instance, space: SearchSpace) -> float:
 @pytest.mark.parametrize(("ep", "tp", "pp"), [(4, 1, 2), (1, 4, 2), (1, 1, 1)])
 def test_optimum_keeps_groups_inside_domains(ep: int, tp: int, pp: int) -> None:
     """Hosts of two domains in turn: the plan is the fastest of all placements, and its groups stay in their domain."""
-    spec = replace(in_domains([0, 1, 0, 1]), link_matrices=cluster(4, 5.0).link_matrices)
-    job = instance(spec, MOE if ep > 1 else DENSE, global_batch_size=16, seq_length=8192)
+    spec = replace(in_domains([0, 1, 0, 1]), link_matrices=cluster(4, 1.0).link_matrices)
+    job = instance(spec, MOE if ep > 1 else DENSE, global_batch_size=16, seq_length=2048)
     space = SearchSpace(
         num_gpus=8,
         micro_batch_size=(1,),

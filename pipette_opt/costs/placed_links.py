@@ -1,5 +1,6 @@
 """Rings and trees of placed groups over the links that they share."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ class PlacedLinks:
         rate = flow_rates(cluster, source, target, shared)
         self.note_missing(who, rate, source, target)
         if cluster.levels:
-            hops = _hops_of_levels(cluster, groups, source, target, rate, members)
+            hops = _hops_of_levels(cluster, groups, source, target, rate, shared, num_hosts, members)
             return PlacedRings(self.instance, algorithm, inside, num_hosts, members, hops)
         pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
         return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, members),))
@@ -147,17 +148,50 @@ class PlacedRings(NamedTuple):
         return shown
 
 
+def _hops_at_best(
+    cluster: ClusterSpec,
+    source: IntArray,
+    target: IntArray,
+    rate: FloatArray,
+    shared: IntArray,
+    num_hosts: IntArray,
+    members: IntArray,
+) -> tuple[RingHops, ...]:
+    """Hops of rings that are in a domain if they fit one; others have as many hosts in each as they can."""
+    most = cluster.levels[0].most_hosts or 1
+    fits, beyond = num_hosts <= most, replace(cluster, levels=())
+    near = np.where(fits, rate.min(axis=2), np.inf)
+    far = np.where(fits, np.inf, flow_rates(beyond, source, target, shared).min(axis=2))
+    flows = members * np.clip(num_hosts // 2, 1, most)
+    return RingHops(near, members, in_domain=True), RingHops(far, flows, beyond.inter_node_latency_s)
+
+
 def _hops_of_levels(
-    cluster: ClusterSpec, hosts: IntArray, source: IntArray, target: IntArray, rate: FloatArray, members: IntArray
+    cluster: ClusterSpec,
+    hosts: IntArray,
+    source: IntArray,
+    target: IntArray,
+    rate: FloatArray,
+    shared: IntArray,
+    num_hosts: IntArray,
+    members: IntArray,
 ) -> tuple[RingHops, ...]:
     """
     Hops of rings by their latency, those inside NVLink domains apart.
 
-    ``hosts``: of the members of each group, shape ``(n, groups, members)``; ``rate``: of a flow of each hop, infinite
-    where there is none.
+    Parameters
+    ----------
+    hosts
+        Of the members of each group, shape ``(n, groups, members)``.
+    source, target, rate, shared
+        Hosts of each hop, what a flow gets there, infinite without a hop, and flows in sum; of that shape, too.
+    num_hosts, members
+        Of each group, shape ``(n, groups)``; see ``ring_hops``.
     """
     from pipette_opt.costs._flows import ring_hops
 
+    if cluster.levels[0].most_hosts is not None:
+        return _hops_at_best(cluster, source, target, rate, shared, num_hosts, members)
     domain = cluster.domain_of_node
     *_, of_domain = ring_hops(np.ascontiguousarray(domain[hosts]), cluster.num_nodes)
     near, latency_s = domain[source] == domain[target], cluster.pair_latency_s[source, target]

@@ -8,6 +8,7 @@ through the NICs, which the GPUs of a host share.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class Level:
         Fixed cost of one message.
     scale_up
         Whether each GPU has a port of its own there.
+    most_hosts
+        Of a bound (``ClusterSpec.with_best_links``): any so many hosts of a group are a domain, for each ring its own.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Level:
     bytes_per_s: float
     latency_s: float
     scale_up: bool = False
+    most_hosts: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group_of_node", read_only(self.group_of_node, np.int64))
@@ -64,7 +68,7 @@ def check_levels(levels: Sequence[Level], num_nodes: int) -> None:
             raise ValueError(f"level {level.name} has {len(level.group_of_node)} hosts, the cluster has {num_nodes}.")
         if level.scale_up and place:
             raise ValueError(f"level {level.name} has scale_up; only the innermost level may have it.")
-    for inner, outer in zip(levels, levels[1:], strict=False):
+    for inner, outer in pairwise(levels):
         pairs = set(zip(inner.group_of_node.tolist(), outer.group_of_node.tolist(), strict=True))
         if len(pairs) > len({group for group, _ in pairs}):
             raise ValueError(
