@@ -24,6 +24,7 @@ The backward pass makes the mirror image of each. With an imbalance above 1 the 
 times the mean, and the others wait for it.
 """
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -124,12 +125,15 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
         return np.ones(ep + 1)
-    topk, there = model.moe_router_topk, np.arange(ep + 1) * (model.num_experts // ep)
-    chosen = np.arange(topk)[:, None]
-    none = np.prod(np.maximum(model.num_experts - there - chosen, 0) / (model.num_experts - chosen), axis=0)
-    shares = np.ones(ep + 1)
-    shares[1:] = (1.0 - none[1:]) / (topk * there[1:] / model.num_experts)
-    return shares
+    local = model.num_experts // ep
+    there = [distinct_share(model.num_experts, model.moe_router_topk, ranks * local) for ranks in range(1, ep + 1)]
+    return np.array([1.0, *there])
+
+
+def distinct_share(num_experts: int, topk: int, there: int) -> float:
+    """Tokens with one of ``there`` experts among their ``topk`` of all, over their copies for these experts."""
+    none = math.comb(num_experts - there, topk) / math.comb(num_experts, topk)
+    return (1.0 - none) / (topk * there / num_experts)
 
 
 def expert_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ExpertTraffic:
