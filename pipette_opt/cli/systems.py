@@ -60,12 +60,14 @@ def layers(
     given = profile or measured_folder() / PROFILE
     if profile is None and not given.exists():
         raise InputError("--profile", f"is needed: there is no {given}; set PIPETTE_OPT_SHARED or give the file.")
-    read = read_profile(given, _whole("--num-layers", num_layers))
+    if num_layers < 1:
+        raise InputError("--num-layers", f"must be >= 1, got {num_layers}.")
+    read = read_profile(given, num_layers)
     if stages is not None and (stages not in (1, 2, 4, 8) or stages > num_layers):
         raise InputError("--stages", f"must be 1, 2, 4 or 8, and at most the {num_layers} layers, got {stages}.")
     if not time_limit > 0:
         raise InputError("--time-limit", f"must be > 0, got {time_limit}.")
-    of_batches = [_whole("--batches", batch) for batch in _numbers("--batches", batches)]
+    of_batches = opt.sizes("--batches", batches) or ()
     of_budgets = _numbers("--budgets", budgets)
     rows, stop = [], threading.Event()
     with stop_on_interrupt(stop):
@@ -132,7 +134,7 @@ def squares(
     from pipette_opt.lab.squares import claims, compare_squares
     from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
 
-    sides = [] if check is None else [_side(ranks) for ranks in _numbers("--check", check)]
+    sides = [_side(ranks) for ranks in opt.sizes("--check", check) or ()]
     rows = list(compare_squares(opt.read_job(job_options).instance))
     checks = []
     for side in sides:
@@ -150,15 +152,20 @@ def squares(
         )
         return
     table = columns_table(
-        *("GPUs >", "samples >", "Megatron >", "square >", "speedup >", "hidden >", "sent >", "kept >", "without SP >")
+        *("GPUs >", "samples >", "Megatron >", "square >", "speedup >", "mixed >", "hidden >", "sent >"),
+        *("kept >", "no SP >"),
     )
     for row in rows:
         table.add_row(
             *(str(row.ranks), str(row.micro_batch), seconds_text(row.megatron_s), seconds_text(row.square_s)),
-            *(f"{row.speedup:.2f} x", percent(row.hidden), f"{row.square_sent_bytes / row.megatron_sent_bytes:.2f} x"),
+            *(f"{row.speedup:.2f} x", f"{row.megatron_s / row.mixed_s:.2f} x", percent(row.hidden)),
+            f"{row.square_sent_bytes / row.megatron_sent_bytes:.2f} x",
             *(f"{row.square_kept_bytes / row.megatron_kept_bytes:.2f} x", f"{row.memory:.2f} x"),
         )
-    table.caption = "one layer and micro-batch; sent and kept: the square over Megatron with sequence parallelism"
+    table.caption = (
+        "one layer and micro-batch; mixed: the faster for attention and for the MLP; sent, kept: the square over "
+        "Megatron with sequence parallelism; no SP: kept, over Megatron without it"
+    )
     of_paper = columns_table("the paper", "here", "agrees")
     for claim in claims(rows):
         of_paper.add_row(claim.paper, claim.ours, "yes" if claim.agrees else "no")
@@ -171,12 +178,66 @@ def squares(
         show(spaced(checked))
 
 
-def _side(ranks: float) -> int:
+@opt.spread
+def rules(
+    job_options: opt.JobOptions,
+    space_options: opt.SpaceOptions,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds of each solve, of up to eleven.", rich_help_panel=opt.RUN)
+    ] = 15.0,
+    workers: opt.Workers = None,
+    seed: opt.Seed = 0,
+    json: opt.Json = False,
+) -> None:
+    """
+    Which rules of the layouts study (arXiv 2311.05610) hold for this job: solved with each and without.
+
+    Example: [bold]pipette-opt benchmark rules --example lab-16x8[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.lab.layout_rules import RULES, check_rules
+    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.plans.watcher import Watcher
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    job = opt.read_job(job_options)
+    space = opt.search_space(job, space_options)
+    params = opt.checked(
+        OptimizeParams,
+        time_limit_s=time_limit,
+        workers=opt.threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
+    watcher = Watcher()
+    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+        rows = check_rules(job.instance, space, params, watcher)
+    if json:
+        show_json([asdict(row) | {"gain": row.gain} for row in rows])
+    else:
+        table = columns_table("rule", "holds", "with >", "without >", "gain >", "why")
+        for row in rows:
+            table.add_row(
+                *(row.rule, row.verdict + (", proven" if row.is_proven else "")),
+                *(seconds_text(row.kept_s), seconds_text(row.broken_s)),
+                *("-" if row.gain is None else percent(row.gain), row.why),
+            )
+        show(spaced(table))
+    if watcher.stop.is_set():
+        say(f"stopped early: {len(rows)} of {len(RULES)} rules are done")
+        raise typer.Exit(STOPPED_EARLY)
+
+
+def _side(ranks: int) -> int:
     """The side of a square of ranks."""
     for side in (1, 2, 4, 8):
         if side**2 == ranks:
             return side
-    raise InputError("--check", f"must be 1, 4, 16 or 64 processes, got {ranks:g}.")
+    raise InputError("--check", f"must be 1, 4, 16 or 64 processes, got {ranks}.")
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -191,10 +252,3 @@ def _numbers(option: str, text: str) -> list[float]:
             raise InputError(option, f"must be positive numbers separated by commas, got {word.strip()!r}.")
         found.append(number)
     return found
-
-
-def _whole(option: str, number: float) -> int:
-    """A positive whole number."""
-    if number < 1 or number != int(number):
-        raise InputError(option, f"must be whole numbers >= 1, got {number:g}.")
-    return int(number)

@@ -165,7 +165,8 @@ class _Batch:
             buckets = np.stack([one.buckets for one in self.costs])
             slowdown = self.instance.stack.overlap_slowdown
             least = np.stack([np.stack(one.least) for one in self.costs])
-            beside = exposed(buckets, forward, backward, reduction, gather, least, slowdown)
+            shares = np.stack([config.chunk_shares for config in self.configs])
+            beside = exposed(buckets, forward, backward, reduction, gather, least, slowdown, shares)
         return PlacedBatch(
             forward_s=forward,
             backward_s=backward,

@@ -54,6 +54,7 @@ MARGIN = 1e-9
 
 NO_PART = (
     "layers_per_stage",
+    "pipeline_model_parallel_layout",
     "recompute_num_layers",
     "virtual_pipeline_model_parallel_size",
     "use_distributed_optimizer",
@@ -66,7 +67,9 @@ NO_PART = (
 
 _DECIDING = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in NO_PART))
 
-_SPLIT = attrgetter("layers_per_stage", "num_chunks", "recomputation", "recompute_num_layers")
+_SPLIT = attrgetter(
+    "layers_per_stage", "num_chunks", "pipeline_model_parallel_layout", "recomputation", "recompute_num_layers"
+)
 
 NUM_PIECES = 7
 """Number of pieces in :class:`_Pieces`."""
@@ -99,10 +102,11 @@ class WorkBounds:
 
     def of_any_split(self, config: ParallelConfig) -> float:
         """
-        No plan of the configuration is faster, however its layers are dealt to the stages, where all layers are alike.
+        No plan of the configuration is faster, however its layers are dealt to the stages.
 
-        All stages together have no more than :func:`busy_share` of the time, and some stage has as many layers as the
-        mean.
+        All stages together have no more than :func:`busy_share` of the time. Some stage has as many layers as the
+        mean, each of them no faster than the fastest kind, with a reduction that does not begin before the last
+        backward of one of its chunks; and some stage has as much work as the mean.
         """
         self(config)
         seconds = self._seconds[_DECIDING(config)]
@@ -110,13 +114,19 @@ class WorkBounds:
             return float("inf")
         model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
         m = microbatches_of(self._instance.training, config)
-        dense, experts, look_up, head, passes, again, again_experts = seconds.work_s.tolist()
-        layer = dense if model.num_experts is None else experts
+        dense, experts, look_up, head, passes, *again = seconds.work_s.tolist()
+        kinds = [one for one, has_experts in enumerate(_kinds_of_layers(self._instance)) if has_experts is not None]
         # Each chunk recomputes a layer at least.
-        passes += chunks * (again if model.num_experts is None else again_experts)
-        together = (model.num_layers * layer + look_up + head + pp * passes) / busy_share(m, pp, chunks)
-        fullest = m * (ceil_div(model.num_layers // chunks, pp) * chunks * layer + passes)
-        return float(max(together, fullest)) * (1 - MARGIN)
+        passes += chunks * min(again[kind] for kind in kinds)
+        of_layers = (model.num_layers - model.num_moe_layers) * dense + model.num_moe_layers * experts
+        together = (of_layers + look_up + head + pp * passes) / busy_share(m, pp, chunks)
+        # First chunks are not as long as others where the first layers are faster.
+        together -= (model.num_layers - model.num_moe_layers) * max(experts - dense, 0.0) * (1.0 - 1.0 / chunks)
+        most, layer = ceil_div(model.num_layers // chunks, pp), min((dense, experts)[kind] for kind in kinds)
+        fullest = m * (max(most * chunks * layer, of_layers / pp) + passes)
+        reduction = min(seconds.reduction_s[kind] for kind in kinds)
+        reduced = (m - 1) * (most * layer + passes / chunks) + most * chunks * reduction
+        return float(max(together, fullest, reduced)) * (1 - MARGIN)
 
 
 def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:

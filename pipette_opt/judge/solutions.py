@@ -128,6 +128,7 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
         config.context_parallel_size,
         int(config.overlap_grad_reduce) + int(config.overlap_param_gather),
         len(set(config.layers_per_stage)),
+        int(config.pipeline_model_parallel_layout is not None),
     )
 
 
@@ -291,6 +292,7 @@ def stage_memory(
             oom_probability=float(risk[stage]),
             oom_probability_at_most=predictor.at_floor(risk[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
+            components=prediction.components_of(stage),
         )
         for stage in range(len(hosts))
     )

@@ -49,7 +49,7 @@ class Beside:
     ready_s
         No forward of a chunk ends before, same shape.
     part_s
-        One of the equal parts of a stage's reduction, shape ``(rates, pp)``.
+        One part of a stage's reduction, the mean of all but the first chunk's, shape ``(rates, pp)``.
     stages
         Stages of a grid row.
     """
@@ -101,6 +101,7 @@ def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -
         gather,
         np.zeros((each, 2, len(buckets))),
         slowdown,
+        np.tile(config.chunk_shares, (each, 1, 1)),
     )
 
     def least(seconds: FloatArray | None) -> FloatArray:
@@ -116,7 +117,7 @@ def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -
         first_s=first,
         last_s=least(beside.last_extra_s),
         ready_s=least(beside.ready_s),
-        part_s=reduction / chunks,
+        part_s=reduction * (1.0 - config.chunk_shares[0]) / max(chunks - 1, 1),
         stages=block.stages,
     )
 
