@@ -13,10 +13,11 @@ from pipette_opt.base.units import GB
 from pipette_opt.calibrate.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
 from pipette_opt.calibrate.recipes import recipe_of
 from pipette_opt.costs.compute import check_timed
-from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, microbatches_of
 from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
+from pipette_opt.read.levels import usual_levels
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
 
@@ -117,7 +118,8 @@ def untimed(case: Case) -> str:
     config = case.config
     try:
         check_timed(case.instance.model, config)
-        check_interleaving(config.pipeline_model_parallel_size, num_microbatches(case), config.num_chunks)
+        num_microbatches = microbatches_of(case.instance.training, config)
+        check_interleaving(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
     except InputError as error:
         return error.problem.rstrip(".")
     except ValueError as error:
@@ -140,11 +142,6 @@ def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | N
         replace(case, instance=replace(case.instance, stack=stack, cluster=cluster or hosts(case.run)))
         for case in cases
     ]
-
-
-def num_microbatches(case: Case) -> int:
-    """Micro-batches of one replica."""
-    return case.config.num_microbatches(case.instance.training.global_batch_size)
 
 
 def run_model(run: MeasuredRun) -> ModelSpec:
@@ -295,19 +292,26 @@ def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> 
 
 
 def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
-    """Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU."""
+    """
+    Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU.
+
+    In the NVLink domains that are usual for the GPU, and in hosts of their size.
+    """
     per_node = min(run.gpus_per_node, run.num_gpus)
     num_nodes = -(-run.num_gpus // per_node)
     one_flow = node_bytes_per_s(run, stack) / run.gpus_per_node
     links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_nodes, num_nodes), one_flow)),)
+    nodes = tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes))
     return ClusterSpec(
         name="assumed",
-        nodes=tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes)),
+        nodes=nodes,
         intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
         intra_node_latency_s=entry.intra_node_latency_s,
         inter_node_latency_s=stack.assumed_latency_s,
         nics_per_node=run.gpus_per_node,
         link_matrices=links if num_nodes > 1 else (),
+        links_measured=False,
+        levels=usual_levels(nodes, entry.intra_node_bytes_per_s, entry.intra_node_latency_s, []),
     )
 
 

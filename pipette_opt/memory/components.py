@@ -49,7 +49,7 @@ def stage_components(
     total = np.where(moment == 1, formula.static + formula.step_work, counted_bytes - formula.placeholders)
     activations = np.where(in_step, 0.0, formula.saved + np.maximum(formula.recomputed, formula.head))
     held = np.stack([formula.weights, formula.gradients, formula.optimizer, activations], axis=1)
-    parts = np.column_stack([held, total - held.sum(axis=1), np.zeros(len(total))])
+    parts: FloatArray = np.column_stack([held, total - held.sum(axis=1), np.zeros(len(total))])
     counted = contributions[:, COLUMNS.index("counted")]
     scale = counted / total
     parts *= np.minimum(scale, 1.0)[:, None]

@@ -76,7 +76,8 @@ class FormulaBytes:
     def working(self) -> FloatArray:
         """What the largest moment adds to what is held."""
         peak = np.maximum(self._pass_work, self._step_beyond)
-        return np.maximum(peak - np.maximum(self.recomputed, self.head), 0.0)
+        beyond: FloatArray = np.maximum(peak - np.maximum(self.recomputed, self.head), 0.0)
+        return beyond
 
     @property
     def step_is_fullest(self) -> BoolArray:
@@ -141,15 +142,18 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input + head_gradient
     # Of a table that both ends share it waits for the gradient of the embeddings.
     waiting = (table.zero < 2) * table.element * table.shared_table
+    head = table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits)
+    # Of unequal chunks the last stage may hold more layers later than while its head is at work.
+    later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
     weights, gradients, optimizer = _static_bytes(table)
     return FormulaBytes(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
         placeholders=(table.zero < 2) * table.element * table.placeholders,
-        saved=table.in_flight * saved + table.first_in_flight * masks,
+        saved=table.in_flight * saved + table.first_in_flight * masks + later,
         recomputed=recomputed,
-        head=table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits),
+        head=head,
         workspace=table.element * table.scores,
         layer_work=(table.layers > 0) * (_layer_work(table) + waiting),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),

@@ -99,6 +99,7 @@ def configuration_table(plan: Plan) -> RenderableType:
         ("tensor x pipeline x data", _degrees(config)),
         ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {_rounds(plan)}"),
         ("layers per stage", _runs(config.layers_per_stage)),
+        *([("layers per chunk", layout)] if (layout := config.pipeline_model_parallel_layout) else []),
         ("schedule", _schedule(plan)),
         ("sequence parallel", yes_no(config.sequence_parallel)),
         ("recomputation", _recomputation(config)),
