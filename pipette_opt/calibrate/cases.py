@@ -13,7 +13,7 @@ from pipette_opt.base.units import GB
 from pipette_opt.calibrate.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
 from pipette_opt.calibrate.recipes import recipe_of
 from pipette_opt.costs.compute import check_timed
-from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, microbatches_of
 from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
@@ -117,7 +117,8 @@ def untimed(case: Case) -> str:
     config = case.config
     try:
         check_timed(case.instance.model, config)
-        check_interleaving(config.pipeline_model_parallel_size, num_microbatches(case), config.num_chunks)
+        num_microbatches = microbatches_of(case.instance.training, config)
+        check_interleaving(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
     except InputError as error:
         return error.problem.rstrip(".")
     except ValueError as error:
@@ -140,11 +141,6 @@ def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | N
         replace(case, instance=replace(case.instance, stack=stack, cluster=cluster or hosts(case.run)))
         for case in cases
     ]
-
-
-def num_microbatches(case: Case) -> int:
-    """Micro-batches of one replica."""
-    return case.config.num_microbatches(case.instance.training.global_batch_size)
 
 
 def run_model(run: MeasuredRun) -> ModelSpec:

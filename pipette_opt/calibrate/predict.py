@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.cases import Case, Skipped, make_cases, num_microbatches, untimed
+from pipette_opt.calibrate.cases import Case, Skipped, make_cases, untimed
 from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.rivals import RIVALS
 from pipette_opt.calibrate.versions import run_version
 from pipette_opt.costs.edge import edge_times_s
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.many import judge_many
+from pipette_opt.parallel import microbatches_of
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
 
@@ -109,7 +110,8 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
     for p2p in {case.instance.p2p for case in cases}:
         members = [index for index, case in enumerate(cases) if case.instance.p2p == p2p]
         placed = [placed_times(cases[i].instance, cases[i].config, cases[i].placement) for i in members]
-        times[members] = judge_many(placed, [num_microbatches(cases[i]) for i in members], p2p)
+        microbatches = [microbatches_of(cases[i].instance.training, cases[i].config) for i in members]
+        times[members] = judge_many(placed, microbatches, p2p)
     times *= [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
     if edge_risk is None:
         return times
@@ -121,5 +123,5 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
 def rival_times_s(case: Case) -> dict[str, float]:
     """The other closed forms, by name, where they give a time."""
     times = placed_times(case.instance, case.config, case.placement)
-    forms = {name: form(times, num_microbatches(case)) for name, form in RIVALS.items()}
+    forms = {name: form(times, microbatches_of(case.instance.training, case.config)) for name, form in RIVALS.items()}
     return {name: time_s for name, time_s in forms.items() if math.isfinite(time_s)}

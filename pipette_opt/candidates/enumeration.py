@@ -11,7 +11,7 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates.legality import broken_rules, layers
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.candidates.splits import LayerSplit, layer_splits
-from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
+from pipette_opt.parallel import ParallelConfig, fit_chunks, microbatches_of, node_blocks, with_overlap
 from pipette_opt.specs import Instance
 
 NEARLY_AS_BUSY = 0.9
@@ -207,7 +207,7 @@ def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
             continue
         config = configs[0]
         pp, batch = config.pipeline_model_parallel_size, instance.training.global_batch_size
-        most = config.num_microbatches(batch, unequal=instance.training.unequal_microbatches)
+        most = microbatches_of(instance.training, config)
         mean = batch / (config.data_parallel_size * config.micro_batch_size)
         evenness = instance.model.num_layers / (pp * max(config.layers_per_stage))
         busiest = max(busiest, num_gpus * evenness * mean / (most + pp - 1))

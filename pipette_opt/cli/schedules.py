@@ -11,7 +11,7 @@ from pipette_opt.base.errors import InputError
 if TYPE_CHECKING:
     from pipette_opt.base.types import P2PMode
     from pipette_opt.cli.current import Current
-    from pipette_opt.parallel import ParallelConfig
+    from pipette_opt.parallel import ParallelConfig, microbatches_of
     from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plans.plan import StageMemory
     from pipette_opt.specs import Instance
@@ -24,11 +24,11 @@ MEASURED = ("1f1b", "interleaved")
 
 def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Current":
     """The same launch with another schedule, and with what its memory loses where that is nearly full."""
-    from pipette_opt.judge.estimate import estimate, microbatches_of
+    from pipette_opt.judge.estimate import estimate
     from pipette_opt.read.bands import with_band
 
     instance, config = current.instance, current.config
-    schedule = read_schedule(given, config, microbatches_of(instance, config), instance.p2p)
+    schedule = read_schedule(given, config, microbatches_of(instance.training, config), instance.p2p)
     memory, lost_s = schedule_memory(current.memory, instance, config, schedule, max_oom_risk)
     if instance.edge_loss_s is not None:
         instance = replace(instance, edge_loss_s=lambda _: lost_s)

@@ -31,7 +31,14 @@ from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.costs.layer_kinds import pure_configs
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
+from pipette_opt.parallel import (
+    NodeBlock,
+    ParallelConfig,
+    gpus_of_a_host,
+    microbatches_of,
+    node_blocks,
+    ranks_of_a_host,
+)
 from pipette_opt.specs import GpuSpec, Instance
 
 MARGIN = 1e-9
@@ -73,9 +80,7 @@ class WorkBounds:
         seconds = self._seconds[key]
         if seconds is None:
             return float("inf")
-        num_microbatches = config.num_microbatches(
-            self._instance.training.global_batch_size, unequal=self._instance.training.unequal_microbatches
-        )
+        num_microbatches = microbatches_of(self._instance.training, config)
         split = *_SPLIT(config), num_microbatches
         if split not in self._counts:
             self._counts[split] = _path_counts(self._instance, config, num_microbatches)
@@ -96,9 +101,7 @@ class WorkBounds:
         if seconds is None:
             return float("inf")
         model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
-        m = config.num_microbatches(
-            self._instance.training.global_batch_size, unequal=self._instance.training.unequal_microbatches
-        )
+        m = microbatches_of(self._instance.training, config)
         dense, experts, look_up, head, passes, again, again_experts = seconds.work_s.tolist()
         layer = dense if model.num_experts is None else experts
         # Each chunk recomputes a layer at least.

@@ -14,7 +14,7 @@ from pipette_opt.judge.breakdown import causes_of
 from pipette_opt.judge.critical_path import Walked, walk
 from pipette_opt.judge.schedule import WEIGHT, Layout, Schedule
 from pipette_opt.judge.time_tables import weight_part
-from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.plans.plan import IterationTime
 from pipette_opt.specs import Instance
 
@@ -144,7 +144,7 @@ def estimate(
 
     ``InputError`` if the batch or the GPU's data do not allow it.
     """
-    num_microbatches = microbatches_of(instance, config)
+    num_microbatches = microbatches_of(instance.training, config)
     times = placed_times(instance, config, placement, layout_of(schedule))
     judged = judge_times(times, num_microbatches, instance.p2p, schedule)
     causes = causes_of(times, judged, num_microbatches, instance.p2p, schedule)
@@ -182,16 +182,6 @@ def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: Paral
         return breakdown
     lost = instance.edge_loss_s(config)
     return {**breakdown, "optimizer": max(breakdown["optimizer"] - lost, 0.0), "full_memory": lost}
-
-
-def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
-    """Micro-batches of one replica. ``InputError`` if they do not come out whole."""
-    try:
-        return config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        )
-    except ValueError as error:
-        raise InputError("global_batch_size", str(error)) from error
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:

@@ -23,11 +23,10 @@ from pipette_opt.judge.estimate import (
     judge_times,
     last_backward,
     layout_of,
-    microbatches_of,
     reduction_ends,
 )
 from pipette_opt.judge.schedule import FORWARD, LETTERS, Schedule, build_schedule
-from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.specs import Instance
 
 COMPUTE, GRADIENTS, TRANSFERS = 0, 1, 2
@@ -53,7 +52,7 @@ def write_trace(
 ) -> None:
     """Write the trace of a placed configuration, in 1F1B by default; it ends with the estimated iteration time."""
     times = placed_times(instance, config, placement, layout_of(schedule))
-    found = trace_events(times, microbatches_of(instance, config), instance.p2p, schedule)
+    found = trace_events(times, microbatches_of(instance.training, config), instance.p2p, schedule)
     try:
         write_atomically(path, json.dumps(as_json(found)))
     except OSError as error:

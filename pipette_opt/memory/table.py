@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.chunks import deal_layers
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -194,10 +194,7 @@ def stage_table(
     at_once = column("recompute_num_layers")
     microbatches = np.array(num_microbatches)
     if num_microbatches is None:
-        microbatches = training.global_batch_size // (dp * mbs)
-        if training.unequal_microbatches:  # of the replica that has most, whose memory is no less than that of others
-            group = np.where(chunks > 1, pp, 1)
-            microbatches = -(-training.global_batch_size // (dp * mbs * group)) * group
+        microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
     of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
     recomputed = full * np.where(block, np.minimum(at_once, of_chunk), of_chunk)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pipette_opt.memory_training.late import QUEUE, LateAllocator
 from pipette_opt.memory_training.shapes import LocalShapes
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 MICROBATCHES, ITERATIONS = 3, 2
@@ -93,7 +93,7 @@ def replay_nanotron(
     if config.pipeline_model_parallel_size > 1:
         raise ValueError(f"pipeline_model_parallel_size must be 1, got {config.pipeline_model_parallel_size}.")
     rank = _Rank(LateAllocator(capacity_bytes, queue=queue), model, training, config)
-    microbatches = training.global_batch_size // (config.micro_batch_size * config.data_parallel_size)
+    microbatches = microbatches_of(training, config)
     for iteration in range(ITERATIONS):
         for _ in range(min(microbatches, MICROBATCHES)):
             rank.micro_batch()

@@ -15,7 +15,7 @@ from pipette_opt.memory_training.storage import LiveStorages
 from pipette_opt.memory_training.transformer.ends import Embeddings, Head
 from pipette_opt.memory_training.transformer.layers import Chunk, Layer
 from pipette_opt.memory_training.transformer.operations import DTYPES, hop
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import Schedule, build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -140,7 +140,7 @@ def passes_of(
 ) -> list[Pass]:
     """The passes to run; raises ``ValueError`` for a stage or a schedule that does not belong to the configuration."""
     if num_microbatches is None:
-        num_microbatches = config.num_microbatches(training.global_batch_size)
+        num_microbatches = microbatches_of(training, config)
     if not 0 <= stage < config.pipeline_model_parallel_size:
         raise ValueError(f"stage must be in 0..{config.pipeline_model_parallel_size - 1}, got {stage}.")
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks

@@ -12,7 +12,14 @@ from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
+from pipette_opt.parallel import (
+    NodeBlock,
+    ParallelConfig,
+    gpus_of_a_host,
+    microbatches_of,
+    node_blocks,
+    ranks_of_a_host,
+)
 from pipette_opt.problem.beside import Beside, chunk_seconds, least_beside
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -235,6 +242,7 @@ def _candidate(
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
     both_ways = closed and instance.p2p == "blocking"
+    linked = links.of(instance)
 
     def link_s() -> FloatArray:
         one_way = inter_node_message_s(cluster, message, gpus // block.stages)
@@ -242,16 +250,14 @@ def _candidate(
 
     rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
-    num_microbatches = config.num_microbatches(
-        instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-    )
+    num_microbatches = microbatches_of(instance.training, config)
     forward, backward = chunk_seconds(instance, config, compute, block)
     tensor_of = tensor_key(instance, config, compute, block)
 
     def tensor(way: int) -> IntArray:
         return links.shared(
             ("tensor", way, *tensor_of, closed),
-            lambda: tensor_ticks(instance, config, compute, block, tick_s, rounding)[way],
+            lambda: tensor_ticks(linked, config, compute, block, tick_s, rounding)[way],
         )
 
     several_hosts = config.data_parallel_size > block.replicas
@@ -276,7 +282,7 @@ def _candidate(
             ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, block)),
             lambda: np.array(
                 [
-                    ring_ticks(instance, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
+                    ring_ticks(linked, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
                     for ring in distinct
                 ]
             ),
@@ -292,7 +298,7 @@ def _candidate(
         tensor_backward_ticks=tensor(1),
         embedding_ticks=links.shared(
             ("embedding", *embedding_key(instance, config, block, gpus), closed),
-            lambda: embedding_ticks(instance, config, block, gpus, tick_s, rounding),
+            lambda: embedding_ticks(linked, config, block, gpus, tick_s, rounding),
         )
         if reductions
         else np.zeros((0, 0), dtype=np.int64),

@@ -25,7 +25,7 @@ from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, microbatches_of, node_blocks
 from pipette_opt.problem.beside import chunk_seconds, least_rings_s
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
@@ -326,7 +326,8 @@ def _layer_and_fixed_s(instance: Instance, computed: Computed, block: NodeBlock)
     layer_s = (held[1] - held[0]).min(axis=(2, 3))
     fixed_s = np.maximum(held[0] - layer_s[:, :, None, None], 0.0)
     if block.nodes_per_slot > 1:
-        for way, ticks in enumerate(tensor_ticks(instance, *computed[0], block, FINE_TICK_S, np.floor)):
+        fastest = replace(instance, cluster=instance.cluster.fastest_pair())
+        for way, ticks in enumerate(tensor_ticks(fastest, *computed[0], block, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     return layer_s, fixed_s
 
@@ -351,9 +352,7 @@ def _family(
     return LayerFamily(
         config=config,
         block=block,
-        num_microbatches=config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        ),
+        num_microbatches=microbatches_of(instance.training, config),
         num_units=instance.model.num_layers // chunks,
         layer_s=layer_s,
         fixed_s=fixed_s,

@@ -20,7 +20,7 @@ from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_c
 from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
-from pipette_opt.read.matrices import gb_text, matrix_csv
+from pipette_opt.read.matrices import bandwidth_of, gb_text, matrix_csv
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.host_names import with_blocks
@@ -297,7 +297,7 @@ def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str
     if silent and not alone:
         assumed.append(f"Inside a host: {' and '.join(silent)}, the catalogue's for {' and '.join(kinds)}.")
     return (
-        intra.positive("bandwidth_gb_per_s") * GB if intra.has("bandwidth_gb_per_s") else rate,
+        bandwidth_of(intra, "bandwidth_gb_per_s") if intra.has("bandwidth_gb_per_s") else rate,
         intra.not_negative("latency_us") * US if intra.has("latency_us") else latency_s,
     )
 

@@ -15,10 +15,11 @@ and one that needs more time is halved.
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -84,9 +85,6 @@ LIKELY_PATHS = 10
 Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
 bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
 """
-
-MOST_NEAR = 16
-"""Number of families whose split nearest to their bound is judged before a model is made. Chosen."""
 
 SETTLED = 1e-3
 """
@@ -219,12 +217,14 @@ class _Joint:
     """Reductions and gathers, by what they depend on."""
     parts: list[_Part] = field(default_factory=list)
     """Families of which other splits are not yet ruled out."""
-    beyond_s: float = float("inf")
-    """No family outside of the parts is faster."""
+    waiting: list[tuple[float, ParallelConfig]] = field(default_factory=list)
+    """Configurations of which no family was looked at yet, with the least that any split of theirs takes, in order."""
     modelled: set[LayerFamily] = field(default_factory=set)
     """Families that were in a model."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
     """What was done before with sorts of schedule (plain, interleaved), so that its kernels are loaded."""
+    tried: set[tuple[LayerFamily, tuple[int, ...], bytes]] = field(default_factory=set)
+    """Splits near to bounds that were judged."""
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No other split of the family is faster: at first by its own bound, then by the models it was in."""
@@ -250,7 +250,7 @@ class _Joint:
         bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
         count, half = 0, 0.5 * self.limits.time_limit_s
         while True:
-            able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
+            able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
             if count >= able or (self.is_over and count):
                 break
             enough, families = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count)), []
@@ -259,7 +259,7 @@ class _Joint:
                 families += self._families([base for _, base in some])
                 count += len(some)
             self._find_first(families)
-        self.beyond_s = min((bound_s for bound_s, _ in bounded[count:]), default=float("inf"))
+        self.waiting = bounded[count:]
         if self.first is not None and not self._is_usual(self.first.config):
             self.splits[self.first.config.layers_per_stage] = None
         self.parts = self._parts(self._able(self.bounds_s))
@@ -298,6 +298,8 @@ class _Joint:
                 continue
             found = self._bound(family)
             self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
+            if found.split is not None:
+                self._try(family, found.split)
             if found.seconds < self.to_beat_s:
                 able.append(family)
         return able
@@ -370,7 +372,6 @@ class _Joint:
         families = self._bound_again(families)
         if not families:
             return
-        self._judge_near_bounds(families)
         model = self._model(families)
         while not self.is_over:
             self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
@@ -408,13 +409,22 @@ class _Joint:
 
         Until no other can be faster than the time to beat, or time is over. The part with the least bound is the next.
         """
-        while self.parts and not self.is_over:
-            part = min(self.parts, key=lambda one: one.bound_s)
+        while (part := self._least_part()) is not None and not self.is_over:
             if part.bound_s >= self.to_beat_s or part.is_given_up:
                 break  # nothing else would raise the bound
             self.parts.remove(part)
             self.parts += self._proven(part, most_splits)
         return self._joined()
+
+    def _least_part(self) -> _Part | None:
+        """The part with the least bound, once no configuration that waits may be below it."""
+        while self.waiting and not self.is_over:
+            least_s = min((part.bound_s for part in self.parts), default=self.to_beat_s)
+            if self.waiting[0][0] >= min(least_s, self.to_beat_s):
+                break
+            some, self.waiting = self.waiting[:BETWEEN_LOOKS], self.waiting[BETWEEN_LOOKS:]
+            self.parts += self._parts(self._able(self._families([base for _, base in some])))
+        return min(self.parts, key=lambda part: part.bound_s, default=None)
 
     def _proven(self, part: _Part, most_splits: int) -> list[_Part]:
         """What is left of a part after a slice of time: nothing, itself, or its halves with a better bound."""
@@ -496,13 +506,12 @@ class _Joint:
             self.learned.setdefault(family.schedule, []).append(counts)
         return seconds, new
 
-    def _judge_near_bounds(self, families: Sequence[LayerFamily]) -> None:
-        """Splits that come near to the bounds of some families: one of them is often a good plan."""
-        for index, family in enumerate(families[:MOST_NEAR]):
-            found = self._bound(family)
-            if self.is_over or found.units is None or found.kinds is None or family.recomputed is not None:
-                continue
-            self._judged(family, LayerSplit(family=index, units=found.units, kinds=found.kinds, bound_s=found.seconds))
+    def _try(self, family: LayerFamily, split: LayerSplit) -> None:
+        """Judge a split that comes near to the bound of a family, unless it was before: one is often a good plan."""
+        key = family, split.units, split.kinds.tobytes()
+        if key not in self.tried:
+            self.tried.add(key)
+            self._judged(family, split)
 
     def _judged(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
         """The time of a split on hosts as they are listed, seconds, and its critical paths; the fastest is kept."""
@@ -530,7 +539,8 @@ class _Joint:
 
     def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
-        bound_s = min([self.beyond_s, self.to_beat_s, *(part.bound_s for part in self.parts)])
+        waiting = [bound_s for bound_s, _ in self.waiting[:1]]
+        bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
         return Joined(
             splits=tuple(self.splits),

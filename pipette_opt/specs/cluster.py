@@ -1,6 +1,7 @@
 """The machines and the links between them, as measured."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -161,12 +162,14 @@ class ClusterSpec:
     _fastest_cache: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _of_kinds_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _relaxed_cache: "list[ClusterSpec]" = field(default_factory=list, init=False, repr=False)
+    _fastest_pair_cache: "list[ClusterSpec]" = field(default_factory=list, init=False, repr=False)
+    _equal_cache: "dict[tuple[int, ...], ClusterSpec | None]" = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.nodes:
             raise ValueError("nodes must not be empty.")
         hosts = [node.host for node in self.nodes]
-        duplicates = sorted({host for host in hosts if hosts.count(host) > 1})
+        duplicates = sorted(host for host, times in Counter(hosts).items() if times > 1)
         if duplicates:
             raise ValueError(f"hosts must be distinct, got {compress_hosts(tuple(duplicates))} more than once.")
         counts = {node.num_gpus for node in self.nodes}
@@ -244,6 +247,42 @@ class ClusterSpec:
             rings = self.gpu_links.best_ring_bytes_per_s
             self._relaxed_cache.append(replace(self, gpu_links=None, ring_bytes_per_s=rings))
         return self._relaxed_cache[0]
+
+    def fastest_pair(self) -> "ClusterSpec":
+        """
+        Two hosts, between which flows attain what as many attain over the fastest pair of the cluster.
+
+        Whatever depends on one link only takes at least as long over any other; itself with up to two hosts.
+        """
+        if self.num_nodes <= 2:
+            return self
+        if not self._fastest_pair_cache:
+            matrices = tuple(
+                LinkMatrix(concurrent_flows=count, bytes_per_s=np.full((2, 2), self.fastest_pair_bytes_per_s(count)))
+                for count in range(1, self.gpus_per_node + 1)
+            )
+            pair = replace(self, nodes=self.nodes[:2], link_matrices=matrices, node_bytes_per_s=None, gpu_links=None)
+            self._fastest_pair_cache.append(pair)
+        return self._fastest_pair_cache[0]
+
+    def with_equal_links(self, flows: Iterable[int]) -> "ClusterSpec | None":
+        """
+        The same hosts where so many flows attain between any two of them what they attain over the fastest pair.
+
+        ``None`` if no pair was measured for some number of ``flows``.
+        """
+        counts = tuple(sorted(flows))
+        if counts not in self._equal_cache:
+            fastest = [self.fastest_pair_bytes_per_s(count) for count in counts]
+            matrices = [
+                LinkMatrix(concurrent_flows=count, bytes_per_s=np.full((self.num_nodes, self.num_nodes), rate))
+                for count, rate in zip(counts, fastest, strict=True)
+                if rate > 0
+            ]
+            known = len(matrices) == len(counts)
+            equal = replace(self, link_matrices=tuple(matrices), node_bytes_per_s=None) if known else None
+            self._equal_cache[counts] = equal
+        return self._equal_cache[counts]
 
     def inside_bytes_per_s(self, members: IntArray | int) -> FloatArray | float:
         """

@@ -9,13 +9,13 @@ from pipette_opt.calibrate.cases import (
     balanced_layers,
     make_case,
     make_cases,
-    num_microbatches,
     run_model,
     run_training,
     stage_layers,
     untimed,
     with_stack,
 )
+from pipette_opt.parallel import microbatches_of
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun, find_run_gpu
 from pipette_opt.specs import DEFAULT_STACK
@@ -67,7 +67,7 @@ def test_another_stack_brings_its_links() -> None:
     assert changed.instance.stack is other
     assert changed.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(20e9)
     assert changed.instance.cluster.inter_node_latency_s == 1e-4
-    assert num_microbatches(changed) == 8
+    assert microbatches_of(changed.instance.training, changed.config) == 8
 
 
 @pytest.mark.parametrize(
