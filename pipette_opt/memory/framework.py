@@ -22,9 +22,9 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import BoolArray, FloatArray
 
 MOST_ERRORS = 400
-_ERROR, _VERSION, _TWIN = "error_", "version_", "twin_"
+_ERROR, _VERSION, _TWIN, _ANCHOR = "error_", "version_", "twin_", "anchor_"
 
-_SEVERAL = ("errors", "versions", "twins")
+_SEVERAL = ("errors", "versions", "twins", "anchors")
 """Fields that are not one number."""
 
 LARGEST_OFFSET = 1.0
@@ -52,6 +52,9 @@ class Framework:
         cuBLAS and cuBLASLt on Hopper, 32 MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
         Per parameter beyond weights and gradients as counted; -2 where gradients stay in 16 bits.
+    placeholders
+        Share of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
+        products do not add to the main gradients.
     gradient_copy_bytes
         Per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy in
         buckets of the reduction.
@@ -120,11 +123,15 @@ class Framework:
     twins
         Works that were measured (:func:`twins.work_keys`), and by how much another run of each is expected to take
         more than is predicted, in units of its spread.
+    anchors
+        Works of which a rank was run alone (``profile memory --plan``), and the logarithm of what its tensors took over
+        what is counted.
     """
 
     counted: float = 1.0
     base_gib: float = 0.0625
     parameter_bytes: float = 0.0
+    placeholders: float = 1.0
     gradient_copy_bytes: float = 0.0
     step_bytes: float = 0.0
     step_state_bytes: float = 0.0
@@ -157,6 +164,7 @@ class Framework:
     versions: tuple[tuple[str, float], ...] = ()
     alike: float = 0.0
     twins: tuple[tuple[str, float], ...] = ()
+    anchors: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -175,6 +183,9 @@ class Framework:
         for work, offset in self.twins:
             if not abs(offset) <= MOST_OF_TWIN:
                 raise ValueError(f"{_TWIN}{work} must be within {MOST_OF_TWIN:g} of 0, got {offset}.")
+        for work, offset in self.anchors:
+            if not abs(offset) <= LARGEST_OFFSET:
+                raise ValueError(f"{_ANCHOR}{work} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
         if self.alike > 1:
             raise ValueError(f"alike must be <= 1, got {self.alike}.")
 
@@ -211,6 +222,7 @@ COLUMNS = (
     "counted",
     "base_gib",
     "parameter_bytes",
+    "placeholders",
     "gradient_copy_bytes",
     "step_bytes",
     "step_state_bytes",
@@ -300,13 +312,14 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
     values = dict(numbers or {})
     if "unusable_gib" in values:
         values.setdefault("group_gib", 0.0)  # a file from before groups had a constant: both in one
+        values.setdefault("placeholders", 0.0)  # and one from before these were counted
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(where, f"{name} must be a number, got {value!r}.")
     errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
-    versions, twins = (
+    versions, twins, anchors = (
         tuple((name.removeprefix(kind), float(values.pop(name))) for name in list(values) if name.startswith(kind))
-        for kind in (_VERSION, _TWIN)
+        for kind in (_VERSION, _TWIN, _ANCHOR)
     )
     known = {field.name for field in fields(Framework)} - set(_SEVERAL)
     unknown = sorted(set(values) - known)
@@ -314,7 +327,7 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
         raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
     constants: dict[str, Any] = {name: float(value) for name, value in values.items()}
     try:
-        return Framework(**constants, errors=tuple(errors), versions=versions, twins=twins)
+        return Framework(**constants, errors=tuple(errors), versions=versions, twins=twins, anchors=anchors)
     except (TypeError, ValueError) as error:
         raise InputError(where, str(error).rstrip(".") + ".") from error
 
@@ -328,6 +341,7 @@ def numbers_of(framework: Framework) -> dict[str, float]:
         errors = errors[np.linspace(0, len(errors) - 1, MOST_ERRORS).round().astype(int)]
     values |= {f"{_VERSION}{version}": round(offset, 5) for version, offset in framework.versions}
     values |= {f"{_TWIN}{work}": round(offset, 5) for work, offset in framework.twins}
+    values |= {f"{_ANCHOR}{work}": round(offset, 5) for work, offset in framework.anchors}
     return values | {f"{_ERROR}{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
 
 
