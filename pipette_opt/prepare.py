@@ -22,7 +22,7 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck
-from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
+from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.problem.data import ProblemData
@@ -291,10 +291,9 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
     Raises ``InputError`` for a risk that its data cannot vouch for; 1 stands for memory that does not count.
     """
     predictor = stack_predictor(instance.stack)
-    if not predictor.smallest_risk <= max_oom_risk <= IGNORED_RISK:
-        smallest = f"{predictor.smallest_risk:.2g}"
+    if not SMALLEST_RISK <= max_oom_risk <= IGNORED_RISK:
         raise InputError(
-            "--max-oom-risk", f"must be in [{smallest}, 1] (1: memory does not count), got {max_oom_risk}."
+            "--max-oom-risk", f"must be in [{SMALLEST_RISK:g}, 1] (1: memory does not count), got {max_oom_risk}."
         )
     return predictor
 

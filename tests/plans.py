@@ -103,6 +103,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 upper_bytes=(34 - 2 * stage) * GIB,
                 capacity_bytes=78 * GIB,
                 oom_probability=1e-3 / (stage + 1),
+                components={"weights": 10 * GIB, "activations": (20 - 2 * stage) * GIB + 12345},
             )
             for stage in range(chosen.pipeline_model_parallel_size)
         ),

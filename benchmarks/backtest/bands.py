@@ -65,11 +65,16 @@ CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 NIC_SHARE = 0.9
 """Of the nominal rate of its NICs, what a host attains; chosen."""
 
-NIC_BYTES_PER_S = {"a100": 25e9, "h100": 50e9, "h200": 50e9, "b200": 50e9, "b300": 100e9}
+NIC_BYTES_PER_S = {
+    "a100": 25e9,
+    "h100": 50e9,
+    "h200": 50e9,
+    "b200": 50e9,
+    "b300": 100e9,
+    "gb200": 50e9,
+    "gb300": 100e9,
+}
 """Nominal, of the one NIC that each GPU has in a DGX or HGX host, one way (datasheets)."""
-
-NVLINK_DOMAIN_GPUS, NVLINK_BYTES_PER_S = 72, {"gb200": 720e9, "gb300": 720e9}
-"""GPUs of an NVL72 rack, and what each sends to a GPU of another tray: 0.8 of 900 GB/s, as in the catalogue."""
 
 NOT_THIS_JOB = ("sft", "lora", "hybrid", "nemotron-h", "nemotron-3", "nemotron v3", "gpt-oss", "gpt oss", "deepseek")
 """Words of rows that are other jobs than the clock knows: fine-tuning, and layers that it does not have."""
@@ -192,8 +197,6 @@ def _as_usual(run: MeasuredRun) -> MeasuredRun:
     family = run.gpu.gpu.name.split("-")[0]
     nic = NIC_BYTES_PER_S.get(family)
     rate = None if nic is None else NIC_SHARE * nic
-    if family in NVLINK_BYTES_PER_S:
-        rate = NVLINK_BYTES_PER_S[family] if run.num_gpus <= NVLINK_DOMAIN_GPUS else NIC_SHARE * NIC_BYTES_PER_S["b200"]
     if rate is None:
         return run
     return replace(run, extra={**run.extra, BANDWIDTH_COLUMN: f"{rate * run.gpus_per_node / 1e9:g}"})

@@ -2,7 +2,7 @@
 Runs that vendors published: MLPerf Training logs and performance tables, with what the rows leave out.
 
 Nothing here is fitted. Architectures are the project's presets; hosts have one link of 400 Gbit/s for each GPU (DGX and
-HGX datasheets); up to 64 GB200 or GB300 are on one NVLink fabric (NVL72), so they are one host.
+HGX datasheets); GB200 and GB300 are in hosts of four on the NVLink domains that are usual for them (NVL72).
 """
 
 import re
@@ -19,8 +19,9 @@ Runs = list[MeasuredRun]
 LINK_GB_PER_S = 50.0
 
 FABRIC = ("GB200", "GB300")
-FABRIC_GPUS = 64
-"""Of the 72 in a rack, what jobs use."""
+
+FEW_GPUS = 64
+"""Mixtures on so many are told from those on more."""
 
 DENSE = {
     "GPT3-175B": "gpt-3-175b",
@@ -73,8 +74,8 @@ def experts(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     large = replace(small, name="qwen3-235b-a22b", **QWEN3_235B)  # type: ignore[arg-type]
     models = {"Qwen3_30B_a3B": small, "Qwen3_235B_a22B": large}
     told = [described(run, models[run.model]) for run in runs if run.model in models]
-    return gpt_oss(runs)[1] + [run for run in told if run.num_gpus <= FABRIC_GPUS], [
-        run for run in told if run.num_gpus > FABRIC_GPUS
+    return gpt_oss(runs)[1] + [run for run in told if run.num_gpus <= FEW_GPUS], [
+        run for run in told if run.num_gpus > FEW_GPUS
     ]
 
 
@@ -145,9 +146,8 @@ def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
 def on_hosts(run: MeasuredRun, columns: dict[str, str]) -> MeasuredRun:
     """The run with its hosts and their links, and such columns."""
     fabric = any(name in run.gpu_name for name in FABRIC)
-    per_node = min(run.num_gpus, FABRIC_GPUS) if fabric else run.gpus_per_node
-    links = {BANDWIDTH_COLUMN: str(LINK_GB_PER_S * per_node)} if fabric else {}
-    return replace(run, gpus_per_node=per_node, extra=columns | links)
+    links = {BANDWIDTH_COLUMN: str(LINK_GB_PER_S * run.gpus_per_node)} if fabric else {}
+    return replace(run, extra=columns | links)
 
 
 def _expert_degree(run: MeasuredRun) -> str:

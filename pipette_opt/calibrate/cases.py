@@ -17,6 +17,7 @@ from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, 
 from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
+from pipette_opt.read.levels import usual_levels
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
 
@@ -291,19 +292,26 @@ def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> 
 
 
 def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
-    """Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU."""
+    """
+    Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU.
+
+    In the NVLink domains that are usual for the GPU, and in hosts of their size.
+    """
     per_node = min(run.gpus_per_node, run.num_gpus)
     num_nodes = -(-run.num_gpus // per_node)
     one_flow = node_bytes_per_s(run, stack) / run.gpus_per_node
     links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_nodes, num_nodes), one_flow)),)
+    nodes = tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes))
     return ClusterSpec(
         name="assumed",
-        nodes=tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes)),
+        nodes=nodes,
         intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
         intra_node_latency_s=entry.intra_node_latency_s,
         inter_node_latency_s=stack.assumed_latency_s,
         nics_per_node=run.gpus_per_node,
         link_matrices=links if num_nodes > 1 else (),
+        links_measured=False,
+        levels=usual_levels(nodes, entry.intra_node_bytes_per_s, entry.intra_node_latency_s, []),
     )
 
 

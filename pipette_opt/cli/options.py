@@ -323,6 +323,7 @@ def read_job(options: JobOptions) -> Job:
     from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
     from pipette_opt.read.speeds import parse_speeds, speed_record, with_speeds
@@ -406,6 +407,7 @@ def read_job(options: JobOptions) -> Job:
     inputs: dict[str, Any] = {
         "cluster": record,
         "gpus": gpu_record(spec),
+        **domain_record(spec),
         "example": options.example,
         "exclude_hosts": options.exclude_hosts,
         "speed": speed_record(speeds),

@@ -1,5 +1,6 @@
 """Other schedules than the plan's own, for ``estimate --schedule``: read, checked, and what they do to the memory."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -137,7 +138,13 @@ def schedule_memory(
             upper_bytes=int(np.ceil(one.upper_bytes * grown[stage])),
             oom_probability=float(risks[stage]),
             oom_probability_at_most=predictor.at_floor(risks[stage]),
+            components=_with_activations(one.components, int(predicted[stage]) - one.predicted_bytes),
         )
         for stage, one in enumerate(memory)
     )
     return stages, expected_loss_s(instance, predictor, config, predicted, capacity, prediction.spread)
+
+
+def _with_activations(components: Mapping[str, int], more_bytes: int) -> dict[str, int]:
+    """Parts of a peak whose activations are so much more; none where nobody knows them."""
+    return {name: size + more_bytes * (name == "activations") for name, size in components.items()}

@@ -60,12 +60,14 @@ def layers(
     given = profile or measured_folder() / PROFILE
     if profile is None and not given.exists():
         raise InputError("--profile", f"is needed: there is no {given}; set PIPETTE_OPT_SHARED or give the file.")
-    read = read_profile(given, _whole("--num-layers", num_layers))
+    if num_layers < 1:
+        raise InputError("--num-layers", f"must be >= 1, got {num_layers}.")
+    read = read_profile(given, num_layers)
     if stages is not None and (stages not in (1, 2, 4, 8) or stages > num_layers):
         raise InputError("--stages", f"must be 1, 2, 4 or 8, and at most the {num_layers} layers, got {stages}.")
     if not time_limit > 0:
         raise InputError("--time-limit", f"must be > 0, got {time_limit}.")
-    of_batches = [_whole("--batches", batch) for batch in _numbers("--batches", batches)]
+    of_batches = opt.sizes("--batches", batches) or ()
     of_budgets = _numbers("--budgets", budgets)
     rows, stop = [], threading.Event()
     with stop_on_interrupt(stop):
@@ -132,7 +134,7 @@ def squares(
     from pipette_opt.lab.squares import claims, compare_squares
     from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
 
-    sides = [] if check is None else [_side(ranks) for ranks in _numbers("--check", check)]
+    sides = [_side(ranks) for ranks in opt.sizes("--check", check) or ()]
     rows = list(compare_squares(opt.read_job(job_options).instance))
     checks = []
     for side in sides:
@@ -171,12 +173,12 @@ def squares(
         show(spaced(checked))
 
 
-def _side(ranks: float) -> int:
+def _side(ranks: int) -> int:
     """The side of a square of ranks."""
     for side in (1, 2, 4, 8):
         if side**2 == ranks:
             return side
-    raise InputError("--check", f"must be 1, 4, 16 or 64 processes, got {ranks:g}.")
+    raise InputError("--check", f"must be 1, 4, 16 or 64 processes, got {ranks}.")
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -191,10 +193,3 @@ def _numbers(option: str, text: str) -> list[float]:
             raise InputError(option, f"must be positive numbers separated by commas, got {word.strip()!r}.")
         found.append(number)
     return found
-
-
-def _whole(option: str, number: float) -> int:
-    """A positive whole number."""
-    if number < 1 or number != int(number):
-        raise InputError(option, f"must be whole numbers >= 1, got {number:g}.")
-    return int(number)

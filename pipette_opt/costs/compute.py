@@ -212,24 +212,34 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
 
     With fp8 each rank then casts its whole matrices once; micro-batches share the copies.
     """
-    rates = rates or instance.stack
-    parameters, experts = stage_parameters(instance.model, config), stage_expert_parameters(instance.model, config)
-    if config.use_distributed_optimizer:
-        parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
-        experts = experts / expert_replicas(config)
-    training = instance.training
-    moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
-    step = float((parameters + experts).max() * moved / (gpu.memory_bytes_per_s * rates.streaming))
-    return step + cast_s(_cast_parameters(instance.model, config), linear_format(gpu, training, rates), gpu, rates)
+    adam, cast = _optimizer_parts_s(instance, config, gpu, rates or instance.stack)
+    return float(adam.max() + cast.max())
 
 
-def _cast_parameters(model: ModelSpec, config: ParallelConfig) -> float:
-    """Parameters of the layers' matrices on a rank of the largest stage."""
+def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray:
+    """The same of each stage for itself on the slowest kind of GPU, shape ``(pp,)``; no more than that of all."""
+    parts = [_optimizer_parts_s(instance, config, gpu, instance.stack) for gpu in instance.cluster.gpu_kinds]
+    seconds: FloatArray = np.max([adam + cast for adam, cast in parts], axis=0)
+    return seconds
+
+
+def _optimizer_parts_s(
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[FloatArray, FloatArray]:
+    """Adam, and the cast to fp8, of each stage, shape ``(pp,)``."""
+    model, training = instance.model, instance.training
+    parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
     with_experts = moe_layers(model, config).sum(axis=0)
     dense = np.array(config.layers_per_stage) - with_experts
     matrices = dense * model.sharded_layer_parameters + with_experts * model.sharded_moe_layer_parameters
-    of_stages = matrices / config.tensor_model_parallel_size + stage_expert_parameters(model, config)
-    return float(of_stages.max())
+    to_cast = matrices / config.tensor_model_parallel_size + experts
+    if config.use_distributed_optimizer:
+        parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
+        experts = experts / expert_replicas(config)
+    moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
+    adam = (parameters + experts) * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    form = linear_format(gpu, training, rates)
+    return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
 
 
 def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[float, float] | None:

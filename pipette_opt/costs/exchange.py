@@ -9,7 +9,7 @@ link (``_flows.exchange_loads``). Both go on together, so the longer counts.
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.experts import ExpertTraffic, expert_block, expert_replicas, expert_traffic
 from pipette_opt.parallel import ParallelConfig
@@ -41,10 +41,9 @@ def exchange_s(
     cluster: ClusterSpec,
     stack: StackSpec,
     part_bytes: FloatArray | float,
-    most: IntArray | int,
-    num_hosts: IntArray | int,
+    port_s_per_byte: FloatArray | float,
+    spans: BoolArray | bool,
     load_s_per_byte: FloatArray | float,
-    fabric_s_per_byte: FloatArray | None = None,
 ) -> FloatArray:
     """
     One all-to-all, seconds; all arguments broadcast.
@@ -53,21 +52,17 @@ def exchange_s(
     ----------
     part_bytes
         What each rank sends to each other.
-    most
-        Most members of the group on one host.
+    port_s_per_byte
+        What the busiest rank takes to send one byte to each other one of its host, or of its NVLink domain.
+    spans
+        Whether the group is on several hosts that share no NVLink domain.
     load_s_per_byte
-        What the busiest host of the group takes if each part is one byte; unused on a single host.
-    fabric_s_per_byte
-        The same of the busiest member inside a host, where links of single GPUs are known.
+        What the busiest host of the group takes if each part is one byte; unused unless it spans hosts.
     """
-    hosts = np.asarray(num_hosts)
-    several = hosts > 1
-    fabric = (np.asarray(most) - 1) * np.asarray(part_bytes) / (cluster.inside_bytes_per_s(1) * stack.intra_node)
-    if fabric_s_per_byte is not None:
-        fabric = np.maximum(fabric, np.asarray(part_bytes) * fabric_s_per_byte / stack.intra_node)
-    across = np.where(several, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
+    fabric = np.asarray(part_bytes) * port_s_per_byte / stack.intra_node
+    across = np.where(spans, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
     latency = np.where(
-        several, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
+        spans, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
     )
     time: FloatArray = stack.collective_s + latency + np.maximum(fabric, across)
     return time
@@ -116,15 +111,22 @@ def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, 
 def _exchange_floor_s(
     cluster: ClusterSpec, stack: StackSpec, one: ExpertTraffic, ep: int, etp: int, ranks: int, gpus: int
 ) -> float:
-    """An all-to-all, at the best link if it spans hosts."""
+    """An all-to-all, at the best link if it spans hosts; with as many of them in an NVLink domain as is best."""
     part, block = one.sent_bytes / ep, ep * etp
+    port = 1.0 / float(cluster.inside_bytes_per_s(1))
     if ranks % block == 0:
-        return float(exchange_s(cluster, stack, part, ep, 1, 0.0))
+        return float(exchange_s(cluster, stack, part, (ep - 1) * port, False, 0.0))
     if ranks % etp or block % ranks:
         return 0.0
     here, hosts = ranks // etp, block // ranks
-    load = gpus * here * _least_load_s_per_byte(cluster.pair_bytes_per_s(gpus), hosts)
-    return float(exchange_s(cluster, stack, part, here, hosts, load)) if np.isfinite(load) else 0.0
+    domain, most, found = cluster.domain_of_node, cluster.most_in_domain, []
+    apart = np.where(domain[:, None] != domain, cluster.pair_bytes_per_s(gpus), np.nan)
+    near = port if most == 1 else min(port, 1.0 / cluster.fastest_pair_bytes_per_s(1))
+    for together in range(1, min(most, hosts) + 1):
+        load = gpus * here * _least_load_s_per_byte(apart, hosts - together + 1)
+        ports = (here - 1) * port + here * (together - 1) * near
+        found.append(float(exchange_s(cluster, stack, part, ports, together < hosts, load)))
+    return min(found) if np.isfinite(min(found)) else 0.0
 
 
 def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> float:

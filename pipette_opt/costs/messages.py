@@ -25,7 +25,7 @@ def inter_node_message_s(cluster: ClusterSpec, message_bytes: float, num_flows: 
 
     Latency plus size over an equal share of what so many flows attain in sum; NaN where nothing was measured.
     """
-    return cluster.inter_node_latency_s + message_bytes * num_flows / cluster.pair_bytes_per_s(num_flows)
+    return cluster.pair_latency_s + message_bytes * num_flows / cluster.pair_bytes_per_s(num_flows)
 
 
 def intra_node_message_s(cluster: ClusterSpec, message_bytes: float) -> float:

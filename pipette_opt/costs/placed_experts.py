@@ -68,19 +68,24 @@ class PlacedExperts:
         cluster, stack = self.links.instance.cluster, self.links.instance.stack
         gpus = np.ascontiguousarray(groups)
         groups = host_of(cluster, gpus)
-        ranks = exchanging_ranks(groups, cluster.num_nodes)
+        domain = cluster.domain_of_node
+        ranks = exchanging_ranks(groups, domain)
         counts = np.unique(ranks[ranks > 0])
         row_of_count = np.zeros(int(counts.max(initial=0)) + 1, dtype=np.int64)
         row_of_count[counts] = np.arange(len(counts))
         none = np.zeros((0, cluster.num_nodes, cluster.num_nodes))
         rates = np.stack([cluster.pair_bytes_per_s(int(one)) for one in counts]) if len(counts) else none
         rates, fabric = rates * slowest_share(cluster), fabric_of(cluster, gpus)
-        loads, num_hosts, most, missing = exchange_loads(groups, ranks, row_of_count, rates)
+        near = np.full((cluster.num_nodes,) * 2, float(cluster.inside_bytes_per_s(1)))
+        if cluster.most_in_domain > 1:
+            inside = np.eye(cluster.num_nodes, dtype=np.bool_)
+            near = np.where(inside, near, cluster.pair_bytes_per_s(1))
+        loads, ports, spans, missing = exchange_loads(groups, ranks, row_of_count, rates, domain, near)
         for place in np.flatnonzero(missing[:, 0] >= 0).tolist():
             pair = MissingLink("an expert-parallel group", int(missing[place, 0]), int(missing[place, 1]))
             self.links.missing.setdefault(place, pair)
         part = np.array([one.part_bytes for one in layers])[:, None]
-        return exchange_s(cluster, stack, part, most, num_hosts, loads, fabric)
+        return exchange_s(cluster, stack, part, ports if fabric is None else np.maximum(ports, fabric), spans, loads)
 
     def reduction_s(self, algorithm: Collective, traffic: list[list[RingTraffic]]) -> FloatArray:
         """

@@ -140,7 +140,7 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
     chunks, layers = config.num_chunks, config.layers_per_stage
     if config.pipeline_model_parallel_size == 1:
         return costs
-    if config.counts_embedding or config.counts_loss:
+    if config.counts_embedding or config.counts_loss or config.pipeline_model_parallel_layout is not None:
         raise InputError("schedule", f"a V needs equal chunks; {chunks} do not divide layers_per_stage={layers}.")
     if instance.model.num_dense_layers:
         raise InputError("schedule", "a V of two chunks is not known for models whose first layers have no experts.")

@@ -25,7 +25,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
-from pipette_opt.costs.collectives import RingTraffic, across_s, gather_traffic, intra_node_ring_s, stacked
+from pipette_opt.costs.collectives import RingTraffic, across_s, best_hop, gather_traffic, intra_node_ring_s, stacked
 from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
@@ -46,6 +46,7 @@ MARGIN = 1e-9
 
 NO_PART = (
     "layers_per_stage",
+    "pipeline_model_parallel_layout",
     "recompute_num_layers",
     "virtual_pipeline_model_parallel_size",
     "use_distributed_optimizer",
@@ -58,7 +59,9 @@ NO_PART = (
 
 _DECIDING = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in NO_PART))
 
-_SPLIT = attrgetter("layers_per_stage", "num_chunks", "recomputation", "recompute_num_layers")
+_SPLIT = attrgetter(
+    "layers_per_stage", "num_chunks", "pipeline_model_parallel_layout", "recomputation", "recompute_num_layers"
+)
 
 NUM_PIECES = 7
 """Number of pieces in :class:`_Pieces`."""
@@ -91,10 +94,11 @@ class WorkBounds:
 
     def of_any_split(self, config: ParallelConfig) -> float:
         """
-        No plan of the configuration is faster, however its layers are dealt to the stages, where all layers are alike.
+        No plan of the configuration is faster, however its layers are dealt to the stages.
 
-        All stages together have no more than :func:`busy_share` of the time, and some stage has as many layers as the
-        mean, with a reduction that does not begin before the last backward of one of its chunks.
+        All stages together have no more than :func:`busy_share` of the time. Some stage has as many layers as the
+        mean, each of them no faster than the fastest kind, and a reduction that does not begin before the last backward
+        of one of its chunks; and some stage has as much work as the mean.
         """
         self(config)
         seconds = self._seconds[_DECIDING(config)]
@@ -102,15 +106,18 @@ class WorkBounds:
             return float("inf")
         model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
         m = microbatches_of(self._instance.training, config)
-        dense, experts, look_up, head, passes, again, again_experts = seconds.work_s.tolist()
-        layer = dense if model.num_experts is None else experts
+        dense, experts, look_up, head, passes, *again = seconds.work_s.tolist()
+        kinds = [one for one, has_experts in enumerate(_kinds_of_layers(self._instance)) if has_experts is not None]
         # Each chunk recomputes a layer at least.
-        passes += chunks * (again if model.num_experts is None else again_experts)
-        together = (model.num_layers * layer + look_up + head + pp * passes) / busy_share(m, pp, chunks)
-        most = ceil_div(model.num_layers // chunks, pp)
-        fullest = m * (most * chunks * layer + passes)
-        reduction = seconds.reduction_s[0 if model.num_experts is None else 1]
-        reduced = (m - 1) * (most * layer + passes / chunks) + most * chunks * reduction
+        passes += chunks * min(again[kind] for kind in kinds)
+        of_layers = (model.num_layers - model.num_moe_layers) * dense + model.num_moe_layers * experts
+        together = (of_layers + look_up + head + pp * passes) / busy_share(m, pp, chunks)
+        # First chunks are not as long as others where the first layers are faster.
+        together -= (model.num_layers - model.num_moe_layers) * max(experts - dense, 0.0) * (1.0 - 1.0 / chunks)
+        units = ceil_div(model.num_layers // chunks, pp)
+        fullest = m * (max(units * chunks * min((dense, experts)[kind] for kind in kinds), of_layers / pp) + passes)
+        layer, reduction = (min(one[kind] for kind in kinds) for one in (seconds.work_s, seconds.reduction_s))
+        reduced = (m - 1) * (units * layer + passes / chunks) + units * chunks * reduction
         return float(max(together, fullest, reduced)) * (1 - MARGIN)
 
 
@@ -261,11 +268,14 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     moved = RingTraffic(gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
     if replicas <= members:
         return intra_node_ring_s(instance.cluster, moved, replicas, instance.stack)
+    hosts = np.array(replicas // members)
+    if instance.cluster.most_in_domain > 1:
+        rate, _ = best_hop(instance.cluster, gpus, int(hosts), instance.stack)
+        return 0.0 if np.isnan(rate) else moved.hop_bytes / (rate * members)
     # A ring over a faster link takes no longer, so the fastest pair of hosts says all.
     flow = instance.cluster.fastest_pair_bytes_per_s(gpus) / gpus
     if np.isnan(flow):
         return 0.0
-    hosts = np.array(replicas // members)
     cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
     across = across_s(cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack)
     return float(across[0])

@@ -128,6 +128,7 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
         config.context_parallel_size,
         int(config.overlap_grad_reduce) + int(config.overlap_param_gather),
         len(set(config.layers_per_stage)),
+        int(config.pipeline_model_parallel_layout is not None),
     )
 
 
@@ -162,7 +163,7 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
         placement is faster than the judge makes it with the best of all rows.
     """
     cluster = instance.cluster
-    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
+    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
         return None
     per_node = candidate.config.world_size // candidate.num_cells
     counts = {per_node // candidate.block.stages, per_node}
@@ -213,6 +214,7 @@ def _links_free(instance: Instance) -> Instance:
             inter_node_latency_s=0.0,
             node_bytes_per_s=None,
             gpu_links=links_of_gpus,
+            levels=(),
         ),
     )
 
@@ -290,6 +292,7 @@ def stage_memory(
             oom_probability=float(risk[stage]),
             oom_probability_at_most=predictor.at_floor(risk[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
+            components=prediction.components_of(stage),
         )
         for stage in range(len(hosts))
     )

@@ -24,6 +24,7 @@ from pipette_opt.judge.estimate import (
     last_backward,
     layout_of,
     reduction_ends,
+    reduction_parts_s,
 )
 from pipette_opt.judge.schedule import FORWARD, LETTERS, Schedule, build_schedule
 from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
@@ -145,13 +146,17 @@ def _gathers(times: PlacedTimes, order: Schedule, starts: FloatArray, ends: Floa
     chunks = len(times.forward_s)
     for stage, whole in enumerate(times.gather_s.tolist()):
         pieces = int(times.reduction_buckets[stage]) if chunks == 1 else chunks
+        shares = np.full(pieces, 1.0 / pieces)
+        if chunks > 1 and times.reduction_shares is not None:
+            shares = times.reduction_shares[:, stage]
         first = int((order.kind[stage] == FORWARD).argmax())
         start = float(starts[stage, first]) if chunks == 1 else 0.0
         wait = (float(ends[stage, first]) - start - whole / pieces) / max(pieces - 1, 1) if chunks == 1 else 0.0
         for piece in range(pieces if whole else 0):
             name = f"gather {piece}" if pieces > 1 else "gather"
-            yield Event(stage, GRADIENTS, name, "gather", start, start + whole / pieces)
-            start += whole / pieces if chunks > 1 else max(whole / pieces, wait)
+            seconds = whole * float(shares[piece])
+            yield Event(stage, GRADIENTS, name, "gather", start, start + seconds)
+            start += seconds if chunks > 1 else max(seconds, wait)
 
 
 def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> Iterator[Event]:
@@ -159,12 +164,15 @@ def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> I
     done = np.zeros(len(times.reduction_s))
     for stage in range(len(done)):
         ends = _piece_ends(times, walked, stage, split_backward=split_backward)
-        share = float(times.reduction_s[stage]) / len(ends)
+        pieces = np.full(len(ends), float(times.reduction_s[stage]) / len(ends))
+        if len(ends) == len(times.forward_s) > 1:  # in the order of their starts
+            order = np.argsort(walked.launch_s.max(axis=2)[:, stage], kind="stable")
+            pieces = reduction_parts_s(PlacedBatch.of([times]))[0, order, stage]
         done[stage] = ends[-1]
-        for index, at in enumerate(ends):
+        for index, (at, seconds) in enumerate(zip(ends, pieces.tolist(), strict=True)):
             name = f"reduction {index}" if len(ends) > 1 else "reduction"
-            if share:
-                yield Event(stage, GRADIENTS, name, "reduction", at - share, at)
+            if seconds:
+                yield Event(stage, GRADIENTS, name, "reduction", at - seconds, at)
     if times.embedding_s:
         start = float(max(done[0], done[-1]))
         done[[0, -1]] = start + times.embedding_s

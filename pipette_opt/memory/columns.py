@@ -84,10 +84,13 @@ def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: Float
         "base_gib": np.full(table.num_rows, float(GIB)),
         "group_gib": GIB * facts.link * num_groups(table.tensor, facts.replicas, facts.pipeline),
         "parameter_bytes": size,
+        "placeholders": formula.placeholders,
         "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
     }
     moments = (
-        always | {"counted": counted_bytes, "step_bytes": size * sharded * _fresh(table)} | _passes(table, facts),
+        always
+        | {"counted": counted_bytes - formula.placeholders, "step_bytes": size * sharded * _fresh(table)}
+        | _passes(table, facts),
         always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
     )
     moments[0]["activations"] = moments[0]["fragments"] = formula.saved

@@ -52,6 +52,9 @@ class Framework:
         cuBLAS and cuBLASLt on Hopper, 32 MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
         Per parameter beyond weights and gradients as counted; -2 where gradients stay in 16 bits.
+    placeholders
+        Share of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
+        products do not add to the main gradients.
     gradient_copy_bytes
         Per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy in
         buckets of the reduction.
@@ -125,6 +128,7 @@ class Framework:
     counted: float = 1.0
     base_gib: float = 0.0625
     parameter_bytes: float = 0.0
+    placeholders: float = 1.0
     gradient_copy_bytes: float = 0.0
     step_bytes: float = 0.0
     step_state_bytes: float = 0.0
@@ -211,6 +215,7 @@ COLUMNS = (
     "counted",
     "base_gib",
     "parameter_bytes",
+    "placeholders",
     "gradient_copy_bytes",
     "step_bytes",
     "step_state_bytes",
@@ -300,6 +305,7 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
     values = dict(numbers or {})
     if "unusable_gib" in values:
         values.setdefault("group_gib", 0.0)  # a file from before groups had a constant: both in one
+        values.setdefault("placeholders", 0.0)  # and one from before these were counted
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(where, f"{name} must be a number, got {value!r}.")

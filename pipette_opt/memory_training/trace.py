@@ -31,6 +31,8 @@ class StageTrace:
         Parameters that the rank works with.
     weight_bytes, gradient_bytes, optimizer_bytes
         What is there all the time: shares of them under ZeRO, with the buffers of what is gathered.
+    placeholder_bytes
+        Empty gradients of matrices, one for each shape.
     activation_bytes
         The most that forward and backward passes need on top.
     held_bytes
@@ -47,6 +49,7 @@ class StageTrace:
     weight_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    placeholder_bytes: int
     activation_bytes: int
     held_bytes: int
     step_bytes: int
@@ -61,7 +64,7 @@ class StageTrace:
     @property
     def peak_bytes(self) -> int:
         """The most that is allocated at once."""
-        return self.static_bytes + max(self.activation_bytes, self.step_bytes)
+        return self.static_bytes + self.placeholder_bytes + max(self.activation_bytes, self.step_bytes)
 
 
 def trace_stage(
@@ -123,6 +126,7 @@ def trace_stage(
         weight_bytes=by_kind["weights"],
         gradient_bytes=by_kind["gradients"],
         optimizer_bytes=by_kind["optimizer"],
+        placeholder_bytes=by_kind["placeholders"],
         activation_bytes=peak - static_bytes,
         held_bytes=held,
         step_bytes=sum(statics.step),
@@ -161,7 +165,7 @@ def build_stage(
     shared = None
     if embeddings is not None and pp == 1 and not model.untie_embeddings_and_output_weights:
         shared = embeddings.tables[0]
-    head = Head(model, training, shapes, shared) if stage == pp - 1 else None
+    head = Head(model, training, shapes, shared, config.sharding_stage < 2) if stage == pp - 1 else None
     selective = config.recompute_granularity == "selective"
     full, whole = config.recompute_granularity == "full", config.recompute_method == "uniform"
     chunks = []
@@ -220,7 +224,14 @@ def iterate_twice(
 ) -> None:
     """The same on any allocator; see :func:`replay_iterations`."""
     keys = count()
-    for size in (*statics.weights, *statics.copies, *statics.gradients, *statics.master, workspace_bytes):
+    for size in (
+        *statics.weights,
+        *statics.copies,
+        *statics.gradients,
+        *statics.placeholders,
+        *statics.master,
+        workspace_bytes,
+    ):
         allocator.allocate(next(keys), size)
     for iteration in range(2):
         names: dict[int, int] = {}

@@ -8,6 +8,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import MIB
+from pipette_opt.costs.collectives import hosts_of_a_domain
 from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
@@ -38,7 +39,7 @@ from pipette_opt.problem.ticks import (
     tensor_ticks,
     ticks_of,
 )
-from pipette_opt.specs import Instance
+from pipette_opt.specs import ClusterSpec, Instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -218,7 +219,16 @@ def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock
     Experts may send over other hosts; over tensor groups that span hosts recomputed layers send more than others.
     """
     alike = block.nodes_per_slot == 1 or config.recomputation != "block"
-    return config.num_chunks == 1 and alike and experts_stay_inside(instance, config, block)
+    certain = experts_stay_inside(instance, config, block) and hops_decide(instance.cluster, config, block)
+    return config.num_chunks == 1 and alike and certain
+
+
+def hops_decide(cluster: ClusterSpec, config: ParallelConfig, block: NodeBlock) -> bool:
+    """Whether a ring over NVLink domains has the time of its slowest hop, however many of its hosts each domain has."""
+    if len(set(cluster.domain_of_node.tolist())) == 1:
+        return True
+    stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
+    return int(hosts_of_a_domain(cluster, stage // ranks_of_a_host(config, block)).max()) == 1
 
 
 def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:

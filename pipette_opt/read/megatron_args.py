@@ -141,13 +141,10 @@ class MegatronArgs:
                 overlap_param_gather=self.overlap_param_gather and not sharded,
                 ddp_bucket_size=None if sharded else self.ddp_bucket_size,
                 overlap_p2p_communication=not self.no_overlap_p2p_communication,
+                pipeline_model_parallel_layout=self.pipeline_layout,
             )
         except ValueError as error:
-            if self.pipeline_layout is not None:
-                raise InputError(self.where, _unlike_chunks(self.pipeline_layout)) from None
             raise InputError(self.where, str(error)) from None
-        if self.pipeline_layout is not None and config.layers_per_chunk != self._layout(num_layers):
-            raise InputError(self.where, _unlike_chunks(self.pipeline_layout))
         return config
 
     def _fully_sharded(self, replicas: int) -> bool:
@@ -298,13 +295,6 @@ def _precision(given: Mapping[str, Any], where: str) -> Precision | None:
         return "bf16" if given.get("bf16") else "fp16"
     whole = ("num_layers", "global_batch_size", "micro_batch_size")
     return "fp32" if all(name in given for name in whole) else None
-
-
-def _unlike_chunks(layout: str) -> str:
-    return (
-        f"--pipeline-model-parallel-layout {layout} gives a stage chunks of different sizes; the chunks of a stage "
-        "must be equal here, except that the first and the last of all may have one layer less."
-    )
 
 
 def _granularity(given: Mapping[str, Any], where: str) -> RecomputeGranularity | None:

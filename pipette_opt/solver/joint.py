@@ -35,7 +35,7 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
-from pipette_opt.parallel.config import OVERLAPS
+from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily, Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -161,7 +161,9 @@ def family_key(config: ParallelConfig) -> ParallelConfig | None:
     if pp == 1 or len(set(config.layers_per_chunk)) > 1:
         return None
     number = 1 if config.recomputation == "block" else config.recompute_num_layers
-    return replace(without_overlap(config), layers_per_stage=(chunks,) * pp, recompute_num_layers=number)
+    base = without_overlap(config)
+    layers = (chunks,) * pp
+    return replace(base, layers_per_stage=layers, pipeline_model_parallel_layout=None, recompute_num_layers=number)
 
 
 def join(
@@ -551,11 +553,9 @@ class _Joint:
 
     def _exclude(self, model: LayerModel, index: int, layers: tuple[int, ...]) -> None:
         """Leave a split out of a family that can have it."""
-        family = model.families[index]
-        if len(layers) == family.config.pipeline_model_parallel_size:
-            chunks = family.config.num_chunks
-            if not any(one % chunks for one in layers):
-                model.exclude(index, [one // chunks for one in layers])
+        units = model.families[index].units_of(layers)
+        if units is not None:
+            model.exclude(index, units)
 
     def _judge(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
         """Its time on hosts as they are listed, seconds; and how many of its critical paths were new."""
@@ -650,7 +650,7 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
             continue
         if (key := _FAMILY(config)) not in seen:
             seen.add(key)
-            yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp)
+            yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp, pipeline_model_parallel_layout=None)
 
 
 def without_recomputation(config: ParallelConfig) -> ParallelConfig:
@@ -658,7 +658,7 @@ def without_recomputation(config: ParallelConfig) -> ParallelConfig:
     return replace(config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1)
 
 
-_FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, "layers_per_stage")))
+_FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, *SPLIT)))
 """What configurations of one family agree in."""
 
 

@@ -149,7 +149,11 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"seq_length {training.seq_length} is not divided over cp = {cp} and tp = {tp}"
     if sum(config.layers_per_stage) != model.num_layers:
         yield f"layers_per_stage add up to {sum(config.layers_per_stage)}, the model has {model.num_layers}"
-    if not _whole_in_chunks(config.layers_per_stage, chunks):
+    if config.pipeline_model_parallel_layout is not None:
+        held = np.array(config.layers_per_chunk)
+        if held.shape[0] != chunks or tuple(held.sum(axis=0).tolist()) != config.layers_per_stage:
+            yield f"pipeline_model_parallel_layout {config.pipeline_model_parallel_layout} has other stages"
+    elif not _whole_in_chunks(config.layers_per_stage, chunks):
         yield f"layers_per_stage {config.layers_per_stage} are not whole in {chunks} chunks"
 
 
@@ -325,6 +329,7 @@ def _links_free(instance: Instance) -> Instance:
         inter_node_latency_s=0.0,
         node_bytes_per_s=None,
         gpu_links=cluster.gpu_links and cluster.gpu_links.inside_only(),
+        levels=(),
     )
     return replace(instance, cluster=free)
 

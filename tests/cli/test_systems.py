@@ -1,4 +1,4 @@
-"""``benchmark layers`` as a user runs it."""
+"""``benchmark layers`` and ``benchmark squares`` as a user runs them."""
 
 import json
 import sys
@@ -69,8 +69,8 @@ def test_layers(run: Run, profile: Path) -> None:
     ("words", "message"),
     [
         (("--budgets", "8,x"), "--budgets must be positive numbers separated by commas, got 'x'"),
-        (("--batches", "8.5"), "--batches must be whole numbers >= 1, got 8.5"),
-        (("--num-layers", "0"), "--num-layers must be whole numbers >= 1"),
+        (("--batches", "8.5"), "--batches must be whole numbers >= 1 separated by commas"),
+        (("--num-layers", "0"), "--num-layers must be >= 1, got 0"),
         (("--stages", "3"), "--stages must be 1, 2, 4 or 8"),
         (("--time-limit", "0"), "--time-limit must be > 0"),
     ],
@@ -87,3 +87,37 @@ def test_no_profile(run: Run) -> None:
     code, _, err = run("benchmark", "layers")
     assert code == 2
     assert "--profile" in err
+
+
+SQUARES = ("benchmark", "squares", "--model", "llama-2-7b", "--nodes", "1", "--gpu", "a100-80gb")
+SQUARES += ("--global-batch-size", "8", "--seq-length", "2048")
+
+
+def test_squares(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Priced rows, the paper's claims, and the check; ranks of the check are threads here."""
+    from functools import partial
+
+    from pipette_opt.measure import squares
+
+    monkeypatch.setattr(squares, "check_squares", partial(squares.check_squares, threads=True))
+    code, out, err = run(*SQUARES, "--check", "4", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert [row["ranks"] for row in found["rows"]] == [4] * 4
+    assert len(found["claims"]) == 4
+    assert all(error < 1e-5 for error in found["checks"][0]["errors"].values())
+    assert "4 processes" in err
+    code, out, _ = run(*SQUARES)
+    assert code == 0
+    assert "1.68 x" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(("--check", "9"), "--check"), (("--check", "x"), "--check"), (("--fp8", "--gpu", "h100"), "16 or 32 bits only")],
+)
+def test_squares_that_cannot_be(run: Run, words: tuple[str, ...], message: str) -> None:
+    """One message each."""
+    code, _, err = run(*SQUARES, *words)
+    assert code == 2
+    assert message in err

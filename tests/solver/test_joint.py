@@ -17,7 +17,7 @@ from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.solver.joint import JointLimits
-from pipette_opt.specs import GpuSpec, Instance, NodeSpec
+from pipette_opt.specs import GpuSpec, Instance, ModelSpec, NodeSpec
 from pipette_opt.verify import verify
 
 SLOW = GpuSpec(
@@ -39,7 +39,19 @@ FEW = SearchSpace(
 )
 
 
-def mixed(kinds: tuple[GpuSpec, ...], rng: np.random.Generator, model_layers: int = 12) -> Instance:
+EXPERTS = replace(
+    LLAMA_8B,
+    num_layers=12,
+    num_experts=8,
+    moe_router_topk=2,
+    moe_ffn_hidden_size=2048,
+)
+"""A model whose layers with experts are narrower than those without."""
+
+
+def mixed(
+    kinds: tuple[GpuSpec, ...], rng: np.random.Generator, model_layers: int = 12, model: ModelSpec = LLAMA_8B
+) -> Instance:
     """Hosts of two GPUs, of these kinds, with links of their own."""
     values = rng.uniform(6.0, 25.0, (len(kinds), len(kinds)))
     hosts = cluster(
@@ -48,7 +60,7 @@ def mixed(kinds: tuple[GpuSpec, ...], rng: np.random.Generator, model_layers: in
         nodes=tuple(NodeSpec(host=f"n{i}", gpu=gpu, num_gpus=2) for i, gpu in enumerate(kinds)),
         link_matrices=(matrix(values, len(kinds)),),
     )
-    return instance(hosts, replace(LLAMA_8B, num_layers=model_layers), 24, 4096)
+    return instance(hosts, replace(model, num_layers=model_layers), 24, 4096)
 
 
 def fastest(job: Instance, space: SearchSpace) -> float:
@@ -91,6 +103,18 @@ def test_mixed_hosts_get_the_split_of_an_enumeration(kinds: tuple[GpuSpec, ...])
     assert model.solves >= 1
     assert len(set(plan.config.layers_per_stage)) > 1
     verify(job, plan)
+
+
+@pytest.mark.parametrize("dense", [1, 3])
+def test_first_layers_without_experts_are_a_kind_of_their_own(dense: int) -> None:
+    """The plan is as fast as the fastest split of an enumeration, and proven, interleaved schedules among them."""
+    job = mixed((A100_80, A100_80, SLOW), np.random.default_rng(1), model=replace(EXPERTS, num_dense_layers=dense))
+    space = replace(FEW, virtual_pipeline=(1, 2), expert_parallel=(1,), expert_tensor_parallel=(2,))
+    plan, best = solved(job, space), fastest(job, space)
+    assert plan.estimate.iteration_time_s == pytest.approx(best, rel=1e-4)
+    assert plan.certificate.lower_bound_s <= best * (1 + 1e-6)
+    assert plan.certificate.joint_model is not None
+    assert "stages of unequal depth other than lighter ends" not in plan.certificate.not_searched
 
 
 def test_memory_binds_in_the_model() -> None:

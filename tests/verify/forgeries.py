@@ -226,6 +226,12 @@ FORGERIES = (
     Forgery("memory.0.capacity_gib", "80", "memory_is_reproduced", put("memory.0.capacity_gib", 80.0)),
     Forgery("memory.0.oom_probability", "1e-6", "memory_is_reproduced", put("memory.0.oom_probability", 1e-6)),
     Forgery(
+        "memory.0.components_gib.activations",
+        "half",
+        "memory_is_reproduced",
+        put("memory.0.components_gib.activations", lambda old: old / 2),
+    ),
+    Forgery(
         "memory.0.extrapolates",
         "the contrary",
         "memory_is_reproduced",

@@ -86,15 +86,17 @@ class Embeddings(Part):
 class Head(Part):
     """Final norm, output product over this rank's vocabulary, and the loss."""
 
-    def __init__(self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes, table: Tensor | None) -> None:
+    def __init__(
+        self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes, table: Tensor | None, fresh: bool = True
+    ) -> None:
         super().__init__()
         dtype = DTYPES[training.precision]
-        self.shapes = shapes
+        self.shapes, self.fresh = shapes, fresh
         self.norm = Norm(model, dtype)
         self.table = self.weight(shapes.vocab, shapes.hidden, dtype=dtype) if table is None else table
 
     def forward(self, x: Tensor) -> Tensor:
         """Loss of one micro-batch."""
         x = self.norm(x)
-        logits = apply(Linear, x, self.table.t(), self.shapes.sequence_shards, 1, False)
+        logits = apply(Linear, x, self.table.t(), self.shapes.sequence_shards, 1, False, self.fresh)
         return apply(_CrossEntropy, logits).mean()
