@@ -143,6 +143,8 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     head = table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits)
     # Of unequal chunks the last stage may hold more layers later than while its head is at work.
     later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
+    # Of a table that both ends share it waits for the gradient of the embeddings.
+    waiting = (table.zero < 2) * table.element * table.shared_table
     weights, gradients, optimizer = _static_bytes(table)
     return FormulaBytes(
         weights=weights,
@@ -153,9 +155,10 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         recomputed=recomputed,
         head=head,
         workspace=table.element * table.scores,
-        layer_work=(table.layers > 0) * _layer_work(table),
+        layer_work=(table.layers > 0) * (_layer_work(table) + waiting),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
-        embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - freed - masks, 0.0),
+        embedding_work=table.first
+        * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
         step_work=table.step * _owned(table, 1),
     )
 

@@ -22,9 +22,9 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import BoolArray, FloatArray
 
 MOST_ERRORS = 400
-_ERROR, _VERSION, _TWIN = "error_", "version_", "twin_"
+_ERROR, _VERSION, _TWIN, _ANCHOR = "error_", "version_", "twin_", "anchor_"
 
-_SEVERAL = ("errors", "versions", "twins")
+_SEVERAL = ("errors", "versions", "twins", "anchors")
 """Fields that are not one number."""
 
 LARGEST_OFFSET = 1.0
@@ -123,6 +123,9 @@ class Framework:
     twins
         Works that were measured (:func:`twins.work_keys`), and by how much another run of each is expected to take
         more than is predicted, in units of its spread.
+    anchors
+        Works of which a rank was run alone (``profile memory --plan``), and the logarithm of what its tensors took over
+        what is counted.
     """
 
     counted: float = 1.0
@@ -161,6 +164,7 @@ class Framework:
     versions: tuple[tuple[str, float], ...] = ()
     alike: float = 0.0
     twins: tuple[tuple[str, float], ...] = ()
+    anchors: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -179,6 +183,9 @@ class Framework:
         for work, offset in self.twins:
             if not abs(offset) <= MOST_OF_TWIN:
                 raise ValueError(f"{_TWIN}{work} must be within {MOST_OF_TWIN:g} of 0, got {offset}.")
+        for work, offset in self.anchors:
+            if not abs(offset) <= LARGEST_OFFSET:
+                raise ValueError(f"{_ANCHOR}{work} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
         if self.alike > 1:
             raise ValueError(f"alike must be <= 1, got {self.alike}.")
 
@@ -310,9 +317,9 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(where, f"{name} must be a number, got {value!r}.")
     errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
-    versions, twins = (
+    versions, twins, anchors = (
         tuple((name.removeprefix(kind), float(values.pop(name))) for name in list(values) if name.startswith(kind))
-        for kind in (_VERSION, _TWIN)
+        for kind in (_VERSION, _TWIN, _ANCHOR)
     )
     known = {field.name for field in fields(Framework)} - set(_SEVERAL)
     unknown = sorted(set(values) - known)
@@ -320,7 +327,7 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
         raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
     constants: dict[str, Any] = {name: float(value) for name, value in values.items()}
     try:
-        return Framework(**constants, errors=tuple(errors), versions=versions, twins=twins)
+        return Framework(**constants, errors=tuple(errors), versions=versions, twins=twins, anchors=anchors)
     except (TypeError, ValueError) as error:
         raise InputError(where, str(error).rstrip(".") + ".") from error
 
@@ -334,6 +341,7 @@ def numbers_of(framework: Framework) -> dict[str, float]:
         errors = errors[np.linspace(0, len(errors) - 1, MOST_ERRORS).round().astype(int)]
     values |= {f"{_VERSION}{version}": round(offset, 5) for version, offset in framework.versions}
     values |= {f"{_TWIN}{work}": round(offset, 5) for work, offset in framework.twins}
+    values |= {f"{_ANCHOR}{work}": round(offset, 5) for work, offset in framework.anchors}
     return values | {f"{_ERROR}{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
 
 

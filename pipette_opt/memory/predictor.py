@@ -19,7 +19,7 @@ from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.framework import NEEDED, Framework, normal_beyond
 from pipette_opt.memory.table import StageTable, stage_table
-from pipette_opt.memory.twins import as_twins_take, work_keys
+from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, TrainingSpec
@@ -145,7 +145,9 @@ class MemoryPredictor:
         formula = formula_bytes(table)
         counted, outside = self._counted(table, formula)
         facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
-        work = work_keys(table, facts) if self.framework.twins else ()
+        work = work_keys(table, facts) if self.framework.twins or self.framework.anchors else ()
+        if self.framework.anchors:
+            counted = as_anchored(self.framework, counted, work)
         columns = stage_columns(table, formula, counted, facts)
         predicted, spread, parts = self._fullest(formula, counted, columns, configs, work)
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
@@ -199,9 +201,7 @@ class MemoryPredictor:
             Of the prediction; the stack's without.
         """
         room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
-        chance = normal_beyond(room / (self.framework.spread if spread is None else spread))
-        probability: FloatArray = np.maximum(chance, SMALLEST_RISK)
-        return probability
+        return normal_beyond(room / (self.framework.spread if spread is None else spread))
 
     def at_floor(self, probability: float) -> bool:
         """Whether a probability is so small that the data can only say: at most that."""
@@ -214,6 +214,14 @@ class MemoryPredictor:
     def room_bytes(self, memory_bytes: int) -> int:
         """The same of a GPU with so much memory: what CUDA's context and libraries leave."""
         return max(memory_bytes - int(self.framework.unusable_gib * GIB), 0)
+
+    def counted(
+        self, model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bytes of the tensors of every stage at their peak, and those of placeholders of gradients among them."""
+        table = stage_table(model, training, configs)
+        formula = formula_bytes(table)
+        return self._counted(table, formula)[0], formula.placeholders
 
     def columns(
         self,

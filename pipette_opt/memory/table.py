@@ -62,6 +62,8 @@ class StageTable:
         Matrices among the same.
     placeholders
         Elements of all matrices of a layer whose shapes differ, one routed expert's among them.
+    shared_table
+        Parameters of the table that embeddings and head of the stage share; 0 if they share none.
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
     query, key_value, up, down, vocab, heads
@@ -116,6 +118,7 @@ class StageTable:
     unit_parameters: FloatArray
     unit_matrices: FloatArray
     placeholders: FloatArray
+    shared_table: FloatArray
     largest_table: FloatArray
     hidden: FloatArray
     query: FloatArray
@@ -285,6 +288,7 @@ def stage_table(
             (layers > 0, h, query),
             *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
         ),
+        "shared_table": h * vocab * ~own_head,
         "largest_table": h * np.maximum(vocab, positions),
         "hidden": h,
         "query": query,

@@ -74,6 +74,13 @@ def as_twins_take(framework: Framework, columns: FloatArray, constants: FloatArr
     return scaled
 
 
+def as_anchored(framework: Framework, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
+    """Counted tensors of each row, scaled by what a rank of the same work took when it was run alone."""
+    known = dict(framework.anchors)
+    anchored: FloatArray = counted_bytes * np.exp([known.get(key, 0.0) for key in work])
+    return anchored
+
+
 def without_twins(framework: Framework) -> Framework:
     """The constants alone."""
     return replace(framework, alike=0.0, twins=())

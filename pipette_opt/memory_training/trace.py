@@ -14,7 +14,7 @@ from pipette_opt.memory_training.statics import StaticSizes, static_sizes
 from pipette_opt.memory_training.storage import LiveStorages
 from pipette_opt.memory_training.transformer.ends import Embeddings, Head
 from pipette_opt.memory_training.transformer.layers import Chunk, Layer
-from pipette_opt.memory_training.transformer.operations import DTYPES, hop
+from pipette_opt.memory_training.transformer.operations import DTYPES, FreshGradient, hop
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import Schedule, build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -162,10 +162,13 @@ def build_stage(
     """The model chunks of a stage; embeddings before the first chunk of all, head after the last."""
     pp = config.pipeline_model_parallel_size
     embeddings = Embeddings(model, training, shapes) if stage == 0 else None
-    shared = None
+    shared, fresh = None, FreshGradient(used_twice=False)
     if embeddings is not None and pp == 1 and not model.untie_embeddings_and_output_weights:
-        shared = embeddings.tables[0]
-    head = Head(model, training, shapes, shared, config.sharding_stage < 2) if stage == pp - 1 else None
+        shared, fresh = embeddings.tables[0], FreshGradient(used_twice=True)
+        embeddings.fresh = fresh
+    head = (
+        Head(model, training, shapes, shared, fresh if config.sharding_stage < 2 else None) if stage == pp - 1 else None
+    )
     selective = config.recompute_granularity == "selective"
     full, whole = config.recompute_granularity == "full", config.recompute_method == "uniform"
     chunks = []

@@ -298,12 +298,18 @@ class _Joint:
                 count += len(some)
             self._find_first(families)
         self.waiting = bounded[count:]
-        if self.first is not None and not self._is_usual(self.first.config):
-            self.splits[self.first.config.layers_per_stage] = None
+        self._list_first()
         promising = self._able(self.bounds_s)
         self._bound_again(promising)
         self.parts = self._parts(self._able(promising))
-        return self._prove(MOST_SPLITS)
+        self._prove(MOST_SPLITS)
+        self._list_first()
+        return self._joined()
+
+    def _list_first(self) -> None:
+        """The split of the time to beat is searched with the usual ones, or nobody would have that plan."""
+        if self.first is not None and not self._is_usual(self.first.config):
+            self.splits[self.first.config.layers_per_stage] = None
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """
@@ -465,7 +471,7 @@ class _Joint:
         if some:
             yield some
 
-    def _prove(self, most_splits: int) -> Joined:
+    def _prove(self, most_splits: int) -> None:
         """
         Every split but the usual ones: those that may be faster, up to so many, and a bound on the others.
 
@@ -476,7 +482,6 @@ class _Joint:
                 break  # nothing else would raise the bound
             self.parts.remove(part)
             self.parts += self._proven(part, most_splits)
-        return self._joined()
 
     def _least_part(self) -> _Part | None:
         """The part with the least bound, once no configuration that waits may be below it."""
@@ -544,7 +549,8 @@ class _Joint:
         self.ends = time.perf_counter() + time_limit_s
         for part in self.parts:
             part.is_given_up = False
-        return self._prove(len(self.splits)).model
+        self._prove(len(self.splits))
+        return self._joined().model
 
     def _is_usual(self, config: ParallelConfig) -> bool:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks

@@ -205,7 +205,7 @@ def test_nothing_is_left_after_the_backward() -> None:
         with FakeTensorMode(), LiveStorages() as storages:
             embeddings = Embeddings(GPT, job, shapes)
             layers = [Layer(GPT, job, shapes, recompute == "selective") for _ in range(2)]
-            chunk = Chunk(layers, embeddings, Head(GPT, job, shapes, None), 2 * (recompute == "full"), 1)
+            chunk = Chunk(layers, embeddings, Head(GPT, job, shapes, None, None), 2 * (recompute == "full"), 1)
             before = storages.live_bytes
             loss = chunk(torch.empty(shapes.tokens, dtype=torch.int64))
             assert storages.live_bytes > before

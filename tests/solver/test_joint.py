@@ -105,14 +105,16 @@ def test_mixed_hosts_get_the_split_of_an_enumeration(kinds: tuple[GpuSpec, ...])
     verify(job, plan)
 
 
-@pytest.mark.parametrize("dense", [1, 3])
-def test_first_layers_without_experts_are_a_kind_of_their_own(dense: int) -> None:
-    """The plan is as fast as the fastest split of an enumeration, and proven, interleaved schedules among them."""
+@pytest.mark.parametrize(("dense", "chunks"), [(1, (1,)), (3, (1,)), (2, (1, 2))])
+def test_first_layers_without_experts_are_a_kind_of_their_own(dense: int, chunks: tuple[int, ...]) -> None:
+    """The plan is as fast as the fastest split of an enumeration, or faster with unequal chunks; the bound holds."""
     job = mixed((A100_80, A100_80, SLOW), np.random.default_rng(1), model=replace(EXPERTS, num_dense_layers=dense))
-    space = replace(FEW, virtual_pipeline=(1, 2), expert_parallel=(1,), expert_tensor_parallel=(2,))
+    space = replace(FEW, virtual_pipeline=chunks, expert_parallel=(1,), expert_tensor_parallel=(2,))
     plan, best = solved(job, space), fastest(job, space)
-    assert plan.estimate.iteration_time_s == pytest.approx(best, rel=1e-4)
-    assert plan.certificate.lower_bound_s <= best * (1 + 1e-6)
+    assert plan.estimate.iteration_time_s <= best * (1 + 1e-4)
+    if plan.config.pipeline_model_parallel_layout is None:
+        assert plan.estimate.iteration_time_s == pytest.approx(best, rel=1e-4)
+    assert plan.certificate.lower_bound_s <= plan.estimate.iteration_time_s * (1 + 1e-6)
     assert plan.certificate.joint_model is not None
     assert "stages of unequal depth other than lighter ends" not in plan.certificate.not_searched
 
