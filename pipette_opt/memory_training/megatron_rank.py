@@ -60,7 +60,8 @@ def measure_rank(
         if device == "cpu":
             stack.enter_context(mock.patch("torch.cuda.current_device", return_value="cpu"))
             stack.enter_context(FakeTensorMode())
-            storages = stack.enter_context(LiveStorages())
+            storages = LiveStorages()
+            stack.enter_context(storages)
             _run(model, training, config, stage, torch.device("cpu"), iterations=1)
             return storages.peak_bytes
         torch.cuda.empty_cache()
@@ -142,7 +143,7 @@ def _run(
                 ceil_div(training.optimizer_bytes * parameter.numel(), owners), dtype=torch.uint8, device=device
             )
         )
-        parameter.register_post_accumulate_grad_hook(_clear)
+        parameter.register_post_accumulate_grad_hook(_clear)  # type: ignore[no-untyped-call]
     for _ in range(iterations):
         run = _Passes(module, model, training, config, stage, device)
         for one in passes_of(training, config, stage):
