@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pipette_opt.calibrate.expert_columns import OVERLAP_COLUMN
 from pipette_opt.calibrate.memory import VERSION_COLUMN
 from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
@@ -107,9 +108,22 @@ def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     for run in runs:
         degree = _expert_degree(run)
         if run.model == "GPT OSS 120B" and run.precision == "bf16" and run.gpu is not None and degree:
-            named = on_hosts(run, run.extra | GPT_OSS_COLUMNS | {"ep": degree})
+            named = on_hosts(run, run.extra | GPT_OSS_COLUMNS | tokens_sent(run) | {"ep": degree})
             judged.append(replace(named, model=f"{run.model}, {run.gpu_name}", **GPT_OSS_120B))  # type: ignore[arg-type]
     return [], judged
+
+
+def tokens_sent(run: MeasuredRun) -> dict[str, str]:
+    """
+    How tokens get to experts by Megatron-Bridge's performance recipes (``scripts/performance/configs``, qwen, gpt_oss).
+
+    HybridEP's kernels, except for Qwen3 235B on H100, B200 and B300, which have an all-to-all; on H100 it goes beside
+    the compute of another micro-batch.
+    """
+    large = run.model == "Qwen3_235B_a22B"
+    if large and run.gpu_name in ("H100", "B200", "B300"):
+        return {"dispatcher": "alltoall", OVERLAP_COLUMN: str(run.gpu_name == "H100")}
+    return {"dispatcher": "hybridep"}
 
 
 def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
@@ -128,6 +142,7 @@ def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
     if model.num_experts is not None:
         names = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
         columns |= {name: str(getattr(model, name)) for name in names} | {"ep": _expert_degree(run), "etp": "1"}
+        columns |= tokens_sent(run)
     return replace(
         on_hosts(run, run.extra | columns),
         model=f"{run.model}, {run.gpu_name} {run.precision or 'bf16'}",

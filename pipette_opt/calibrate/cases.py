@@ -10,7 +10,13 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import GB
-from pipette_opt.calibrate.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
+from pipette_opt.calibrate.expert_columns import (
+    check_experts,
+    expert_degrees,
+    expert_model_fields,
+    expert_training_fields,
+    whole_cell,
+)
 from pipette_opt.calibrate.recipes import recipe_of
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, microbatches_of
@@ -146,7 +152,7 @@ def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | N
 
 def run_model(run: MeasuredRun) -> ModelSpec:
     """
-    The transformer of a row.
+    The transformer of a row; ``ValueError`` if column ``hybrid`` names layers of another kind.
 
     Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` say what they say;
     without them a family of gated models is known by its name, and everything else is a GPT.
@@ -155,6 +161,8 @@ def run_model(run: MeasuredRun) -> ModelSpec:
     assert run.hidden is not None
     assert run.heads is not None
     assert run.seq_len is not None
+    if run.extra.get("hybrid", "").lower() not in ("", "false", "no", "0"):
+        raise ValueError("hybrid: layers that are no transformer's have no times")
     modern = any(family in run.model.lower() for family in GATED_FAMILIES)
     gated = _flag(run, "gated_linear_unit", modern)
     biases = _flag(run, "add_bias_linear", not modern)
@@ -200,6 +208,8 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         fused_softmax=words.fused_softmax,
         fused_norm=_flag(run, "fused_norm", fused_norm),
         fp8=precision in FP8_WORDS,
+        cuda_graph=_flag(run, "cuda_graph", False),
+        **expert_training_fields(run),
     )
 
 
@@ -357,9 +367,9 @@ def _is_flash(run: MeasuredRun) -> bool:
     if run.source.lower().startswith("megatronlm-ci"):
         # Transformer Engine's own choice where Megatron-LM's tests name no backend, as their peaks show.
         return not re.search(r"mcore_tp\d|uninstall_te", run.model)
-    return any(family in run.model.lower() for family in GATED_FAMILIES)
+    return recipe_of(run).fused_attention or any(family in run.model.lower() for family in GATED_FAMILIES)
 
 
 def _flag(run: MeasuredRun, name: str, default: bool) -> bool:
     text = run.extra.get(name, "").lower()
-    return text in ("true", "1", "yes") if text else default
+    return text in ("true", "1", "yes", "on", "full_iteration") if text else default

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pipette_opt.base.units import counted
 from pipette_opt.candidates.enumeration import Enumeration
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace
 from pipette_opt.specs import Instance
@@ -27,7 +28,6 @@ DIMENSIONS: Mapping[str, str] = {
 
 NEVER_SEARCHED = (
     "ZeRO 2 and 3",
-    "unequal model chunks of one stage",
     "hosts that hold unequal parts of the grid",
 )
 """What no search space has, whatever the job."""
@@ -123,6 +123,9 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         yield "replicas without the distributed optimizer"
     if instance.training.unequal_microbatches:
         yield "replicas that differ by more than one micro-batch, or group of them"
+    if max(values["pipeline_parallel"], default=1) > 1:
+        near = f" but for {counted(len(space.more_layouts), 'layout')}" if space.more_layouts else ""
+        yield f"unequal model chunks of one stage{near}"
     yield from NEVER_SEARCHED
 
 

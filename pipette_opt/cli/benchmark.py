@@ -251,6 +251,7 @@ def placement(
 
 app.command("layers")(systems.layers)
 app.command("squares")(systems.squares)
+app.command("rules")(systems.rules)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:

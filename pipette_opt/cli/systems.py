@@ -152,15 +152,20 @@ def squares(
         )
         return
     table = columns_table(
-        *("GPUs >", "samples >", "Megatron >", "square >", "speedup >", "hidden >", "sent >", "kept >", "without SP >")
+        *("GPUs >", "samples >", "Megatron >", "square >", "speedup >", "mixed >", "hidden >", "sent >"),
+        *("kept >", "no SP >"),
     )
     for row in rows:
         table.add_row(
             *(str(row.ranks), str(row.micro_batch), seconds_text(row.megatron_s), seconds_text(row.square_s)),
-            *(f"{row.speedup:.2f} x", percent(row.hidden), f"{row.square_sent_bytes / row.megatron_sent_bytes:.2f} x"),
+            *(f"{row.speedup:.2f} x", f"{row.megatron_s / row.mixed_s:.2f} x", percent(row.hidden)),
+            f"{row.square_sent_bytes / row.megatron_sent_bytes:.2f} x",
             *(f"{row.square_kept_bytes / row.megatron_kept_bytes:.2f} x", f"{row.memory:.2f} x"),
         )
-    table.caption = "one layer and micro-batch; sent and kept: the square over Megatron with sequence parallelism"
+    table.caption = (
+        "one layer and micro-batch; mixed: the faster for attention and for the MLP; sent, kept: the square over "
+        "Megatron with sequence parallelism; no SP: kept, over Megatron without it"
+    )
     of_paper = columns_table("the paper", "here", "agrees")
     for claim in claims(rows):
         of_paper.add_row(claim.paper, claim.ours, "yes" if claim.agrees else "no")
@@ -171,6 +176,60 @@ def squares(
             sent, said = (sum(layer.total for layer in each) for each in (one.sent, map(square_traffic, one.products)))
             checked.add_row(str(one.side**2), f"{one.worst:.1e}", f"{sent} elements", f"{said} elements")
         show(spaced(checked))
+
+
+@opt.spread
+def rules(
+    job_options: opt.JobOptions,
+    space_options: opt.SpaceOptions,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds of each solve, of up to eleven.", rich_help_panel=opt.RUN)
+    ] = 15.0,
+    workers: opt.Workers = None,
+    seed: opt.Seed = 0,
+    json: opt.Json = False,
+) -> None:
+    """
+    Which rules of the layouts study (arXiv 2311.05610) hold for this job: solved with each and without.
+
+    Example: [bold]pipette-opt benchmark rules --example lab-16x8[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.lab.layout_rules import RULES, check_rules
+    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.plans.watcher import Watcher
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    job = opt.read_job(job_options)
+    space = opt.search_space(job, space_options)
+    params = opt.checked(
+        OptimizeParams,
+        time_limit_s=time_limit,
+        workers=opt.threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
+    watcher = Watcher()
+    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+        rows = check_rules(job.instance, space, params, watcher)
+    if json:
+        show_json([asdict(row) | {"gain": row.gain} for row in rows])
+    else:
+        table = columns_table("rule", "holds", "with >", "without >", "gain >", "why")
+        for row in rows:
+            table.add_row(
+                *(row.rule, row.verdict + (", proven" if row.is_proven else "")),
+                *(seconds_text(row.kept_s), seconds_text(row.broken_s)),
+                *("-" if row.gain is None else percent(row.gain), row.why),
+            )
+        show(spaced(table))
+    if watcher.stop.is_set():
+        say(f"stopped early: {len(rows)} of {len(RULES)} rules are done")
+        raise typer.Exit(STOPPED_EARLY)
 
 
 def _side(ranks: int) -> int:

@@ -92,7 +92,9 @@ def exchanging_ranks(groups: Any, domain: Any) -> Any:
 
 
 @njit(cache=True)
-def exchange_loads(groups: Any, ranks: Any, row_of_count: Any, rates: Any, domain: Any, near: Any) -> Any:
+def exchange_loads(
+    groups: Any, ranks: Any, row_of_count: Any, rates: Any, domain: Any, near: Any, shares: Any, hands_on: bool
+) -> Any:
     """
     What all-to-alls take if every rank sends one byte to every other of its group.
 
@@ -102,21 +104,24 @@ def exchange_loads(groups: Any, ranks: Any, row_of_count: Any, rates: Any, domai
 
     ``ranks``: of :func:`exchanging_ranks`. ``rates``: of a pair of hosts for some numbers of flows, shape ``(rows,
     num_nodes, num_nodes)``, NaN where nothing was measured; ``row_of_count``: the row of a number of flows. ``near``:
-    of one flow, inside a host on the diagonal; read only inside NVLink ``domain`` s.
+    of one flow, inside a host on the diagonal; read only inside NVLink ``domain`` s. ``shares``: part of the bytes for
+    so many members of one place that is sent there, a domain or a rank; ``hands_on``: whether what comes from other
+    domains goes to its rank through another one's port.
 
     Returns
     -------
     tuple
         Seconds until each group's busiest host has sent and received what all groups have for it through NICs,
-        ``(sets, groups)``; the same of its busiest rank through its port; whether the group spans NVLink domains; and
-        of each set the first pair of hosts that was not measured, or -1, shape ``(sets, 2)``.
+        ``(sets, groups)``; the same of its busiest rank through its port, for all copies that its own domain gets; the
+        bytes through a port, over those; whether the group spans NVLink domains; and of each set the first pair of
+        hosts that was not measured, or -1, shape ``(sets, 2)``.
     """
     sets, num_groups, size = groups.shape
     nodes = ranks.shape[1]
-    loads, ports = np.zeros((sets, num_groups)), np.zeros((sets, num_groups))
+    loads, ports, inside = np.zeros((sets, num_groups)), np.zeros((sets, num_groups)), np.zeros((sets, num_groups))
     spans = np.zeros((sets, num_groups), dtype=np.bool_)
     missing = np.full((sets, 2), -1, dtype=np.int64)
-    counts = np.zeros(nodes, dtype=np.int64)
+    counts, together = np.zeros(nodes, dtype=np.int64), np.zeros(nodes, dtype=np.int64)
     hosts = np.zeros(size, dtype=np.int64)
     out, into = np.zeros(nodes), np.zeros(nodes)
     for one in range(sets):
@@ -129,6 +134,7 @@ def exchange_loads(groups: Any, ranks: Any, row_of_count: Any, rates: Any, domai
                         hosts[found] = host
                         found += 1
                     counts[host] += 1
+                    together[domain[host]] += 1
                 for place in range(found):
                     here = hosts[place]
                     if again == 1:
@@ -148,13 +154,16 @@ def exchange_loads(groups: Any, ranks: Any, row_of_count: Any, rates: Any, domai
                         rate = rates[row, here, there]
                         if np.isnan(rate) and missing[one, 0] < 0:
                             missing[one, 0], missing[one, 1] = here, there
-                        out[here] += counts[here] * counts[there] / rate
-                        into[there] += counts[here] * counts[there] / rate
+                        sent = counts[here] * counts[there] * shares[together[domain[there]]]
+                        out[here] += sent / rate
+                        into[there] += sent / rate
+                    through = size / together[domain[here]] if hands_on else 1.0
                     ports[one, group] = max(ports[one, group], port)
+                    inside[one, group] = max(inside[one, group], shares[1] * through)
                 for place in range(found):
-                    counts[hosts[place]] = 0
+                    counts[hosts[place]] = together[domain[hosts[place]]] = 0
         if missing[one, 0] >= 0:
             loads[one, :] = np.nan
         for host in range(nodes):
             out[host] = into[host] = 0.0
-    return loads, ports, spans, missing
+    return loads, ports, inside, spans, missing

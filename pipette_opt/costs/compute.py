@@ -175,7 +175,7 @@ def layer_and_idle_s(
         outside = _outside_attention_times_s(model, training, config, gpu, rates, width)
         routed = expert_times_s(model, training, config, gpu, rates) if has_experts else (0.0, 0.0)
         measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
-    host = _host_time_s(instance, config, rates, has_experts)
+    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, has_experts)
     forward, backward = (_bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])

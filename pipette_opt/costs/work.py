@@ -97,7 +97,8 @@ class WorkBounds:
         No plan of the configuration is faster, however its layers are dealt to the stages.
 
         All stages together have no more than :func:`busy_share` of the time. Some stage has as many layers as the
-        mean, each of them no faster than the fastest kind; and some stage has as much work as the mean.
+        mean, each of them no faster than the fastest kind, with a reduction that does not begin before the last
+        backward of one of its chunks; and some stage has as much work as the mean.
         """
         self(config)
         seconds = self._seconds[_DECIDING(config)]
@@ -113,9 +114,11 @@ class WorkBounds:
         together = (of_layers + look_up + head + pp * passes) / busy_share(m, pp, chunks)
         # First chunks are not as long as others where the first layers are faster.
         together -= (model.num_layers - model.num_moe_layers) * max(experts - dense, 0.0) * (1.0 - 1.0 / chunks)
-        units = ceil_div(model.num_layers // chunks, pp)
-        fullest = m * (max(units * chunks * min((dense, experts)[kind] for kind in kinds), of_layers / pp) + passes)
-        return float(max(together, fullest)) * (1 - MARGIN)
+        most, layer = ceil_div(model.num_layers // chunks, pp), min((dense, experts)[kind] for kind in kinds)
+        fullest = m * (max(most * chunks * layer, of_layers / pp) + passes)
+        reduction = min(seconds.reduction_s[kind] for kind in kinds)
+        reduced = (m - 1) * (most * layer + passes / chunks) + most * chunks * reduction
+        return float(max(together, fullest, reduced)) * (1 - MARGIN)
 
 
 def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:

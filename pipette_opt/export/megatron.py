@@ -31,6 +31,7 @@ SAID_OF_TRAINING = (
     "fp8",
     "fused_softmax",
     "moe_token_dispatcher_type",
+    "overlap_moe_expert_parallel_comm",
     "main_params_dtype",
     "exp_avg_dtype",
     "exp_avg_sq_dtype",
@@ -368,6 +369,8 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         ("--moe-token-dispatcher-type", training.moe_token_dispatcher_type),
         ("--moe-grouped-gemm",),
     ]
+    if training.overlap_moe_expert_parallel_comm:
+        options.append(("--overlap-moe-expert-parallel-comm",))
     if model.moe_ffn_hidden_size is not None:
         options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:

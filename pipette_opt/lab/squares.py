@@ -19,7 +19,7 @@ from pipette_opt.costs.collectives import (
     tensor_traffic,
 )
 from pipette_opt.costs.compute import layer_times_s
-from pipette_opt.costs.messages import slowest_pair
+from pipette_opt.costs.messages import intra_node_message_s, slowest_pair
 from pipette_opt.costs.products import linear_format, product_times_s
 from pipette_opt.costs.squares import square_buffer, square_product_s, square_products, square_traffic
 from pipette_opt.parallel import ParallelConfig
@@ -40,8 +40,11 @@ class SquareRow:
         GPUs of the group; their square root is the square's side.
     micro_batch
         Samples on all of them together.
-    megatron_s, square_s
-        Seconds; Megatron's with sequence parallelism.
+    megatron_s, square_s, mixed_s
+        Seconds; Megatron's with sequence parallelism; the fastest of either for attention and for the MLP, with the
+        all-to-alls between their layouts.
+    mixed
+        What that is: attention, MLP.
     megatron_messages_s
         What of it are all-gathers and reduce-scatters, which the layer waits for.
     square_messages_s, square_hidden_s
@@ -58,6 +61,8 @@ class SquareRow:
     micro_batch: int
     megatron_s: float
     square_s: float
+    mixed_s: float
+    mixed: str
     megatron_messages_s: float
     square_messages_s: float
     square_hidden_s: float
@@ -176,10 +181,10 @@ def _row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
     passes = [one for product in products for one in square_product_s(product, cluster, **sizes)]
     # Column-parallel where the next product is row-parallel: outputs are split, then inputs.
     splits = ((1, ranks), (ranks, 1)) * 2
-    split_s = sum(
+    split = [
         sum(product_times_s(tokens, one.outputs // out, one.inputs // into, **sizes))
         for one, (into, out) in zip(products, splits, strict=True)
-    )
+    ]
     layer_s = sum(layer_times_s(instance, config, gpu))
     rings = tensor_traffic(model, training, config)
     norm = all_reduce_traffic(4.0 * NORM_SUMS * tokens / side, side)
@@ -190,11 +195,26 @@ def _row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
     kept += 2 * hidden // ranks
     whole = training.parameter_bytes
     ring_s = sum(_ring_s(instance, ring, ranks) for ring in rings)
+    rest_s = layer_s - sum(split)
+    # Attention has the first two products and half of the messages, the MLP the others.
+    halves = {
+        "tensor": [sum(split[at : at + 2]) + ring_s / 2 for at in (0, 2)],
+        "square": [sum(one.total for one in passes[at : at + 6]) + norms_s / 2 for at in (0, 6)],
+    }
+    moved = training.parameter_bytes * hidden / ranks * (1 - 1 / side) / stack.intra_node
+    change_s = 2 * 2 * intra_node_message_s(cluster, moved)  # into the other layout and back, forward and backward
+    mixed_s, mixed = min(
+        (rest_s + halves[attention][0] + halves[mlp][1] + change_s * (attention != mlp), f"{attention}, {mlp}")
+        for attention in halves
+        for mlp in halves
+    )
     return SquareRow(
         ranks=ranks,
         micro_batch=micro_batch,
         megatron_s=layer_s + ring_s,
-        square_s=layer_s - split_s + sum(one.total for one in passes) + norms_s,
+        square_s=rest_s + sum(halves["square"]),
+        mixed_s=mixed_s,
+        mixed=mixed,
         megatron_messages_s=ring_s,
         square_messages_s=exposed_s + norms_s,
         square_hidden_s=messages_s - exposed_s,

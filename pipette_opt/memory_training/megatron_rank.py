@@ -32,11 +32,6 @@ ITERATIONS = 2
 """On a GPU: Adam's moments come with the first, placeholders of gradients stay after it."""
 
 
-def device_here() -> str:
-    """``cuda`` if torch sees a GPU, else ``cpu``."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def measure_rank(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, device: str = "cpu"
 ) -> int:
@@ -63,7 +58,7 @@ def measure_rank(
             storages = LiveStorages()
             stack.enter_context(storages)
             _run(model, training, config, stage, torch.device("cpu"), iterations=1)
-            return storages.peak_bytes
+            return int(storages.peak_bytes)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         stack.enter_context(torch.device("cuda"))

@@ -16,7 +16,7 @@ and one that needs more time is halved.
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter, itemgetter
@@ -128,12 +128,34 @@ class Joined:
         How large the model was, and what it proved about all other splits.
     go_on
         Proves on, for so many seconds, against a new time to beat, without handing on more splits.
+    least_s
+        No split of a family is faster, the usual ones included; by :func:`family_key`. Families that were not bounded
+        are not among them.
     """
 
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
     model: JointModel
     go_on: Callable[[float, float], JointModel]
+    least_s: Mapping[ParallelConfig, float]
+
+    def family_bound_s(self, config: ParallelConfig) -> float:
+        """No plan of a configuration is faster, by the bound of its family; 0 if there is none."""
+        key = family_key(config)
+        return 0.0 if key is None else self.least_s.get(key, 0.0)
+
+
+def family_key(config: ParallelConfig) -> ParallelConfig | None:
+    """
+    The same for all splits of the layers and all that is sent beside compute; ``None`` for a split of no family.
+
+    Families deal units of one layer in each chunk, and find the number of recomputed layers themselves.
+    """
+    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+    if pp == 1 or len(set(config.layers_per_chunk)) > 1:
+        return None
+    number = 1 if config.recomputation == "block" else config.recompute_num_layers
+    return replace(without_overlap(config), layers_per_stage=(chunks,) * pp, recompute_num_layers=number)
 
 
 def join(
@@ -228,6 +250,12 @@ class _Joint:
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No other split of the family is faster: at first by its own bound, then by the models it was in."""
+    roomy: set[ParallelConfig] = field(default_factory=set)
+    """Configurations that have room for all splits on every kind of GPU."""
+    slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
+    """Configurations with recomputation, and the same without, whose families tell enough."""
+    least_s: dict[LayerFamily, float] = field(default_factory=dict)
+    """No split of the family is faster, the usual ones included."""
 
     @property
     def to_beat_s(self) -> float:
@@ -266,13 +294,33 @@ class _Joint:
         return self._prove(MOST_SPLITS)
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
-        """Families of some configurations that may be faster than the time to beat, bounded."""
+        """
+        Families of some configurations that may be faster than the time to beat, bounded.
+
+        Recomputation makes nothing faster: where all splits have room without, those families tell enough.
+        """
+        families = self._families_of([base for base in bases if base.recomputation is None])
+        others = {base: without_recomputation(base) for base in bases if base.recomputation is not None}
+        self.slower.update((base, faster) for base, faster in others.items() if faster in self.roomy)
+        return families + self._families_of([base for base in others if base not in self.slower])
+
+    def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        able = [family for family in plain if self._bound(family, halvings=0).seconds < self.to_beat_s]
+        tight = {
+            one.config for one in plain if one.most_units.min() <= one.num_units - len(one.config.layers_per_stage)
+        }
+        self.roomy.update(set(bases) - tight)
+        able = []
+        for family in plain:
+            bound_s = self._bound(family, halvings=0).seconds
+            if bound_s < self.to_beat_s:
+                able.append(family)
+            else:
+                self.least_s[family] = bound_s
         choices = ((family, overlap_choices(self.space, family.config)) for family in able)
         more = [with_rings(self.instance, one, config, self.rings) for one, configs in choices for config in configs]
         for family in more:
-            self.bounds_s[family] = self._bound(family).seconds
+            self.bounds_s[family] = self.least_s[family] = self._bound(family).seconds
         return more
 
     def _bound(self, family: LayerFamily, halvings: int = HALVINGS) -> FamilyBound:
@@ -298,6 +346,7 @@ class _Joint:
                 continue
             found = self._bound(family)
             self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
+            self.least_s[family] = max(found.seconds, self.least_s[family])
             if found.split is not None:
                 self._try(family, found.split)
             if found.seconds < self.to_beat_s:
@@ -540,10 +589,19 @@ class _Joint:
         waiting = [bound_s for bound_s, _ in self.waiting[:1]]
         bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
+        least_s: dict[ParallelConfig, float] = {}
+        for family, seconds in self.least_s.items():
+            if (key := family_key(family.config)) is not None:
+                least_s[key] = min(seconds, least_s.get(key, seconds))
+        for slower, faster in self.slower.items():
+            one, other = family_key(slower), family_key(faster)
+            if one is not None and other in least_s:
+                least_s[one] = least_s[other]
         return Joined(
             splits=tuple(self.splits),
             first=self.first,
             go_on=self._go_on,
+            least_s=least_s,
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=float(bound_s),
@@ -563,6 +621,11 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
         if (key := _FAMILY(config)) not in seen:
             seen.add(key)
             yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp, pipeline_model_parallel_layout=None)
+
+
+def without_recomputation(config: ParallelConfig) -> ParallelConfig:
+    """The same where all activations are kept."""
+    return replace(config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1)
 
 
 _FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, *SPLIT)))

@@ -47,3 +47,14 @@ def test_claims_follow_the_rows() -> None:
     fast = replace(rows[0], megatron_s=2.0, square_s=1.0)
     assert [claim.agrees for claim in claims(rows)][2] is False
     assert [claim.agrees for claim in claims([*rows, fast])][2] is True
+
+
+def test_the_faster_for_each_half() -> None:
+    """Never slower than either for the whole layer; a mixture pays for the change of layout."""
+    for spec in (cluster(1), cluster(2), cluster(1, intra_node_bytes_per_s=3e9)):
+        for row in compare_squares(instance(spec), (1, 8)):
+            assert row.mixed_s <= min(row.megatron_s, row.square_s) * (1 + 1e-12)
+            if row.mixed == "square, square":
+                assert row.mixed_s == pytest.approx(row.square_s)
+            if row.mixed == "tensor, tensor":
+                assert row.mixed_s == pytest.approx(row.megatron_s)

@@ -47,6 +47,9 @@ class Forgery(NamedTuple):
     change: Callable[[Content], None]
 
 
+LAYOUT = "parallel.pipeline_model_parallel_layout"
+
+
 def put(path: str, value: Any) -> Callable[[Content], None]:
     """A field replaced; a function is given what was there."""
 
@@ -357,8 +360,14 @@ FORGERIES = (
     ),
     Forgery("parallel.micro_batch_size", "2", "reader", put("parallel.micro_batch_size", 2)),
     Forgery(
-        "parallel.layers_per_stage", "20, 12", "estimate_is_reproduced", put("parallel.layers_per_stage", [20, 12])
+        "parallel.layers_per_stage",
+        "20, 12",
+        "estimate_is_reproduced",
+        several(put("parallel.layers_per_stage", [20, 12]), put("parallel.pipeline_model_parallel_layout", None)),
     ),
+    Forgery("parallel.pipeline_model_parallel_layout", "other stages", "reader", put(LAYOUT, "Et|tL")),
+    Forgery("parallel.pipeline_model_parallel_layout", "not text", "reader", put(LAYOUT, 2)),
+    Forgery("inputs.search.more_layouts", "no layout", "plan_is_searched", put("inputs.search.more_layouts", ["t|t"])),
     Forgery(
         "parallel.recompute_granularity", "full", "plan_is_searched", put("parallel.recompute_granularity", "full")
     ),

@@ -157,7 +157,7 @@ def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> Framework:
     system = np.vstack([rows[:, chosen] * scale[:, None], priors])
     moved = np.linalg.lstsq(system, np.append(rest * scale, np.zeros(len(FEW))), rcond=None)[0]
     values = {name: max(getattr(base, name) + float(step), 0.0) for name, step in zip(FEW, moved, strict=True)}
-    return replace(base, **values)  # type: ignore[arg-type]
+    return replace(base, **values)
 
 
 def _measured_row(run: MemoryRun) -> FloatArray:

@@ -9,7 +9,15 @@ import pytest
 from galvatron_profiles import mock_profile
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.lab.layer_bench.costs import Pipeline, Strategy, Vocabulary, change_s, layer_mb, layer_s
+from pipette_opt.lab.layer_bench.costs import (
+    Pipeline,
+    Strategy,
+    Vocabulary,
+    change_s,
+    layer_mb,
+    layer_s,
+    pipeline_terms,
+)
 from pipette_opt.lab.layer_bench.profile import MEGABYTE, read_profile
 from pipette_opt.lab.layer_bench.programme import decide, decision, layer_programme
 from pipette_opt.lab.layer_bench.space import Search, searches, usable_mb
@@ -117,6 +125,20 @@ def test_a_change_of_layout_by_hand() -> None:
     gathered = (1 / 2) * 56 * MEGABYTE / 2 * (1 + 1 / 2)
     assert change_s(pipeline, 1, 2) == pytest.approx(gathered / 155.647 * 1e-7)
     assert change_s(pipeline, 2, 1) == 0.0
+
+
+@pytest.mark.parametrize(("micro_s", "seconds"), [((1, 1, 1), 10), ((1, 1, 5), 42), ((5, 1, 1), 40), ((1, 5, 1), 14)])
+def test_time_of_a_pipeline(micro_s: tuple[int, ...], seconds: int) -> None:
+    """Three stages, eight micro-batches: a slow first or last stage counts for each of them, one between only once."""
+    times = np.array([micro_s, np.zeros(3)])
+    assert sum((term * times).sum(axis=(1, 2)).max() for term in pipeline_terms(3, 8)) == seconds
+
+
+def test_what_is_left_of_the_reduction() -> None:
+    """What the layers take longer with it than the stages before it need, in the stage where that is most."""
+    times = np.array([[1.0, 1.0], [1.5, 3.0]])
+    *_, exposed = pipeline_terms(2, 4)
+    assert (exposed * times).sum(axis=(1, 2)).max() == pytest.approx(1.0)
 
 
 def test_searches_divide_the_batch() -> None:
