@@ -32,6 +32,11 @@ ITERATIONS = 2
 """On a GPU: Adam's moments come with the first, placeholders of gradients stay after it."""
 
 
+def device_here() -> str:
+    """``cuda`` if torch sees a GPU, else ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def measure_rank(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, device: str = "cpu"
 ) -> int:
