@@ -101,20 +101,16 @@ def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = N
     compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
     none = np.zeros(config.pipeline_model_parallel_size)
     least = hiding_s(instance, config, compute, least=True) if overlap else (none, none)
+    layers = {
+        (kind.has_experts, kind.is_recomputed): _layer_costs(instance, kind, compute)
+        for kind in layer_kinds(model, config)
+    }
     if known is not None:
-        layers = {}
-        for kind in layer_kinds(model, config):
-            key = kind.has_experts, kind.is_recomputed
-            idle, attention = compute.idle_s(kind.is_recomputed), _attention(instance, kind.config)
-            layers[key] = known.layers[key]._replace(idle=idle, attention=attention)
         return known._replace(compute=compute, layers=layers, least=least)
     return Costs(
         compute=compute,
         message_bytes=p2p_bytes(model, training, config),
-        layers={
-            (kind.has_experts, kind.is_recomputed): _layer_costs(instance, kind, compute)
-            for kind in layer_kinds(model, config)
-        },
+        layers=layers,
         gradient=once_traffic(model, training, config)
         if config.sharding_stage > 1
         else gradient_traffic(model, training, config),
