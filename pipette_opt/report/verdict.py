@@ -55,8 +55,9 @@ def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
     if not memory:
         return "Nobody knows whether it fits"
     worst = max(memory, key=lambda one: (one.oom_probability, one.upper_bytes / one.capacity_bytes))
-    at_most = "at most " if worst.oom_probability_at_most else ""
-    risk = f"risk of running out of memory {at_most}{_share(worst.oom_probability)}"
+    share = _share(worst.oom_probability)
+    at_most = "at most " if worst.oom_probability_at_most and not share.startswith("less") else ""
+    risk = f"risk of running out of memory {at_most}{share}"
     if worst.predicted_bytes > worst.capacity_bytes:
         need, room = gib(worst.predicted_bytes), gib(worst.capacity_bytes)
         said = f"Does not fit: stage {worst.stage} needs {need:.1f} GiB of {room:.1f} ({risk})"

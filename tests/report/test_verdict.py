@@ -39,6 +39,7 @@ def proof(bound_s: float, status: str) -> Certificate:
     [
         (stage(), 0.01, "Fits (risk of running out of memory at most 0.1 %)"),
         (stage(oom=0.0042, at_most=False), 0.01, "Fits (risk of running out of memory 0.4 %)"),
+        (stage(oom=1e-5, at_most=True), None, "Fits (risk of running out of memory less than 0.1 %)"),
         (stage(oom=1e-5, at_most=False), None, "Fits (risk of running out of memory less than 0.1 %)"),
         (stage(oom=0.02, at_most=False), 0.01, "May not fit (risk of running out of memory 2.0 %)"),
         (stage(oom=0.05, at_most=False), 0.2, "May not fit (risk of running out of memory 5.0 %, as accepted)"),
