@@ -13,7 +13,7 @@ that the other sources make. WANT (CC BY-NC-SA) is used for such a check only.
 import argparse
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import yaml
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
+from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, told_apart
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.bands import FEWEST_RUNS, FEWEST_SOURCES, LEAST_LEFT_OUT, SHARE, job_kind
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
@@ -36,6 +37,7 @@ HEAD = """\
 # over predicted iteration time, nothing fitted. Made by benchmarks/backtest/bands.py, which says how. `left_out`: share
 # of the runs of one source inside the band that the other sources make, over all sources. A kind without a band has
 # fewer than 20 runs, or one source, or a band that does not hold for runs left out. `gpus`: runs of each kind of GPU.
+# `apart`: predicted time over that of another run of the same job from which on `share` of such pairs had that order.
 # Rows are measurements published by: {sources}.
 """
 
@@ -62,12 +64,6 @@ that this program does not export to), and WANT, by its licence.
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 """Rows that never make a band."""
 
-NIC_SHARE = 0.9
-"""Of the nominal rate of its NICs, what a host attains; chosen."""
-
-NIC_BYTES_PER_S = {"a100": 25e9, "h100": 50e9, "h200": 50e9, "b200": 50e9, "b300": 100e9}
-"""Nominal, of the one NIC that each GPU has in a DGX or HGX host, one way (datasheets)."""
-
 NVLINK_DOMAIN_GPUS, NVLINK_BYTES_PER_S = 72, {"gb200": 720e9, "gb300": 720e9}
 """GPUs of an NVL72 rack, and what each sends to a GPU of another tray: 0.8 of 900 GB/s, as in the catalogue."""
 
@@ -84,6 +80,8 @@ class Point:
     source: str
     num_gpus: int
     ratio: float
+    predicted_s: float = 1.0
+    job: Hashable = None
 
 
 def main() -> None:
@@ -123,8 +121,17 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
             measured = case.run.iter_time_s
             if kind is not None and measured is not None and np.isfinite(predicted):
                 gpu = case.instance.cluster.nodes[0].gpu.name
-                ratio, num_gpus = measured / predicted, case.run.num_gpus
-                points.append(Point(kind=kind, gpu=gpu, source=name, num_gpus=num_gpus, ratio=ratio))
+                points.append(
+                    Point(
+                        kind=kind,
+                        gpu=gpu,
+                        source=name,
+                        num_gpus=case.run.num_gpus,
+                        ratio=measured / predicted,
+                        predicted_s=predicted,
+                        job=(name, job_of(case.run)),
+                    )
+                )
     return points
 
 
@@ -146,7 +153,21 @@ def bands_of(points: Sequence[Point]) -> dict[str, Any]:
             "largest_gpus": max(one.num_gpus for one in own),
             "left_out": left_out,
         }
-    return {"share": SHARE, "kinds": kinds, "gpus": dict(sorted(Counter(one.gpu for one in points).items()))}
+    return {
+        "share": SHARE,
+        "kinds": kinds,
+        "gpus": dict(sorted(Counter(one.gpu for one in points).items())),
+        "apart": apart_of(points),
+    }
+
+
+def apart_of(points: Sequence[Point]) -> dict[str, Any]:
+    """From which ratio on two predictions of one job had their order right."""
+    predicted = np.array([one.predicted_s for one in points])
+    measured = predicted * np.array([one.ratio for one in points])
+    pairs = pairs_of_jobs(predicted, measured, [one.job for one in points])
+    ratio = told_apart(pairs)
+    return {"ratio": None if ratio is None else round(ratio, 2), "share": ORDERED, "pairs": len(pairs)}
 
 
 def _left_out(points: Sequence[Point]) -> float:
@@ -187,15 +208,12 @@ def _is_this_job(run: MeasuredRun) -> bool:
 
 def _as_usual(run: MeasuredRun) -> MeasuredRun:
     """The row with the links that its machine usually has, unless it says."""
-    if run.gpu is None or run.extra.get(BANDWIDTH_COLUMN):
+    usual = None if run.gpu is None else run.gpu.usual_host
+    if run.gpu is None or usual is None or run.extra.get(BANDWIDTH_COLUMN):
         return run
-    family = run.gpu.gpu.name.split("-")[0]
-    nic = NIC_BYTES_PER_S.get(family)
-    rate = None if nic is None else NIC_SHARE * nic
-    if family in NVLINK_BYTES_PER_S:
-        rate = NVLINK_BYTES_PER_S[family] if run.num_gpus <= NVLINK_DOMAIN_GPUS else NIC_SHARE * NIC_BYTES_PER_S["b200"]
-    if rate is None:
-        return run
+    family, rate = run.gpu.gpu.name.split("-")[0], usual.nics.host_bytes_per_s / usual.gpus_per_node
+    if family in NVLINK_BYTES_PER_S and run.num_gpus <= NVLINK_DOMAIN_GPUS:
+        rate = NVLINK_BYTES_PER_S[family]
     return replace(run, extra={**run.extra, BANDWIDTH_COLUMN: f"{rate * run.gpus_per_node / 1e9:g}"})
 
 

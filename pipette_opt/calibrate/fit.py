@@ -98,6 +98,7 @@ class Fit:
             "ranges": self.ranges,
             "mean_error": {name: round(one.mean, 4) for name, one in known.items()},
             "p90_error": {name: round(one.p90, 4) for name, one in known.items()},
+            "apart": {name: round(one.apart, 3) for name, one in known.items() if one.apart is not None},
             "notes": list(self.notes),
         }
 

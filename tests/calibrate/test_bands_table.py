@@ -68,8 +68,26 @@ def test_what_rows_do_not_say_is_as_usual(bands: ModuleType) -> None:
     """NICs of the machine, unless the row has them."""
     row = bands._as_usual(measured_run())
     assert row.gpu is not None
-    family = row.gpu.gpu.name.split("-")[0]
-    expected = 0.9 * bands.NIC_BYTES_PER_S[family] * row.gpus_per_node / 1e9
+    usual = row.gpu.usual_host
+    assert usual is not None
+    expected = usual.nics.host_bytes_per_s / usual.gpus_per_node * row.gpus_per_node / 1e9
     assert float(row.extra[BANDWIDTH_COLUMN]) == pytest.approx(expected)
     told = measured_run(extra={BANDWIDTH_COLUMN: "7"})
     assert bands._as_usual(told).extra[BANDWIDTH_COLUMN] == "7"
+
+
+def test_order_of_pairs_of_one_job(bands: ModuleType) -> None:
+    """Pairs predicted less than 20 % apart are in either order, others in the predicted one."""
+    predicted = np.exp(0.03 * np.arange(30))
+    measured = predicted * np.exp(np.where(np.arange(30) % 2, 0.1, -0.1))
+    runs = [
+        bands.Point(
+            kind="dense", source="one", gpu="a100-80gb", num_gpus=8, ratio=seen / said, predicted_s=said, job=job
+        )
+        for job in ("first", "second")
+        for said, seen in zip(predicted, measured, strict=True)
+    ]
+    row = bands.apart_of(runs)
+    assert row["pairs"] == 2 * 30 * 29 // 2
+    assert 1.02 < row["ratio"] < 1.22
+    assert bands.apart_of(runs[:5])["ratio"] is None
