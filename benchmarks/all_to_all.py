@@ -46,10 +46,11 @@ def pair(rate: float, gpus: int) -> ClusterSpec:
 def predicted_s(spec: ClusterSpec, size: float, gpus: int) -> float:
     """All-to-all of ``gpus`` GPUs of each of two hosts, each of which has ``size`` bytes for all."""
     groups = np.repeat(np.arange(2), gpus)[None, None]
-    ranks = exchanging_ranks(groups, 2)
+    domain, near = spec.domain_of_node, np.full((2, 2), spec.intra_node_bytes_per_s)
+    ranks = exchanging_ranks(groups, domain)
     rates = spec.pair_bytes_per_s(gpus)[None]
-    loads, hosts, most, _ = exchange_loads(groups, ranks, np.zeros(gpus + 1, dtype=np.int64), rates)
-    return float(exchange_s(spec, DEFAULT_STACK, size / (2 * gpus), most, hosts, loads)[0, 0])
+    loads, ports, spans, _ = exchange_loads(groups, ranks, np.zeros(gpus + 1, dtype=np.int64), rates, domain, near)
+    return float(exchange_s(spec, DEFAULT_STACK, size / (2 * gpus), ports, spans, loads)[0, 0])
 
 
 def page(path: Path) -> str:

@@ -34,10 +34,9 @@ from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge.closed_form import closed_s, finish_lower_s, finish_upper_s, lower_s, period_s, upper_s
 from pipette_opt.judge.critical_path import critical_path
 from pipette_opt.judge.cycles import interleaved_bounds
-from pipette_opt.judge.estimate import microbatches_of
 from pipette_opt.judge.folded import GROUPS_OUTSIDE
 from pipette_opt.judge.many import judge_many
-from pipette_opt.parallel import identity_placement
+from pipette_opt.parallel import identity_placement, microbatches_of
 from pipette_opt.read.example import list_examples, read_example
 from pipette_opt.specs import Instance
 
@@ -91,7 +90,7 @@ def candidate_times(name: str, p2p: P2PMode, *, overlap: bool = False) -> list[t
     for config in enumerate_candidates(instance, space):
         placement = identity_placement(config, gpus, np.arange(-(-num_gpus // gpus)), "tp-cp-ep-dp-pp")
         try:
-            found.append((placed_times(instance, config, placement), microbatches_of(instance, config)))
+            found.append((placed_times(instance, config, placement), microbatches_of(instance.training, config)))
         except MissingLinkError:
             continue
     return found

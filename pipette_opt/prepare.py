@@ -22,11 +22,12 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck
-from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
+from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.joint import Joined, JointLimits, join
+from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.pruning import BoundedPackings, Pruned, prune
 from pipette_opt.specs import ClusterSpec, Instance
 
@@ -41,6 +42,9 @@ MOST_FIRST_S = 10.0
 
 BUILDING_SHARE = 0.15
 """Share of the time that is left after that in which the problems of kept configurations are built. Chosen."""
+
+LAYOUT_SHARE = 0.2
+"""Share of the joint model's time in which layers are moved between the chunks of the plan that it found. Chosen."""
 
 MANY_HOSTS = 256
 """
@@ -188,6 +192,7 @@ def prepare(
             annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
             work=work,
             given=given and with_edge_loss(given, memory),
+            family_bound_s=(lambda config: 0.0) if joined is None else joined.family_bound_s,
         )
 
     if joint is not None and layers_are_free(instance, space):
@@ -199,9 +204,15 @@ def prepare(
             joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
         joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading, work)
         first = joined.first or first
-        if joined.splits:
-            space = replace(space, more_splits=(*space.more_splits, *joined.splits))
-            enumeration = enumerate_with_reasons(instance, space)
+        wider = replace(space, more_splits=(*space.more_splits, *joined.splits))
+        if first is not None:
+            report("moving layers between model chunks")
+            share_s = LAYOUT_SHARE * joint.time_limit_s
+            near = near_layouts(instance, wider, first, predictor, max_oom_risk, share_s, stop or threading.Event())
+            layouts = (str(one.config.pipeline_model_parallel_layout) for one in near)
+            wider, first = replace(wider, more_layouts=tuple(layouts)), (near or [first])[0]
+        if wider != space:
+            space, enumeration = wider, enumerate_with_reasons(instance, wider)
     report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
     memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:
@@ -290,10 +301,9 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
     Raises ``InputError`` for a risk that its data cannot vouch for; 1 stands for memory that does not count.
     """
     predictor = stack_predictor(instance.stack)
-    if not predictor.smallest_risk <= max_oom_risk <= IGNORED_RISK:
-        smallest = f"{predictor.smallest_risk:.2g}"
+    if not SMALLEST_RISK <= max_oom_risk <= IGNORED_RISK:
         raise InputError(
-            "--max-oom-risk", f"must be in [{smallest}, 1] (1: memory does not count), got {max_oom_risk}."
+            "--max-oom-risk", f"must be in [{SMALLEST_RISK:g}, 1] (1: memory does not count), got {max_oom_risk}."
         )
     return predictor
 

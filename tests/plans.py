@@ -9,9 +9,9 @@ from pipette_opt.base.types import Launcher
 from pipette_opt.base.units import GIB
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.closed_form import closed_s
-from pipette_opt.judge.estimate import estimate, microbatches_of
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.solutions import _links_free, stage_memory
-from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, Placement, block_placement, microbatches_of, node_blocks
 from pipette_opt.plans.plan import (
     Alternative,
     Baseline,
@@ -58,7 +58,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
     objective_s, closed = judged.iteration_time_s, None
     if chosen.num_chunks == 1:
         times = placed_times(given, chosen, placement)
-        closed_form_s = closed_s(times, microbatches_of(given, chosen), given.p2p)
+        closed_form_s = closed_s(times, microbatches_of(given.training, chosen), given.p2p)
         closed = ClosedForm(objective_s=closed_form_s, lower_bound_s=closed_form_s * 0.875, gap=0.125)
     dependent_s = objective_s / 4
     unused = sorted(set(range(given.cluster.num_nodes)) - set(placement.node.tolist()))
@@ -103,6 +103,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 upper_bytes=(34 - 2 * stage) * GIB,
                 capacity_bytes=78 * GIB,
                 oom_probability=1e-3 / (stage + 1),
+                components={"weights": 10 * GIB, "activations": (20 - 2 * stage) * GIB + 12345},
             )
             for stage in range(chosen.pipeline_model_parallel_size)
         ),

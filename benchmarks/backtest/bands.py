@@ -64,9 +64,6 @@ that this program does not export to), and WANT, by its licence.
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 """Rows that never make a band."""
 
-NVLINK_DOMAIN_GPUS, NVLINK_BYTES_PER_S = 72, {"gb200": 720e9, "gb300": 720e9}
-"""GPUs of an NVL72 rack, and what each sends to a GPU of another tray: 0.8 of 900 GB/s, as in the catalogue."""
-
 NOT_THIS_JOB = ("sft", "lora", "hybrid", "nemotron-h", "nemotron-3", "nemotron v3", "gpt-oss", "gpt oss", "deepseek")
 """Words of rows that are other jobs than the clock knows: fine-tuning, and layers that it does not have."""
 
@@ -209,11 +206,9 @@ def _is_this_job(run: MeasuredRun) -> bool:
 def _as_usual(run: MeasuredRun) -> MeasuredRun:
     """The row with the links that its machine usually has, unless it says."""
     usual = None if run.gpu is None else run.gpu.usual_host
-    if run.gpu is None or usual is None or run.extra.get(BANDWIDTH_COLUMN):
+    if usual is None or run.extra.get(BANDWIDTH_COLUMN):
         return run
-    family, rate = run.gpu.gpu.name.split("-")[0], usual.nics.host_bytes_per_s / usual.gpus_per_node
-    if family in NVLINK_BYTES_PER_S and run.num_gpus <= NVLINK_DOMAIN_GPUS:
-        rate = NVLINK_BYTES_PER_S[family]
+    rate = usual.nics.host_bytes_per_s / usual.gpus_per_node
     return replace(run, extra={**run.extra, BANDWIDTH_COLUMN: f"{rate * run.gpus_per_node / 1e9:g}"})
 
 

@@ -2,13 +2,14 @@
 Runs that vendors published: MLPerf Training logs and performance tables, with what the rows leave out.
 
 Nothing here is fitted. Architectures are the project's presets; hosts have one link of 400 Gbit/s for each GPU (DGX and
-HGX datasheets); up to 64 GB200 or GB300 are on one NVLink fabric (NVL72), so they are one host.
+HGX datasheets); GB200 and GB300 are in hosts of four on the NVLink domains that are usual for them (NVL72).
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pipette_opt.calibrate.expert_columns import OVERLAP_COLUMN
 from pipette_opt.calibrate.memory import VERSION_COLUMN
 from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
@@ -19,8 +20,9 @@ Runs = list[MeasuredRun]
 LINK_GB_PER_S = 50.0
 
 FABRIC = ("GB200", "GB300")
-FABRIC_GPUS = 64
-"""Of the 72 in a rack, what jobs use."""
+
+FEW_GPUS = 64
+"""Mixtures on so many are told from those on more."""
 
 DENSE = {
     "GPT3-175B": "gpt-3-175b",
@@ -73,8 +75,8 @@ def experts(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     large = replace(small, name="qwen3-235b-a22b", **QWEN3_235B)  # type: ignore[arg-type]
     models = {"Qwen3_30B_a3B": small, "Qwen3_235B_a22B": large}
     told = [described(run, models[run.model]) for run in runs if run.model in models]
-    return gpt_oss(runs)[1] + [run for run in told if run.num_gpus <= FABRIC_GPUS], [
-        run for run in told if run.num_gpus > FABRIC_GPUS
+    return gpt_oss(runs)[1] + [run for run in told if run.num_gpus <= FEW_GPUS], [
+        run for run in told if run.num_gpus > FEW_GPUS
     ]
 
 
@@ -106,9 +108,22 @@ def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     for run in runs:
         degree = _expert_degree(run)
         if run.model == "GPT OSS 120B" and run.precision == "bf16" and run.gpu is not None and degree:
-            named = on_hosts(run, run.extra | GPT_OSS_COLUMNS | {"ep": degree})
+            named = on_hosts(run, run.extra | GPT_OSS_COLUMNS | tokens_sent(run) | {"ep": degree})
             judged.append(replace(named, model=f"{run.model}, {run.gpu_name}", **GPT_OSS_120B))  # type: ignore[arg-type]
     return [], judged
+
+
+def tokens_sent(run: MeasuredRun) -> dict[str, str]:
+    """
+    How tokens get to experts by Megatron-Bridge's performance recipes (``scripts/performance/configs``, qwen, gpt_oss).
+
+    HybridEP's kernels, except for Qwen3 235B on H100, B200 and B300, which have an all-to-all; on H100 it goes beside
+    the compute of another micro-batch.
+    """
+    large = run.model == "Qwen3_235B_a22B"
+    if large and run.gpu_name in ("H100", "B200", "B300"):
+        return {"dispatcher": "alltoall", OVERLAP_COLUMN: str(run.gpu_name == "H100")}
+    return {"dispatcher": "hybridep"}
 
 
 def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
@@ -127,6 +142,7 @@ def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
     if model.num_experts is not None:
         names = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
         columns |= {name: str(getattr(model, name)) for name in names} | {"ep": _expert_degree(run), "etp": "1"}
+        columns |= tokens_sent(run)
     return replace(
         on_hosts(run, run.extra | columns),
         model=f"{run.model}, {run.gpu_name} {run.precision or 'bf16'}",
@@ -145,9 +161,8 @@ def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
 def on_hosts(run: MeasuredRun, columns: dict[str, str]) -> MeasuredRun:
     """The run with its hosts and their links, and such columns."""
     fabric = any(name in run.gpu_name for name in FABRIC)
-    per_node = min(run.num_gpus, FABRIC_GPUS) if fabric else run.gpus_per_node
-    links = {BANDWIDTH_COLUMN: str(LINK_GB_PER_S * per_node)} if fabric else {}
-    return replace(run, gpus_per_node=per_node, extra=columns | links)
+    links = {BANDWIDTH_COLUMN: str(LINK_GB_PER_S * run.gpus_per_node)} if fabric else {}
+    return replace(run, extra=columns | links)
 
 
 def _expert_degree(run: MeasuredRun) -> str:

@@ -10,13 +10,20 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import GB
-from pipette_opt.calibrate.expert_columns import check_experts, expert_degrees, expert_model_fields, whole_cell
+from pipette_opt.calibrate.expert_columns import (
+    check_experts,
+    expert_degrees,
+    expert_model_fields,
+    expert_training_fields,
+    whole_cell,
+)
 from pipette_opt.calibrate.recipes import recipe_of
 from pipette_opt.costs.compute import check_timed
-from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, microbatches_of
 from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
+from pipette_opt.read.levels import usual_levels
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
 
@@ -123,7 +130,8 @@ def untimed(case: Case) -> str:
     config = case.config
     try:
         check_timed(case.instance.model, config)
-        check_interleaving(config.pipeline_model_parallel_size, num_microbatches(case), config.num_chunks)
+        num_microbatches = microbatches_of(case.instance.training, config)
+        check_interleaving(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
     except InputError as error:
         return error.problem.rstrip(".")
     except ValueError as error:
@@ -140,14 +148,9 @@ def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | N
     ]
 
 
-def num_microbatches(case: Case) -> int:
-    """Micro-batches of one replica."""
-    return case.config.num_microbatches(case.instance.training.global_batch_size)
-
-
 def run_model(run: MeasuredRun) -> ModelSpec:
     """
-    The transformer of a row.
+    The transformer of a row; ``ValueError`` if column ``hybrid`` names layers of another kind.
 
     Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` say what they say;
     without them a family of gated models is known by its name, and everything else is a GPT.
@@ -156,6 +159,8 @@ def run_model(run: MeasuredRun) -> ModelSpec:
     assert run.hidden is not None
     assert run.heads is not None
     assert run.seq_len is not None
+    if run.extra.get("hybrid", "").lower() not in ("", "false", "no", "0"):
+        raise ValueError("hybrid: layers that are no transformer's have no times")
     modern = any(family in run.model.lower() for family in GATED_FAMILIES)
     gated = _flag(run, "gated_linear_unit", modern)
     biases = _flag(run, "add_bias_linear", not modern)
@@ -201,6 +206,8 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         fused_softmax=words.fused_softmax,
         fused_norm=_flag(run, "fused_norm", fused_norm),
         fp8=precision in FP8_WORDS,
+        cuda_graph=_flag(run, "cuda_graph", False),
+        **expert_training_fields(run),
     )
 
 
@@ -316,19 +323,26 @@ class AssumedHosts:
 
 
 def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
-    """Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU."""
+    """
+    Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU.
+
+    In the NVLink domains that are usual for the GPU, and in hosts of their size.
+    """
     per_node = min(run.gpus_per_node, run.num_gpus)
     num_nodes = -(-run.num_gpus // per_node)
     one_flow = node_bytes_per_s(run, stack) / run.gpus_per_node
     links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_nodes, num_nodes), one_flow)),)
+    nodes = tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes))
     return ClusterSpec(
         name="assumed",
-        nodes=tuple(NodeSpec(host=f"n{index}", gpu=entry.gpu, num_gpus=per_node) for index in range(num_nodes)),
+        nodes=nodes,
         intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
         intra_node_latency_s=entry.intra_node_latency_s,
         inter_node_latency_s=stack.assumed_latency_s,
         nics_per_node=run.gpus_per_node,
         link_matrices=links if num_nodes > 1 else (),
+        links_measured=False,
+        levels=usual_levels(nodes, entry.intra_node_bytes_per_s, entry.intra_node_latency_s, []),
     )
 
 
@@ -374,9 +388,9 @@ def _is_flash(run: MeasuredRun) -> bool:
     if run.source.lower().startswith("megatronlm-ci"):
         # Transformer Engine's own choice where Megatron-LM's tests name no backend, as their peaks show.
         return not re.search(r"mcore_tp\d|uninstall_te", run.model)
-    return any(family in run.model.lower() for family in GATED_FAMILIES)
+    return recipe_of(run).fused_attention or any(family in run.model.lower() for family in GATED_FAMILIES)
 
 
 def _flag(run: MeasuredRun, name: str, default: bool) -> bool:
     text = run.extra.get(name, "").lower()
-    return text in ("true", "1", "yes") if text else default
+    return text in ("true", "1", "yes", "on", "full_iteration") if text else default

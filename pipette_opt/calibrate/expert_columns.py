@@ -1,5 +1,6 @@
 """Columns of ``runs.csv`` about mixtures of experts."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import shown
@@ -7,12 +8,25 @@ from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, exp
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.training import Dispatcher
 
 MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
 """Fields of the same name of ``ModelSpec``; the others only count beside the first."""
 
 DEGREE_COLUMNS = {"ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size"}
 """And the fields of ``ParallelConfig`` that they are."""
+
+DISPATCHER_COLUMN, OVERLAP_COLUMN = "dispatcher", "overlap_moe_expert_parallel_comm"
+
+DISPATCHERS: Mapping[str, Dispatcher] = {
+    "": "alltoall",
+    "alltoall": "alltoall",
+    "allgather": "allgather",
+    "flex": "flex",
+    "deepep": "flex",
+    "hybridep": "flex",
+}
+"""Megatron-Core's dispatchers, also by the names of the kernels that ``flex`` calls."""
 
 MOST_DIGITS = 18
 """Of a whole number in a cell."""
@@ -30,6 +44,21 @@ def expert_model_fields(run: MeasuredRun) -> dict[str, Any]:
     if fields["moe_router_topk"] is None:
         raise ValueError(f"num_experts={fields['num_experts']} needs moe_router_topk")
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def expert_training_fields(run: MeasuredRun) -> dict[str, Any]:
+    """
+    Fields of a row's job; none of a dense model's.
+
+    Raises ``ValueError`` for a dispatcher that nobody knows.
+    """
+    if whole_cell(run, "num_experts") is None:
+        return {}
+    written = run.extra.get(DISPATCHER_COLUMN, "").lower()
+    if written not in DISPATCHERS:
+        raise ValueError(f"{DISPATCHER_COLUMN} must be one of {', '.join(filter(None, DISPATCHERS))}, got {written!r}")
+    beside = run.extra.get(OVERLAP_COLUMN, "").lower() in ("true", "1", "yes")
+    return {"moe_token_dispatcher_type": DISPATCHERS[written], OVERLAP_COLUMN: beside}
 
 
 def expert_degrees(run: MeasuredRun) -> dict[str, Any]:

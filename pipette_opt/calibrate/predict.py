@@ -8,7 +8,7 @@ import numpy as np
 
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.cases import Case, Skipped, make_cases, num_microbatches, untimed
+from pipette_opt.calibrate.cases import Case, Skipped, make_cases, untimed
 from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.rivals import RIVALS
 from pipette_opt.calibrate.versions import run_version
@@ -18,7 +18,7 @@ from pipette_opt.costs.placed import costed_batch, grid_of, placed_times
 from pipette_opt.costs.times import PlacedBatch
 from pipette_opt.costs.unplaced import Costs, costs_of
 from pipette_opt.judge.many import judge_batches
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, ModelSpec, StackSpec, TrainingSpec
 
@@ -137,7 +137,7 @@ def judged_times_s(cases: Sequence[Case], known: KnownCosts | None = None) -> Fl
         Filled with the costs of each configuration, and read: the stack may be another one each time.
     """
     batches = [(np.array(members), _costs(cases, members, known)) for members in _alike(cases)]
-    microbatches = np.array([num_microbatches(case) for case in cases], dtype=np.int64)
+    microbatches = np.array([microbatches_of(case.instance.training, case.config) for case in cases], dtype=np.int64)
     times = np.full(len(cases), np.inf)
     for p2p in {case.instance.p2p for case in cases}:
         ours = [(members, batch) for members, batch in batches if cases[members[0]].instance.p2p == p2p]
@@ -181,5 +181,5 @@ def why_not_finite(case: Case) -> str:
 def rival_times_s(case: Case) -> dict[str, float]:
     """The other closed forms, by name, where they give a time."""
     times = placed_times(case.instance, case.config, case.placement)
-    forms = {name: form(times, num_microbatches(case)) for name, form in RIVALS.items()}
+    forms = {name: form(times, microbatches_of(case.instance.training, case.config)) for name, form in RIVALS.items()}
     return {name: time_s for name, time_s in forms.items() if math.isfinite(time_s)}

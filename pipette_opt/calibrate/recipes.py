@@ -22,25 +22,31 @@ class Recipe:
         Whether the distributed optimizer gathers parameters beside the forward pass.
     reduces_in_fp32
         Whether gradients are added up and reduced in fp32 where training is in bf16.
+    fused_attention
+        Whether attention is fused whatever the model.
     """
 
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     reduces_in_fp32: bool = True
+    fused_attention: bool = False
 
 
 PLAIN = Recipe()
 """Megatron-LM and its kin: ``--overlap-grad-reduce`` and ``--overlap-param-gather`` are off unless given."""
 
-MEGATRON_RECIPES = Recipe(overlap_grad_reduce=True, overlap_param_gather=True, reduces_in_fp32=False)
+MEGATRON_RECIPES = Recipe(
+    overlap_grad_reduce=True, overlap_param_gather=True, reduces_in_fp32=False, fused_attention=True
+)
 """
 Performance recipes of NeMo and Megatron-Bridge, which MLPerf's submissions are made of.
 
 They set ``ddp.overlap_grad_reduce``, ``ddp.overlap_param_gather`` and ``grad_reduce_in_fp32 = False`` (Megatron-Bridge,
 ``scripts/performance``; NeMo, ``scripts/performance/llm``; MLPerf's GPT-3, ``model.optim.grad_sync_dtype: bf16``).
+Their layers are Transformer Engine's, whose attention is fused.
 """
 
-BRIDGE = Recipe(overlap_grad_reduce=True, overlap_param_gather=True)
+BRIDGE = Recipe(overlap_grad_reduce=True, overlap_param_gather=True, fused_attention=True)
 """Megatron-Bridge's other recipes, which reduce in fp32 (``bf16_mixed`` in ``training/mixed_precision.py``)."""
 
 NANOTRON = Recipe(overlap_grad_reduce=True)

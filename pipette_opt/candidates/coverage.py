@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pipette_opt.base.units import counted
 from pipette_opt.candidates.enumeration import Enumeration
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace
 from pipette_opt.specs import Instance
@@ -27,7 +28,6 @@ DIMENSIONS: Mapping[str, str] = {
 
 NEVER_SEARCHED = (
     "ZeRO 2 and 3",
-    "unequal model chunks of one stage",
     "hosts that hold unequal parts of the grid",
 )
 """What no search space has, whatever the job."""
@@ -36,10 +36,17 @@ UNPINNED_BY_DEFAULT = ("num_gpus", "recompute", "max_micro_batch_size", "max_vir
 """Fields that :func:`left_out` speaks of by other words."""
 
 
+MOST_DENSE_LAYERS = 6
+"""
+Largest number of layers without experts before those that have some of which every split is searched: the joint model
+has ``2^(n - 1)`` times as many families. Public models have three at most.
+"""
+
+
 def layers_are_free(instance: Instance, space: SearchSpace) -> bool:
-    """Whether every split of the layers is searched: none is pinned, and all layers are alike."""
+    """Whether every split of the layers is searched: none is pinned, and few layers are unlike the others."""
     model = instance.model
-    alike = model.num_experts is None or model.num_moe_layers == model.num_layers
+    alike = model.num_experts is None or model.num_dense_layers <= MOST_DENSE_LAYERS
     return alike and space.layers_per_stage is None and space.uneven_layers
 
 
@@ -116,6 +123,9 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         yield "replicas without the distributed optimizer"
     if instance.training.unequal_microbatches:
         yield "replicas that differ by more than one micro-batch, or group of them"
+    if max(values["pipeline_parallel"], default=1) > 1:
+        near = f" but for {counted(len(space.more_layouts), 'layout')}" if space.more_layouts else ""
+        yield f"unequal model chunks of one stage{near}"
     yield from NEVER_SEARCHED
 
 

@@ -11,7 +11,8 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates.legality import broken_rules, layers
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.candidates.splits import LayerSplit, layer_splits
-from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
+from pipette_opt.parallel import ParallelConfig, fit_chunks, microbatches_of, node_blocks, with_overlap
+from pipette_opt.parallel.layout import layout_layers, layout_parts
 from pipette_opt.specs import Instance
 
 NEARLY_AS_BUSY = 0.9
@@ -207,7 +208,7 @@ def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
             continue
         config = configs[0]
         pp, batch = config.pipeline_model_parallel_size, instance.training.global_batch_size
-        most = config.num_microbatches(batch, unequal=instance.training.unequal_microbatches)
+        most = microbatches_of(instance.training, config)
         mean = batch / (config.data_parallel_size * config.micro_batch_size)
         evenness = instance.model.num_layers / (pp * max(config.layers_per_stage))
         busiest = max(busiest, num_gpus * evenness * mean / (most + pp - 1))
@@ -273,7 +274,7 @@ def _combinations(
             splits = _splits(instance, space, degrees.pp, chunks)
             if not splits:
                 yield [], {"layers": _no_split(instance, space, degrees.pp, chunks)}
-            for split, sequence_parallel, distributed_optimizer, (ep, etp) in product(
+            for (split, layout), sequence_parallel, distributed_optimizer, (ep, etp) in product(
                 splits,
                 _sequence_parallel(instance, space, degrees),
                 _distributed_optimizer(space, degrees),
@@ -289,6 +290,7 @@ def _combinations(
                     micro_batch_size=mbs,
                     virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
                     layers_per_stage=split,
+                    pipeline_model_parallel_layout=layout,
                     sequence_parallel=sequence_parallel,
                     use_distributed_optimizer=distributed_optimizer,
                     recompute_granularity="full" if recompute == "block" else recompute,
@@ -382,12 +384,20 @@ def _chunk_refusal(chunks: int, pp: int) -> str | None:
     return None
 
 
-def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[LayerSplit]:
+def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[tuple[LayerSplit, str | None]]:
+    """Layers of the stages, each with the layout of its chunks where these are unequal."""
     if space.layers_per_stage is None:
         usual = layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
         more = (split for split in space.more_splits if len(split) == pp and fit_chunks(split, chunks))
-        return list(dict.fromkeys((*usual, *more)))
-    return [split for split in space.layers_per_stage if len(split) == pp and fit_chunks(split, chunks)]
+        alike = list(dict.fromkeys((*usual, *more)))
+    else:
+        alike = [split for split in space.layers_per_stage if len(split) == pp and fit_chunks(split, chunks)]
+    found: list[tuple[LayerSplit, str | None]] = [(split, None) for split in alike]
+    for layout in space.more_layouts:
+        if len(layout_parts(layout)) == pp * chunks:
+            held = layout_layers(layout, pp)
+            found.append((tuple(map(sum, zip(*held, strict=True))), layout))
+    return found
 
 
 def _no_split(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> str:

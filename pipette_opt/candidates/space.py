@@ -6,6 +6,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Recomputation
+from pipette_opt.parallel.layout import layout_layers
 from pipette_opt.specs.recorded import recorded_spec
 
 OPTION_OF_FIELD = {
@@ -70,6 +71,9 @@ class SearchSpace:
         Allowed splits, in place of those; each is used with pipelines of its length.
     more_splits
         Splits that are tried beside those, where neither is given by ``layers_per_stage``: what the joint model chose.
+    more_layouts
+        Layouts of unequal chunks that are tried beside all splits, by the stages and chunks that they are of: what a
+        search near a plan found (``solver/layouts.py``).
     overlap_grad_reduce, overlap_param_gather
         Whether all candidates send gradients and parameters beside compute, as in
         :class:`~pipette_opt.parallel.ParallelConfig`, parameters only with the distributed optimizer; ``None`` for both
@@ -97,6 +101,7 @@ class SearchSpace:
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
     more_splits: tuple[tuple[int, ...], ...] = ()
+    more_layouts: tuple[str, ...] = ()
     overlap_grad_reduce: bool | None = None
     overlap_param_gather: bool | None = None
     ddp_bucket_size: int | None = None
@@ -109,8 +114,8 @@ class SearchSpace:
             if field.name in ("num_gpus", "max_micro_batch_size", "max_virtual_pipeline") and value is not None:
                 _check_count(option, value)
             elif isinstance(value, tuple):
-                if field.name == "narrowed":
-                    self._check_narrowed()
+                if field.name in ("narrowed", "more_layouts"):
+                    self._check_names()
                     continue
                 if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, got none.")
@@ -132,7 +137,12 @@ class SearchSpace:
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
 
-    def _check_narrowed(self) -> None:
+    def _check_names(self) -> None:
+        for layout in self.more_layouts:
+            try:
+                layout_layers(layout, 1)
+            except ValueError as error:
+                raise InputError("more_layouts", f"{layout} {error}") from None
         for name in self.narrowed:
             if name not in OPTION_OF_FIELD or getattr(self, name) is None:
                 raise InputError("narrowed", f"must name fields of the space that have values, got {name!r}.")

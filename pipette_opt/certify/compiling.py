@@ -93,7 +93,7 @@ def _compile(piece: tuple[Callable[[Sample], None], list[Sample], threading.Even
 
 def _search(sample: Sample) -> None:
     from pipette_opt.solver.bounds import candidate_bound
-    from pipette_opt.solver.tree_search.engine import compile_searches
+    from pipette_opt.solver.portfolio import compile_searches
 
     candidate = sample.data.candidates[0]
     candidate_bound(sample.data, candidate)

@@ -6,9 +6,11 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
+from pipette_opt.judge.best_kinds import BestKinds, best_kinds
 from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.judge.solutions import best_links_times
+from pipette_opt.parallel import without_overlap
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
@@ -30,7 +32,7 @@ def open_candidates(ledger: Ledger) -> list[int]:
     list[int]
         Candidates that have a placement over such links, the most promising first.
     """
-    bounds = [optimistic_ticks(ledger.data, candidate) for candidate in ledger.data.candidates]
+    bounds = [max(optimistic_ticks(ledger.data, one), _known_ticks(ledger, one)) for one in ledger.data.candidates]
     nodes_of: dict[tuple[object, object], IntArray] = {}
     for plan in sorted(ledger.known, key=lambda one: -one.estimate.iteration_time_s):
         nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
@@ -53,21 +55,41 @@ def open_candidates(ledger: Ledger) -> list[int]:
     return order
 
 
+def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
+    """What was proven of a configuration before its packings were built, ticks."""
+    pruned = ledger.prepared.pruned
+    seconds = 0.0 if pruned is None else pruned.bounds_s.get(without_overlap(candidate.config), 0.0)
+    return int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS))
+
+
 def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
     """The candidate with the paths of the best links; ``None`` if the judge rules it out there."""
     deciding = np.ones(candidate.num_stages, dtype=np.bool_)
-    times = best_links_times(ledger.prepared.instance, candidate)
-    if times is not None:
-        ideal_s = judge_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
-        if ideal_s * (1 - FLOAT_MARGIN) >= ledger.fastest_s:
-            ledger.close(ideal_s * (1 - FLOAT_MARGIN), index, "judge over best links")
+    best = _over_best_links(ledger, candidate)
+    if best is not None:
+        ideal_s = best.seconds * (1 - FLOAT_MARGIN)
+        if ideal_s >= ledger.fastest_s:
+            ledger.close(ideal_s, index, "judge over best links")
             return None
-        deciding = _deciding_stages(candidate, times.backward_s[0].min(axis=1) / ledger.data.tick_s)
-        counts = critical_counts(times, candidate.num_microbatches, ledger.data.p2p)
-        candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, [counts.ending_at(deciding)])
-        ideal_ticks = int(ideal_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s)
+        deciding = _deciding_stages(candidate, best.backward_s / ledger.data.tick_s)
+        found = [critical_counts(one, candidate.num_microbatches, ledger.data.p2p) for one in best.times]
+        found = [counts.ending_at(deciding) for counts in found]
+        candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, found)
+        ideal_ticks = int(ideal_s / ledger.data.tick_s)
         bound_ticks = max(bound_ticks, ideal_ticks, candidate_bound(ledger.data, candidate))
     return OpenCandidate(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
+
+
+def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | None:
+    """The judge over the best links, of each kind of GPU where there are several; ``None`` if that is not known."""
+    instance = ledger.prepared.instance
+    if len(instance.cluster.gpu_kinds) > 1:
+        return best_kinds(instance, ledger.data, candidate)
+    times = best_links_times(instance, candidate)
+    if times is None:
+        return None
+    seconds = judge_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
+    return BestKinds(seconds=seconds, times=(times,), backward_s=times.backward_s[0].min(axis=1))
 
 
 def bound_by_slowest_host(ledger: Ledger, one: OpenCandidate) -> None:

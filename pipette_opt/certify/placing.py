@@ -9,7 +9,7 @@ from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
 from pipette_opt.certify.opening import bound_by_slowest_host, slow_links_down
 from pipette_opt.judge.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.judge.solutions import JudgedSolution
-from pipette_opt.problem.build import experts_stay_inside
+from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.solver.subset_dp.search import searches_chain
 from pipette_opt.specs import Instance
@@ -82,11 +82,12 @@ def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
     Whether paths through the schedule reach the judge's time at some placement.
 
-    They may not where experts send to other hosts (best links are counted), or collectives run beside compute (what
-    they add is that of the best rings).
+    They may not where experts send to other hosts (best links are counted), collectives run beside compute (what they
+    add is that of the best rings), or rings have several hosts in each of some NVLink domains (as many as can be).
     """
-    config = candidate.config
-    return experts_stay_inside(instance, config, candidate.block) and not config.overlap_grad_reduce
+    config, block = candidate.config, candidate.block
+    certain = experts_stay_inside(instance, config, block) and hops_decide(instance.cluster, config, block)
+    return certain and not config.overlap_grad_reduce
 
 
 def settle_few_orders(ledger: Ledger) -> None:

@@ -12,6 +12,9 @@ from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.plans.plan import Proof, RuledOut
 from pipette_opt.prepare import Prepared
 
+ANY_SPLIT = "best links, any layers on any kinds of GPU"
+"""Name of the bound of a whole family of configurations."""
+
 
 def searched(prepared: Prepared) -> dict[str, tuple[Any, ...]]:
     """The values of each dimension among the legal configurations."""
@@ -44,7 +47,7 @@ def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple
         if one.config not in found and pruned is not None:
             base = without_overlap(one.config)
             step: ProofStep = "work alone" if base in pruned.by_work else "best links"
-            found[one.config] = Reason(step, step, pruned.bounds_s[base])
+            found[one.config] = Reason(step, ANY_SPLIT if base in pruned.by_family else step, pruned.bounds_s[base])
     nothing = Reason("best links", "best links", float("inf"))
     placed = {one.config: found.get(one.config, nothing) for one in memory.fitting}
     unplaced = [config for config, reason in placed.items() if reason.bound_s == float("inf")]

@@ -8,6 +8,7 @@ import typer
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
+from pipette_opt.cli import systems
 
 INSTANCES = "The instances"
 
@@ -57,7 +58,7 @@ def solve(
     from dataclasses import asdict, replace
 
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
-    from pipette_opt.cli.output import check_place, live_progress, say, show, show_json
+    from pipette_opt.cli.output import check_place, live_progress, say, show, show_json, write_csv
     from pipette_opt.lab.compare import METHODS, compare_methods, prepare_all
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
@@ -81,7 +82,7 @@ def solve(
         with stop_on_interrupt(watcher.stop):
             rows = compare_methods(prepared, params, watcher.stop)
     if csv is not None and rows:
-        _write_csv(csv, [asdict(row) for row in rows])
+        write_csv(csv, [asdict(row) for row in rows])
     if json:
         show_json([asdict(row) for row in rows])
     else:
@@ -248,6 +249,11 @@ def placement(
         raise typer.Exit(STOPPED_EARLY)
 
 
+app.command("layers")(systems.layers)
+app.command("squares")(systems.squares)
+app.command("rules")(systems.rules)
+
+
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:
     """The names of a list; each must be known."""
     if text is None:
@@ -258,16 +264,3 @@ def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] |
     for name in names:
         opt.one_of(option, name, known)
     return names
-
-
-def _write_csv(path: Path, rows: list[dict[str, object]]) -> None:
-    import csv
-    import io
-
-    from pipette_opt.base.files import write_atomically
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue())

@@ -38,6 +38,7 @@ def gpus(
                 "latency_us": round(entry.intra_node_latency_s / US, 6),
             },
             usual_host=None if host is None else {**asdict(host), "nics": str(host.nics)},
+            usual_domain=None if entry.usual_domain is None else asdict(entry.usual_domain),
             aliases=entry.aliases,
             public_runs=compared.get(gpu.name, 0),
             source=gpu.source,

@@ -17,7 +17,7 @@ app = typer.Typer(help="Peak memory: collect traces, train the predictor, predic
 
 Progress = Callable[[int, int], None]
 
-NUM_POINTS = 5000
+NUM_POINTS = 3000
 """Points of the shipped data."""
 
 
@@ -96,7 +96,7 @@ def train(
     from pipette_opt.memory.weights import write_weights
     from pipette_opt.memory_training.card import markdown_table, model_card
     from pipette_opt.memory_training.collect import read_rows
-    from pipette_opt.memory_training.fit import FitParams, fit, fit_small_predict_large, load_dataset, slack_table
+    from pipette_opt.memory_training.fit import FitParams, fit, fit_small_predict_large, load_dataset
 
     check_file(out, "the card is written beside it")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def train(
     shift = fit_small_predict_large(dataset, params)
     seeds = ", ".join(sorted({row["seed"] for row in read_rows(chosen)}))
     write_weights(out, result.network)
-    write_atomically(out.with_suffix(".md"), model_card(result, shift, slack_table(dataset), seed=seeds))
+    write_atomically(out.with_suffix(".md"), model_card(result, shift, seed=seeds))
     typer.echo(markdown_table(result.errors))
     typer.echo(f"wrote {out} and {out.with_suffix('.md')} from {chosen}")
 
@@ -220,8 +220,6 @@ def predict(
     if spec.num_experts is None and (expert_parallel > 1 or expert_tensor_parallel is not None):
         option = "--expert-parallel" if expert_parallel > 1 else "--expert-tensor-parallel"
         raise InputError(option, f"has no effect: model {spec.name} has no experts.")
-    if framework is None and intra_node_gb_per_s is not None:
-        raise InputError("--intra-node-gb-per-s", "has no effect without --framework.")
     try:
         training = TrainingSpec(
             global_batch_size=global_batch_size,
@@ -273,6 +271,7 @@ def predict(
             "capacity_gib": capacity / GIB,
             "oom_probability": float(risks[stage]),
             "extrapolates": bool(outside),
+            "components_gib": {name: size / GIB for name, size in prediction.components_of(stage).items()},
         }
         for stage, (predicted, upper, outside) in enumerate(
             zip(prediction.predicted_bytes, prediction.upper_bytes, prediction.extrapolates, strict=True)
@@ -371,10 +370,12 @@ def _show(rows: list[dict[str, Any]], config: "ParallelConfig", as_json: bool) -
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title=config.label())
-    for row in rows:
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console().print(table)
+    parts = [{"stage": row["stage"], **row.pop("components_gib")} for row in rows]
+    for title, shown in ((config.label(), rows), ("of the predicted peak, GiB", parts)):
+        table = Table(*(name.replace("_", " ") for name in shown[0]), title=title)
+        for row in shown:
+            table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
+        Console().print(table)
 
 
 @contextmanager

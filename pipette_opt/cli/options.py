@@ -146,7 +146,15 @@ MoeTokenDispatcher = Annotated[
     typer.Option(
         "--moe-token-dispatcher",
         "--moe-token-dispatcher-type",
-        help="How tokens get to experts: alltoall or allgather; that of the model's script, else alltoall.",
+        help="How tokens get to experts: alltoall, allgather or flex; that of the model's script, else alltoall.",
+        rich_help_panel=JOB,
+    ),
+]
+OverlapExperts = Annotated[
+    bool,
+    typer.Option(
+        "--overlap-moe-expert-parallel-comm",
+        help="Tokens travel beside the compute of another micro-batch.",
         rich_help_panel=JOB,
     ),
 ]
@@ -222,6 +230,7 @@ class JobOptions:
     allreduce: AllReduce = "ring"
     expert_imbalance: ExpertImbalance = 1.0
     moe_token_dispatcher: MoeTokenDispatcher = None
+    overlap_moe_expert_parallel_comm: OverlapExperts = False
 
     def filled_in(self, arguments: "MegatronArgs") -> "JobOptions":
         """The options with what Megatron arguments say where they are silent."""
@@ -323,13 +332,14 @@ def read_job(options: JobOptions) -> Job:
     from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
     from pipette_opt.read.speeds import parse_speeds, speed_record, with_speeds
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance, TrainingSpec
     from pipette_opt.specs.model_gaps import not_modelled_of
-    from pipette_opt.specs.training import LARGEST
+    from pipette_opt.specs.training import DISPATCHERS, LARGEST
 
     arguments = arguments_behind(options.model) if options.model is not None else None
     if arguments is not None and options.example is None:
@@ -343,7 +353,7 @@ def read_job(options: JobOptions) -> Job:
     one_of("--p2p", options.p2p, ("blocking", "async"))
     one_of("--allreduce", options.allreduce, ("ring", "hierarchical", "tree"))
     if options.moe_token_dispatcher is not None:
-        one_of("--moe-token-dispatcher", options.moe_token_dispatcher, ("alltoall", "allgather"))
+        one_of("--moe-token-dispatcher", options.moe_token_dispatcher, DISPATCHERS)
     if not 1.0 <= options.expert_imbalance < float("inf"):
         raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
     shown = None
@@ -368,7 +378,8 @@ def read_job(options: JobOptions) -> Job:
     if model_spec.num_experts is None:
         for option, has_effect in (
             ("--expert-imbalance", options.expert_imbalance > 1.0),
-            ("--moe-token-dispatcher", options.moe_token_dispatcher == "allgather"),
+            ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
+            ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
         ):
             if has_effect:
                 raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
@@ -386,6 +397,7 @@ def read_job(options: JobOptions) -> Job:
         fp8=options.fp8,
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
         moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
+        overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
         expert_imbalance=options.expert_imbalance,
         unequal_microbatches=options.micro_batches == "unequal",
     )
@@ -406,6 +418,7 @@ def read_job(options: JobOptions) -> Job:
     inputs: dict[str, Any] = {
         "cluster": record,
         "gpus": gpu_record(spec),
+        **domain_record(spec),
         "example": options.example,
         "exclude_hosts": options.exclude_hosts,
         "speed": speed_record(speeds),

@@ -82,6 +82,20 @@ def say_written(path: Path, what: str = "") -> None:
         say(f"{what} written to {path}".lstrip())
 
 
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows with the same fields, at least one, with a header."""
+    import csv
+    import io
+
+    from pipette_opt.base.files import write_atomically
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
+
+
 def check_not_overwritten(*outputs: Path | None, inputs: tuple[str | Path | None, ...] = ()) -> None:
     """Raise ``InputError`` for an output that is an input, or another output."""
     known = {Path(path).resolve() for path in inputs if path is not None}

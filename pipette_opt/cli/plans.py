@@ -68,6 +68,7 @@ def plan_on_changed_hosts(
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
+    from pipette_opt.read.levels import domain_record
     from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
     from pipette_opt.replan.changed_hosts import check_hosts
     from pipette_opt.report.plan_file import read_plan
@@ -92,9 +93,10 @@ def plan_on_changed_hosts(
         raise InputError("--lost", "leaves no host.")
     instance = _instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
     inputs = {
-        **old.inputs,
+        **{name: value for name, value in old.inputs.items() if name != "domains"},
         "cluster": record,
         "gpus": gpu_record(spec),
+        **domain_record(instance.cluster),
         "exclude_hosts": compress_hosts(excluded) if excluded else None,
         "speed": speed_record(speeds),
     }

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
 
 app = typer.Typer(help="Measure links, layers and memory of the machines at hand.", no_args_is_help=True)
@@ -147,19 +148,62 @@ def compute(
 
 @app.command("memory")
 def memory(
-    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file; an unfinished one is continued.")] = Path(
-        "measured.csv"
-    ),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="measured.csv, an unfinished one is continued; or stack.yaml.")
+    ] = None,
     num_points: Annotated[int, typer.Option(help="Stages to run in all.", min=1)] = 300,
     seed: Annotated[int, typer.Option(help="Seed of the stages.", min=0)] = 0,
+    plan: Annotated[
+        Path | None, typer.Option(help="Run the fullest rank of this plan in megatron-core instead.")
+    ] = None,
+    cluster: Annotated[Path | None, typer.Option(help="Where the plan's cluster file is now.")] = None,
+    device: Annotated[str, typer.Option(help="With --plan: cuda, cpu (counts, no GPU), or auto.")] = "auto",
 ) -> None:
     """
     Run stages of random models on the GPU at hand, and write their peaks beside their traces.
 
-    The same as [bold]memory collect --device cuda[/], with fewer stages.
+    The same as [bold]memory collect --device cuda[/], with fewer stages. With --plan one rank of the plan's fullest
+    stage runs in megatron-core, all others faked; what its tensors took replaces what is counted of that stage, and
+    constants of the stack add the rest. The stack that is written is for solve and estimate, with --stack.
 
-    Example: [bold]pipette-opt profile memory -o measured.csv[/]
+    Example: [bold]pipette-opt profile memory --plan plan.json -o stack.yaml[/]
     """
+    if plan is not None:
+        _run_plan(plan, cluster, device, out or Path("stack.yaml"))
+        return
+    for option, is_given in (("--cluster", cluster is not None), ("--device", device != "auto")):
+        if is_given:
+            raise InputError(option, "has no effect without --plan.")
     from pipette_opt.cli.memory import collect
 
-    collect(out=out, num_points=num_points, seed=seed, workers=None, device="cuda")
+    collect(out=out or Path("measured.csv"), num_points=num_points, seed=seed, workers=None, device="cuda")
+
+
+def _run_plan(path: Path, cluster: Path | None, device: str, out: Path) -> None:
+    """Run the plan's fullest rank, and write its stack with what that took."""
+    from dataclasses import replace
+
+    from pipette_opt.base.units import gib
+    from pipette_opt.cli.output import check_file, check_place, say
+    from pipette_opt.cli.plans import plan_and_instance
+    from pipette_opt.judge.fullness import stack_predictor
+    from pipette_opt.memory.framework import numbers_of
+    from pipette_opt.memory_training.anchor import anchored, run_fullest
+    from pipette_opt.memory_training.megatron_rank import device_here
+    from pipette_opt.read.stack import write_stack
+
+    opt.one_of("--device", device, ("auto", "cuda", "cpu"))
+    check_file(out, "the stack is written there")
+    check_place(out)
+    device = device_here() if device == "auto" else device
+    plan, instance = plan_and_instance(path, cluster)
+    predictor = stack_predictor(instance.stack)
+    found = run_fullest(instance, plan.config, predictor, device)
+    framework = anchored(predictor.framework, found)
+    write_stack(replace(instance.stack, memory=numbers_of(framework)), out)
+    how = "allocated on the GPU" if device == "cuda" else "counted without a GPU, kernels standing as their outputs"
+    say(
+        f"stage {found.stage}: megatron-core's tensors take {gib(found.measured_bytes):.2f} GiB ({how}), "
+        f"{gib(found.counted_bytes):.2f} GiB were predicted ({found.measured_bytes / found.counted_bytes - 1:+.2%})"
+    )
+    say(f"the stack with this anchor is in {out}: solve --stack {out}")

@@ -1,5 +1,6 @@
 """Other schedules than the plan's own, for ``estimate --schedule``: read, checked, and what they do to the memory."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -11,7 +12,7 @@ from pipette_opt.base.errors import InputError
 if TYPE_CHECKING:
     from pipette_opt.base.types import P2PMode
     from pipette_opt.cli.current import Current
-    from pipette_opt.parallel import ParallelConfig
+    from pipette_opt.parallel import ParallelConfig, microbatches_of
     from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plans.plan import StageMemory
     from pipette_opt.specs import Instance
@@ -24,11 +25,11 @@ MEASURED = ("1f1b", "interleaved")
 
 def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Current":
     """The same launch with another schedule, and with what its memory loses where that is nearly full."""
-    from pipette_opt.judge.estimate import estimate, microbatches_of
+    from pipette_opt.judge.estimate import estimate
     from pipette_opt.read.bands import with_band
 
     instance, config = current.instance, current.config
-    schedule = read_schedule(given, config, microbatches_of(instance, config), instance.p2p)
+    schedule = read_schedule(given, config, microbatches_of(instance.training, config), instance.p2p)
     memory, lost_s = schedule_memory(current.memory, instance, config, schedule, max_oom_risk)
     if instance.edge_loss_s is not None:
         instance = replace(instance, edge_loss_s=lambda _: lost_s)
@@ -137,7 +138,13 @@ def schedule_memory(
             upper_bytes=int(np.ceil(one.upper_bytes * grown[stage])),
             oom_probability=float(risks[stage]),
             oom_probability_at_most=predictor.at_floor(risks[stage]),
+            components=_with_activations(one.components, int(predicted[stage]) - one.predicted_bytes),
         )
         for stage, one in enumerate(memory)
     )
     return stages, expected_loss_s(instance, predictor, config, predicted, capacity, prediction.spread)
+
+
+def _with_activations(components: Mapping[str, int], more_bytes: int) -> dict[str, int]:
+    """Parts of a peak whose activations are so much more; none where nobody knows them."""
+    return {name: size + more_bytes * (name == "activations") for name, size in components.items()}

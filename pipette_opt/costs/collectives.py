@@ -8,6 +8,8 @@ through different NICs), so its share of a host pair is ``q`` out of all the flo
     NCCL's flat ring through the hosts, in rank order: a rank sends ``(n - 1) / n`` of the message for each pass, and an
     all-reduce has two. The slowest hop decides. ``benchmarks/network.py`` shows that measured groups of every shape
     keep to it.
+    Of the hosts of an NVLink domain NCCL makes one host. A hop from one domain to another is made by all members that
+    the group has in a domain, each through its own NIC, and a hop inside a domain is like one inside a host.
 ``hierarchical``
     First inside the hosts, then one ring over the hosts for each local rank, then inside again. Fewer steps, but the
     phases follow one another.
@@ -174,6 +176,9 @@ def inter_node_ring_s(
     """
     A ring whose slowest hop goes from host i to host j, shape ``(num_nodes, num_nodes)``; NaN without a link.
 
+    Where a ring may have several hosts in each of some NVLink domains, as if it had as many there as it can have: its
+    time is no less.
+
     Parameters
     ----------
     group_flows
@@ -188,7 +193,59 @@ def inter_node_ring_s(
     flow = cluster.pair_bytes_per_s(num_flows) / num_flows
     across = hierarchical_s if algorithm == "hierarchical" else across_s
     inside = cluster.inside_bytes_per_s(group_flows)
-    return across(cluster, stacked([traffic]), flow, inside, np.array(group_flows), np.array(num_hosts), stack)
+    moved, hosts, latency_s = stacked([traffic]), np.array(num_hosts), cluster.pair_latency_s
+    if cluster.most_in_domain == 1:
+        return across(cluster, moved, flow, inside, np.array(group_flows), hosts, stack, latency_s)
+    domain, flows = cluster.domain_of_node, group_flows * hosts_of_a_domain(cluster, num_hosts)
+    times = across(cluster, moved, flow, inside, flows, hosts, stack, latency_s)
+    near = domain_s(cluster, moved, flow * group_flows, inside, np.array(group_flows), stack)
+    if num_hosts > cluster.most_in_domain:  # then some hop goes to another domain
+        near = np.maximum(near, np.nanmin(times[domain[:, None] != domain], initial=np.inf))
+    return np.where(domain[:, None] == domain, near, times)
+
+
+def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:
+    """
+    Hosts that a ring over several NVLink domains has in each, at most in the one where it has fewest.
+
+    By a pair of hosts of different domains that the ring visits, shape ``(num_nodes, num_nodes)``.
+    """
+    size = np.bincount(cluster.domain_of_node)[cluster.domain_of_node]
+    fewest: IntArray = np.minimum(np.minimum(size[:, None], size), max(num_hosts // 2, 1))
+    return fewest
+
+
+def best_hop(cluster: ClusterSpec, num_flows: int, num_hosts: int, stack: StackSpec) -> tuple[float, float]:
+    """
+    The fastest hop between hosts that a ring through ``num_hosts`` of them can have as its slowest, on NVLink domains.
+
+    Bytes per second for each member that the group has on a host, NaN if none was measured; seconds of a step.
+    """
+    flow = cluster.pair_bytes_per_s(num_flows) / num_flows
+    domain = cluster.domain_of_node
+    apart = domain[:, None] != domain
+    rate = np.where(apart, flow * stack.inter_node * hosts_of_a_domain(cluster, num_hosts), flow * stack.intra_node)
+    step = INSIDE_STEP * min(cluster.intra_node_latency_s, float(cluster.pair_latency_s.min()))
+    known = ~np.isnan(rate) & (apart | (num_hosts <= cluster.most_in_domain))
+    return float(rate[known].max(initial=-np.inf)) if known.any() else float("nan"), step
+
+
+def least_ring_s(
+    cluster: ClusterSpec, traffic: RingTraffic, *, group_flows: int, num_flows: int, num_hosts: int, stack: StackSpec
+) -> float:
+    """No ring over so many hosts takes less, seconds, arguments as of :func:`inter_node_ring_s`; 0 without a link."""
+    if cluster.most_in_domain == 1:
+        times = inter_node_ring_s(
+            cluster.fastest_pair(), traffic, group_flows=group_flows, num_flows=num_flows, stack=stack
+        )
+        return float(np.nanmin(times)) if not np.isnan(times).all() else 0.0
+    rate, step_s = best_hop(cluster, num_flows, num_hosts, stack)
+    if np.isnan(rate):
+        return 0.0
+    rate *= group_flows
+    if group_flows > 1:
+        rate = min(rate, float(cluster.inside_bytes_per_s(group_flows)) * stack.intra_node)
+    return traffic.num_calls * stack.collective_s + traffic.num_steps * step_s + traffic.hop_bytes / rate
 
 
 def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
@@ -197,12 +254,45 @@ def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
 
 
 def inside_s(
-    cluster: ClusterSpec, traffic: RingArrays, inside_bytes_per_s: FloatArray | float, stack: StackSpec
+    cluster: ClusterSpec,
+    traffic: RingArrays,
+    inside_bytes_per_s: FloatArray | float,
+    stack: StackSpec,
+    latency_s: float | None = None,
 ) -> FloatArray:
-    """Rings that stay inside their hosts, seconds, shape of ``traffic``; ``inside_bytes_per_s``: their slowest hop."""
+    """
+    Rings that stay inside their hosts, seconds, shape of ``traffic``.
+
+    Parameters
+    ----------
+    inside_bytes_per_s
+        Their slowest hop.
+    latency_s
+        Of a message over it, if that is not the one inside a host.
+    """
     rate = inside_bytes_per_s * stack.intra_node
-    time: FloatArray = _start_s(traffic, _inside_step_s(cluster), stack) + traffic.hop_bytes / rate
+    time: FloatArray = _start_s(traffic, _inside_step_s(cluster, latency_s), stack) + traffic.hop_bytes / rate
     return time
+
+
+def domain_s(
+    cluster: ClusterSpec,
+    traffic: RingArrays,
+    hop_bytes_per_s: FloatArray,
+    inside_bytes_per_s: FloatArray | float,
+    group_flows: IntArray,
+    stack: StackSpec,
+) -> FloatArray:
+    """
+    Rings over hosts of one NVLink domain, seconds: like those inside a host.
+
+    Parameters
+    ----------
+    hop_bytes_per_s
+        What all flows of the group attain over the slowest hop between hosts; the others as of :func:`across_s`.
+    """
+    rate = np.where(group_flows > 1, np.minimum(hop_bytes_per_s, inside_bytes_per_s), hop_bytes_per_s)
+    return inside_s(cluster, traffic, rate, stack, cluster.levels[0].latency_s)
 
 
 def across_s(
@@ -213,6 +303,7 @@ def across_s(
     group_flows: IntArray,
     num_hosts: IntArray,
     stack: StackSpec,
+    latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
     Rings over several hosts, in seconds; all arguments broadcast.
@@ -230,11 +321,14 @@ def across_s(
         Flows that the group opens between two hosts.
     num_hosts
         Hosts of the ring; not used, as the form does not depend on them.
+    latency_s
+        Of a message over the hop; by default that between hosts.
     """
+    latency_s = cluster.inter_node_latency_s if latency_s is None else latency_s
     several = group_flows > 1  # then the ring also has hops inside the hosts
     share = flow_bytes_per_s * group_flows * stack.inter_node
     share = np.where(several, np.minimum(share, inside_bytes_per_s * stack.intra_node), share)
-    step = (cluster.inter_node_latency_s + (group_flows - 1) * _inside_step_s(cluster)) / group_flows
+    step = (latency_s + (group_flows - 1) * _inside_step_s(cluster)) / group_flows
     start = _start_s(traffic, step, stack)
     time: FloatArray = start + traffic.hop_bytes / share
     return time
@@ -248,6 +342,7 @@ def hierarchical_s(
     group_flows: IntArray,
     num_hosts: IntArray,
     stack: StackSpec,
+    latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
     The same as :func:`across_s`, inside the hosts and between them one after the other.
@@ -258,8 +353,9 @@ def hierarchical_s(
     whole, passes = traffic.hop_bytes * ranks / (ranks - 1), traffic.num_steps / (ranks - 1)
     inside = whole * (group_flows - 1) / group_flows / (inside_bytes_per_s * stack.intra_node)
     rate = flow_bytes_per_s * stack.inter_node
+    latency_s = cluster.inter_node_latency_s if latency_s is None else latency_s
     across = whole * (num_hosts - 1) / num_hosts / group_flows / rate
-    latency = (group_flows - 1) * _inside_step_s(cluster) + (num_hosts - 1) * cluster.inter_node_latency_s
+    latency = (group_flows - 1) * _inside_step_s(cluster) + (num_hosts - 1) * latency_s
     calls = traffic.num_calls * np.where(group_flows > 1, 3, 1)
     time: FloatArray = calls * stack.collective_s + passes * latency + inside + across
     return time
@@ -273,6 +369,7 @@ def tree_s(
     group_flows: IntArray,
     num_hosts: IntArray,
     stack: StackSpec,
+    latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
     All-reduce over a double binary tree of several hosts, in seconds; all arguments broadcast.
@@ -284,9 +381,10 @@ def tree_s(
     """
     ranks = group_flows * num_hosts
     message = traffic.hop_bytes * ranks / (2 * (ranks - 1))
+    latency_s = cluster.inter_node_latency_s if latency_s is None else latency_s
     across = message * host_s_per_byte / group_flows / stack.inter_node
     inside = 2.0 * message / (inside_bytes_per_s * stack.intra_node) * (group_flows > 1)
-    latency = (group_flows - 1) * _inside_step_s(cluster) + np.log2(num_hosts) * cluster.inter_node_latency_s
+    latency = (group_flows - 1) * _inside_step_s(cluster) + np.log2(num_hosts) * latency_s
     start = traffic.num_calls * stack.collective_s + 2 * latency
     time: FloatArray = start + np.maximum(across, inside)
     return time
@@ -315,8 +413,8 @@ def tree_edges(num_hosts: int) -> IntArray:
     return edges
 
 
-def _inside_step_s(cluster: ClusterSpec) -> float:
-    return INSIDE_STEP * cluster.intra_node_latency_s
+def _inside_step_s(cluster: ClusterSpec, latency_s: float | None = None) -> float:
+    return INSIDE_STEP * (cluster.intra_node_latency_s if latency_s is None else latency_s)
 
 
 def _start_s(traffic: RingArrays, latency_s: FloatArray | float, stack: StackSpec) -> FloatArray:

@@ -177,7 +177,7 @@ def layer_and_idle_s(
         outside = _outside_attention_times_s(model, training, config, gpu, rates, width)
         routed = expert_times_s(model, training, config, gpu, rates) if has_experts else (0.0, 0.0)
         measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
-    host = _host_time_s(instance, config, rates, has_experts)
+    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, has_experts)
     forward, backward = (_bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
@@ -214,25 +214,41 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
 
     With fp8 each rank then casts its whole matrices once; micro-batches share the copies.
     """
-    rates = rates or instance.stack
-    parameters, experts = stage_parameters(instance.model, config), stage_expert_parameters(instance.model, config)
-    if config.use_distributed_optimizer:
-        parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
-        experts = experts / expert_replicas(config)
+    adam, cast = _optimizer_parts_s(instance, config, gpu, rates or instance.stack)
+    return float(adam.max() + cast.max())
+
+
+def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray:
+    """The same of each stage for itself on the slowest kind of GPU, shape ``(pp,)``; no more than that of all."""
+    parts = [_optimizer_parts_s(instance, config, gpu, instance.stack) for gpu in instance.cluster.gpu_kinds]
+    seconds: FloatArray = np.max([adam + cast for adam, cast in parts], axis=0)
+    return seconds
+
+
+def _optimizer_parts_s(
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[FloatArray, FloatArray]:
+    """Adam, and the cast to fp8, of each stage, shape ``(pp,)``."""
     training = instance.training
+    owned, to_cast = _owned_and_cast(instance.model, config)
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
-    step = float((parameters + experts).max() * moved / (gpu.memory_bytes_per_s * rates.streaming))
-    return step + cast_s(_cast_parameters(instance.model, config), linear_format(gpu, training, rates), gpu, rates)
+    form = linear_format(gpu, training, rates)
+    adam = owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _cast_parameters(model: ModelSpec, config: ParallelConfig) -> float:
-    """Parameters of the layers' matrices on a rank of the largest stage."""
+def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
+    """Parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape ``(pp,)``."""
+    parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
     with_experts = moe_layers(model, config).sum(axis=0)
     dense = np.array(config.layers_per_stage) - with_experts
     matrices = dense * model.sharded_layer_parameters + with_experts * model.sharded_moe_layer_parameters
-    of_stages = matrices / config.tensor_model_parallel_size + stage_expert_parameters(model, config)
-    return float(of_stages.max())
+    to_cast = matrices / config.tensor_model_parallel_size + experts
+    if config.use_distributed_optimizer:
+        parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
+        experts = experts / expert_replicas(config)
+    return parameters + experts, to_cast
 
 
 def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
 
 BILLION = 1e9
@@ -17,9 +17,7 @@ def edge_times_s(instance: Instance, config: ParallelConfig) -> tuple[float, flo
     largest stage's rank, times the chance that a job on so many GPUs loses that.
     """
     stack, pp = instance.stack, config.pipeline_model_parallel_size
-    num_microbatches = config.num_microbatches(
-        instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-    )
+    num_microbatches = microbatches_of(instance.training, config)
     flushes_s = stack.flush_s * (1.0 - 1.0 / pp) * (num_microbatches + pp - 1)
     regrown_s = 0.0
     if stack.refill_s_per_billion:

@@ -4,14 +4,18 @@ Tokens on their way to experts and back: all-to-alls of the expert-parallel grou
 In an all-to-all every rank sends an equal part to every other rank of its group, all at once. Inside a host a rank's
 parts follow one another over the fabric. Between hosts the parts of all groups that run at once share the hosts' NICs:
 a host sends to each other host in turn, with all its ranks, and likewise receives; its whole load decides, not one
-link (``_flows.exchange_loads``). Both go on together, so the longer counts.
+link (``_flows.exchange_loads``). Both go on together, so the longer counts. What is not sent twice by the ``flex``
+dispatcher is in ``costs/experts.py``.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ring_s, intra_node_ring_s
-from pipette_opt.costs.experts import ExpertTraffic, expert_block, expert_replicas, expert_traffic
+from pipette_opt.costs.compute import layer_and_idle_s
+from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_block, expert_replicas, expert_traffic
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, StackSpec, TrainingSpec
 
@@ -41,10 +45,9 @@ def exchange_s(
     cluster: ClusterSpec,
     stack: StackSpec,
     part_bytes: FloatArray | float,
-    most: IntArray | int,
-    num_hosts: IntArray | int,
+    port_s_per_byte: FloatArray | float,
+    spans: BoolArray | bool,
     load_s_per_byte: FloatArray | float,
-    fabric_s_per_byte: FloatArray | None = None,
 ) -> FloatArray:
     """
     One all-to-all, seconds; all arguments broadcast.
@@ -53,24 +56,57 @@ def exchange_s(
     ----------
     part_bytes
         What each rank sends to each other.
-    most
-        Most members of the group on one host.
+    port_s_per_byte
+        What the busiest rank takes to send one byte to each other one of its host, or of its NVLink domain.
+    spans
+        Whether the group is on several hosts that share no NVLink domain.
     load_s_per_byte
-        What the busiest host of the group takes if each part is one byte; unused on a single host.
-    fabric_s_per_byte
-        The same of the busiest member inside a host, where links of single GPUs are known.
+        What the busiest host of the group takes if each part is one byte; unused unless it spans hosts.
     """
-    hosts = np.asarray(num_hosts)
-    several = hosts > 1
-    fabric = (np.asarray(most) - 1) * np.asarray(part_bytes) / (cluster.inside_bytes_per_s(1) * stack.intra_node)
-    if fabric_s_per_byte is not None:
-        fabric = np.maximum(fabric, np.asarray(part_bytes) * fabric_s_per_byte / stack.intra_node)
-    across = np.where(several, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
+    fabric = np.asarray(part_bytes) * port_s_per_byte / stack.intra_node
+    across = np.where(spans, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
     latency = np.where(
-        several, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
+        spans, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
     )
     time: FloatArray = stack.collective_s + latency + np.maximum(fabric, across)
     return time
+
+
+class Beside(NamedTuple):
+    """
+    Time of one layer in which tokens travel without being waited for, forward and backward, seconds.
+
+    Parameters
+    ----------
+    idle_s
+        The device waits for the host anyway. With tensor parallelism that time hides its collectives, and no tokens.
+    compute_s
+        Compute that goes on, and is slowed down by what is sent: none unless the job overlaps them. Megatron-Core puts
+        the forward pass of one micro-batch beside the backward pass of another, so each way has the mean of both.
+    """
+
+    idle_s: tuple[float, float]
+    compute_s: float
+
+
+def beside_exchange(instance: Instance, config: ParallelConfig) -> Beside:
+    """Of a layer with experts, on the kind of GPU that has least of each."""
+    rates, kinds = instance.stack, instance.cluster.gpu_kinds
+    layers = [layer_and_idle_s(instance, config, gpu, rates, has_experts=True) for gpu in kinds]
+    alone = config.tensor_model_parallel_size == 1
+    idle = tuple(min(waits[way] for _, waits in layers) if alone else 0.0 for way in (0, 1))
+    overlaps = instance.training.overlap_moe_expert_parallel_comm
+    return Beside(idle, min(sum(times) for times, _ in layers) / 2.0 if overlaps else 0.0)  # type: ignore[arg-type]
+
+
+def shown_exchange_s(
+    exchange_s: FloatArray | float, idle_s: FloatArray | float, compute_s: FloatArray | float, stack: StackSpec
+) -> FloatArray:
+    """What tokens on their way add to a layer one way, seconds; the others as of :class:`Beside`."""
+    left = np.maximum(np.asarray(exchange_s) - idle_s, 0.0)
+    hidden = np.minimum(left, compute_s)
+    shown: FloatArray = left - hidden + stack.overlap_slowdown * hidden
+    return shown
 
 
 def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus: int) -> tuple[float, float]:
@@ -87,16 +123,17 @@ def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus:
     gpus
         All that are used of a host.
     """
-    model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
+    model, training = instance.model, instance.training
     one = expert_traffic(model, training, config)
     rings = expert_rings(model, training, config)
-    ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
     found = [0.0, 0.0]
+    beside = beside_exchange(instance, config) if one.num_exchanges else None
     for way, times in enumerate(passes(config)):
         if one.num_rings:
             found[way] += _ring_floor_s(instance, rings[way], one.ring_size, ranks, gpus)
-        if one.num_exchanges:
-            found[way] += times * one.num_exchanges * _exchange_floor_s(cluster, stack, one, ep, etp, ranks, gpus)
+        if beside is not None:
+            whole = times * one.num_exchanges * _exchange_floor_s(instance, config, one, ranks, gpus)
+            found[way] += float(shown_exchange_s(whole, beside.idle_s[way], beside.compute_s, instance.stack))
     return found[0], found[1]
 
 
@@ -113,18 +150,28 @@ def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, 
     return float(np.nanmin(across, initial=np.inf)) if not np.isnan(across).all() else 0.0
 
 
-def _exchange_floor_s(
-    cluster: ClusterSpec, stack: StackSpec, one: ExpertTraffic, ep: int, etp: int, ranks: int, gpus: int
-) -> float:
-    """An all-to-all, at the best link if it spans hosts."""
-    part, block = one.sent_bytes / ep, ep * etp
+def _exchange_floor_s(instance: Instance, config: ParallelConfig, one: ExpertTraffic, ranks: int, gpus: int) -> float:
+    """An all-to-all, at the best link if it spans hosts; with as many of them in an NVLink domain as is best."""
+    cluster, stack, training = instance.cluster, instance.stack, instance.training
+    ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
+    part, block, shares = one.sent_bytes / ep, ep * etp, distinct_shares(instance.model, training, config)
+    port = shares[1] / float(cluster.inside_bytes_per_s(1))
     if ranks % block == 0:
-        return float(exchange_s(cluster, stack, part, ep, 1, 0.0))
+        return float(exchange_s(cluster, stack, part, (ep - 1) * port, False, 0.0))
     if ranks % etp or block % ranks:
         return 0.0
     here, hosts = ranks // etp, block // ranks
-    load = gpus * here * _least_load_s_per_byte(cluster.pair_bytes_per_s(gpus), hosts)
-    return float(exchange_s(cluster, stack, part, here, hosts, load)) if np.isfinite(load) else 0.0
+    domain, most, found = cluster.domain_of_node, cluster.most_in_domain, []
+    apart = np.where(domain[:, None] != domain, cluster.pair_bytes_per_s(gpus), np.nan)
+    near = port if most == 1 else min(port, shares[1] / cluster.fastest_pair_bytes_per_s(1))
+    for together in range(1, min(most, hosts) + 1):
+        # The more members a domain has, the fewer of their copies are sent.
+        sent = here * shares[min(here * most, ep)]
+        load = gpus * sent * _least_load_s_per_byte(apart, hosts - together + 1)
+        ports = (here - 1) * port + here * (together - 1) * near
+        ports *= hosts / together if training.moe_token_dispatcher_type == "flex" else 1.0
+        found.append(float(exchange_s(cluster, stack, part, ports, together < hosts, load)))
+    return min(found) if np.isfinite(min(found)) else 0.0
 
 
 def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> float:

@@ -3,7 +3,8 @@ Compute of the routed experts of one layer: router, sorting of tokens, and the e
 
 The router multiplies a rank's own tokens with one column per expert and takes the best ``topk``. A copy of each token
 for each of its experts is written in the order of the experts, sorted again by local expert once it has arrived, and
-both is undone with the results. Tokens are counted on the host between the two, so nothing hides the router's kernels.
+both is undone with the results. By ``flex`` tokens are sent as they lie, and copied for each expert once they have
+arrived. Tokens are counted on the host between the two, so nothing hides the router's kernels.
 
 The gradient of an expert's weights has its tokens as inner size, of which there may be few, and is added to the sum of
 the micro-batches before, read and written in its own format (Megatron-Core's ``gradient_accumulation_fusion``): that
@@ -14,7 +15,7 @@ Megatron-Core (``TEGroupedMLP._apply_bias`` in ``moe/experts.py``) does that for
 pieces together, in framework operations, each through memory.
 """
 
-from pipette_opt.costs.experts import expert_block, rows_of_expert, tokens_of_rank
+from pipette_opt.costs.experts import distinct_shares, expert_block, rows_of_expert, tokens_of_rank
 from pipette_opt.costs.products import cast_s, linear_format, plain_format, product_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
@@ -57,6 +58,17 @@ def _bias_kernels(model: ModelSpec, config: ParallelConfig) -> tuple[int, int]:
     return BIAS_KERNELS[0] * local + 1, BIAS_KERNELS[1] * local + 1
 
 
+def _copied(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
+    """Tokens, or copies of them, that sorting by expert reads and writes on a rank, one way."""
+    assert model.num_experts is not None
+    local = model.num_experts // config.expert_model_parallel_size
+    arrived = local * rows_of_expert(model, training, config)
+    if training.moe_token_dispatcher_type == "flex" and config.expert_model_parallel_size > 1:
+        return arrived * (1.0 + float(distinct_shares(model, training, config)[1]))
+    sorted_twice = local > 1 and expert_block(config) > 1
+    return tokens_of_rank(training, config) * (1.0 + model.moe_router_topk) + (2.0 * arrived if sorted_twice else 0.0)
+
+
 def expert_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
@@ -87,9 +99,8 @@ def expert_times_s(
     first, second = products_s(up, h), products_s(h, width)
     memory = gpu.memory_bytes_per_s * rates.streaming
     scores = ROUTER_PASSES * own * model.num_experts * 4.0 / memory
-    sorted_twice = local > 1 and expert_block(config) > 1
-    copied = own * (1.0 + model.moe_router_topk) + (2.0 * local * rows if sorted_twice else 0.0)
-    # There and back: each a read and a write of every copy.
+    copied = _copied(model, training, config)
+    # There and back, each a read or a write of every copy.
     permuted = 2.0 * copied * h * element / memory + own * model.moe_router_topk * h / SCATTERED_PER_S
     activation = local * rows * (up + width) * element * rates.elementwise / memory
     casts = (

@@ -7,7 +7,7 @@ neighbours share each of its experts, ranks ``etp`` apart hold different ones (`
 ``parallel_state``, order ``tp-ep-dp``). Ranks at equal places of the blocks hold the same and reduce its gradients.
 
 Every rank has the tokens of its part of the sequence, ``mbs * seq / (tp * cp)`` with sequence parallelism, and sends
-each of them to ``topk`` experts. Two of Megatron-Core's dispatchers (``moe/token_dispatcher.py``):
+each of them to ``topk`` experts. Megatron-Core's dispatchers (``moe/token_dispatcher.py``):
 
 ``alltoall``
     An all-to-all over the ``ep`` ranks brings the copies to the ranks of their experts, an all-gather over the ``etp``
@@ -15,11 +15,16 @@ each of them to ``topk`` experts. Two of Megatron-Core's dispatchers (``moe/toke
 ``allgather``
     Every rank of a block gets all tokens of the block by an all-gather and takes those of its experts; a reduce-scatter
     sums up the results.
+``flex``
+    Kernels of DeepEP or HybridEP in place of the all-to-all. A token goes to another host once, however many of its
+    experts are there, and is handed on over the host's fabric, once to each rank; results are summed on the way back
+    (DeepEP's normal kernels; arXiv 2412.19437, section 3.2.2).
 
 The backward pass makes the mirror image of each. With an imbalance above 1 the busiest rank of a block has so many
 times the mean, and the others wait for it.
 """
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -108,6 +113,27 @@ def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelCon
 def imbalance(training: TrainingSpec, config: ParallelConfig) -> float:
     """Tokens of the busiest rank over the mean; ``ep`` if it gets all of them."""
     return min(training.expert_imbalance, float(config.expert_model_parallel_size))
+
+
+def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> FloatArray:
+    """
+    Part of the copies for so many ranks of an all-to-all group that is sent to them at once, shape ``(ep + 1,)``.
+
+    All of them by ``alltoall``. By ``flex`` a token is sent once to ranks of one place together: if routing is even,
+    the chance that at least one of its ``topk`` distinct experts is among theirs, over their mean number there.
+    """
+    ep = config.expert_model_parallel_size
+    if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
+        return np.ones(ep + 1)
+    local = model.num_experts // ep
+    there = [distinct_share(model.num_experts, model.moe_router_topk, ranks * local) for ranks in range(1, ep + 1)]
+    return np.array([1.0, *there])
+
+
+def distinct_share(num_experts: int, topk: int, there: int) -> float:
+    """Tokens with one of ``there`` experts among their ``topk`` of all, over their copies for these experts."""
+    none = math.comb(num_experts - there, topk) / math.comb(num_experts, topk)
+    return (1.0 - none) / (topk * there / num_experts)
 
 
 def expert_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ExpertTraffic:

@@ -25,7 +25,7 @@ def inter_node_message_s(cluster: ClusterSpec, message_bytes: float, num_flows: 
 
     Latency plus size over an equal share of what so many flows attain in sum; NaN where nothing was measured.
     """
-    return cluster.inter_node_latency_s + message_bytes * num_flows / cluster.pair_bytes_per_s(num_flows)
+    return cluster.pair_latency_s + message_bytes * num_flows / cluster.pair_bytes_per_s(num_flows)
 
 
 def intra_node_message_s(cluster: ClusterSpec, message_bytes: float) -> float:
@@ -36,3 +36,8 @@ def intra_node_message_s(cluster: ClusterSpec, message_bytes: float) -> float:
 def slowest(times: FloatArray) -> float:
     """Largest entry, NaN (no link) counting as infinite; zero if there is none."""
     return float(np.nan_to_num(times, nan=np.inf).max()) if times.size else 0.0
+
+
+def slowest_pair(times: FloatArray) -> float:
+    """Largest entry between two different hosts, NaN counting as infinite; zero for a single host."""
+    return slowest(times[~np.eye(len(times), dtype=np.bool_)])

@@ -51,6 +51,7 @@ class Exposed(NamedTuple):
     first_extra_s: FloatArray | None
     last_extra_s: FloatArray | None
     shown_s: FloatArray
+    reduction_shares: FloatArray | None = None
 
 
 class StageRing(NamedTuple):
@@ -129,8 +130,9 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
     both = list(zip(traffic, experts, strict=True))
     if not config.overlap_grad_reduce:
         return [StageRing(one, experts=other) for one, other in both]
-    if chunks > 1:  # one chunk's part follows the last backward
-        return [StageRing(_part(one, chunks), experts=other and _part(other, chunks)) for one, other in both]
+    if chunks > 1:  # the first chunk's part follows the last backward
+        parts = zip(both, config.chunk_shares[0].tolist(), strict=True)
+        return [StageRing(_part(one, share), experts=other and _part(other, share)) for (one, other), share in parts]
     buckets, (forward, backward) = num_buckets(model, config), hiding_s(instance, config, compute, least=closed)
     if not closed:
         backward = backward * (1.0 + stack.overlap_slowdown * (1.0 - 1.0 / buckets))
@@ -156,9 +158,9 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
     ]
 
 
-def _part(traffic: RingTraffic, chunks: int) -> RingTraffic:
-    """What takes an equal part of the time, latencies included."""
-    return RingTraffic(traffic.hop_bytes / chunks, traffic.num_steps / chunks, traffic.num_calls / chunks)
+def _part(traffic: RingTraffic, share: float) -> RingTraffic:
+    """What takes a part of the time, latencies included."""
+    return RingTraffic(traffic.hop_bytes * share, traffic.num_steps * share, traffic.num_calls * share)
 
 
 def hiding_s(
@@ -214,7 +216,7 @@ def num_buckets(model: ModelSpec, config: ParallelConfig) -> IntArray:
     size = config.ddp_bucket_size or max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks)
     buckets = np.ones(config.pipeline_model_parallel_size, dtype=np.int64)
     parameters = stage_parameters(model, config)[0] + stage_expert_parameters(model, config)[0]
-    buckets[0] = max(1, int(np.ceil(parameters / config.num_chunks / size)))
+    buckets[0] = max(1, int(np.ceil(parameters * float(config.chunk_shares[0, 0]) / size)))
     return buckets
 
 
@@ -226,6 +228,7 @@ def exposed(
     gather_s: FloatArray | None,
     least_s: FloatArray,
     slowdown: float,
+    shares: FloatArray | None = None,
 ) -> Exposed:
     """
     Overlap in placements with equal degrees.
@@ -244,6 +247,9 @@ def exposed(
         Forward and backward of one micro-batch wherever a stage is placed, shape ``(n, 2, pp)``; for the solver's form.
     slowdown
         Extra time of compute beside collectives, a share.
+    shares
+        Part of each stage's reduction and gather that each chunk has, shape ``(n, num_chunks, pp)``; equal parts by
+        default.
     """
     chunks, pp = forward_s.shape[1:3]
     whole = reduction_s[:, None, :, None]
@@ -258,17 +264,20 @@ def exposed(
             shown = shown + (pp - 1) * gather_s
             shown[:, 0] += shown_gather_s(gather_s[:, 0], buckets[:, 0], least_s[:, 0, 0], slowdown)
         return Exposed(buckets, None, first, last, shown)
+    if shares is None:
+        shares = np.full((len(whole), chunks, pp), 1.0 / chunks)
+    part = shares[..., None]
     last = np.zeros_like(backward_s)  # a chunk's reduction runs beside the last backwards of the chunk before it
-    last[:, :-1] = slowdown * np.minimum(whole / chunks, pp * backward_s[:, :-1])
+    last[:, :-1] = slowdown * np.minimum(whole * part[:, 1:], pp * backward_s[:, :-1])
     ready = first = None
     if gather is not None:
-        gather = gather / chunks
+        gather = gather * part
         first = np.zeros_like(forward_s)  # the next chunk's gather beside the forwards of this one
-        first[:, 1:] = slowdown * np.minimum(gather, pp * forward_s[:, 1:])
+        first[:, 1:] = slowdown * np.minimum(gather[:, 1:], pp * forward_s[:, 1:])
         follows = forward_s + first
         follows[:, 0] /= buckets[:, :, None]
-        ready = _arrivals(forward_s, gather[:, 0]) + follows
-    return Exposed(np.ones_like(buckets), ready, first, last, reduction_s)
+        ready = _arrivals(forward_s, gather) + follows
+    return Exposed(np.ones_like(buckets), ready, first, last, reduction_s, shares)
 
 
 def _arrivals(forward_s: FloatArray, gather_s: FloatArray) -> FloatArray:
@@ -280,16 +289,16 @@ def _arrivals(forward_s: FloatArray, gather_s: FloatArray) -> FloatArray:
     Parameters
     ----------
     gather_s
-        Of one chunk, shape ``(n, pp, 1)``.
+        Of each chunk, shape ``(n, num_chunks, pp, 1)``.
     """
     _, chunks, pp, _ = forward_s.shape
     slowest, rank = forward_s.max(axis=3), np.arange(pp)
     arrivals = np.empty((*slowest.shape, 1))
     for chunk in range(chunks):
-        before = arrivals[:, chunk - 1] if chunk else np.zeros_like(gather_s)
+        before = arrivals[:, chunk - 1] if chunk else np.zeros_like(gather_s[:, 0])
         if chunk > 1:
             ahead = (chunk - 1) * pp - rank  # forwards until then, pp of each chunk in turn
             done = np.clip(ahead[None, :] - pp * np.arange(chunks)[:, None], 0, pp)
             before = np.maximum(before, (slowest * done).sum(axis=1)[..., None])
-        arrivals[:, chunk] = before + gather_s
+        arrivals[:, chunk] = before + gather_s[:, chunk]
     return arrivals

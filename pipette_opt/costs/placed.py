@@ -16,6 +16,7 @@ from pipette_opt.costs.collectives import (
     RingArrays,
     RingTraffic,
     across_s,
+    domain_s,
     has_tied_stages,
     inside_s,
     stacked,
@@ -179,7 +180,8 @@ class _Batch:
             buckets = np.stack([one.buckets for one in self.costs])
             slowdown = self.instance.stack.overlap_slowdown
             least = np.stack([np.stack(one.least) for one in self.costs])
-            beside = exposed(buckets, forward, backward, reduction, gather, least, slowdown)
+            shares = np.stack([config.chunk_shares for config in self.configs])
+            beside = exposed(buckets, forward, backward, reduction, gather, least, slowdown, shares)
         return PlacedBatch(
             forward_s=forward,
             backward_s=backward,
@@ -288,7 +290,7 @@ class _Batch:
             slots = slot_rates(cluster, senders.reshape(sets), receivers.reshape(sets)).reshape(here.shape)
             inside = np.maximum(inside, cluster.intra_node_latency_s + size / slots)
             rate = np.minimum(rate, slots)
-        times = np.where(here == there, inside, cluster.inter_node_latency_s + size / rate)
+        times = np.where(here == there, inside, cluster.pair_latency_s[here, there] + size / rate)
         slowest: FloatArray = times.max(axis=3)
         return slowest
 
@@ -367,7 +369,11 @@ class _Batch:
             rate = cluster.pair_bytes_per_s(int(num_flows)) / num_flows
             both = np.minimum(rate, rate.T)
             rate = np.where(np.isnan(both), np.nanmin(rate, initial=np.inf), both)[first, last]
-            rate = np.minimum(rate, slots)
-            times = np.where(these, across_s(cluster, traffic, rate, fabric, one_flow, two_hosts, stack), times)
+            rate, latency_s = np.minimum(rate, slots), cluster.pair_latency_s[first, last]
+            over = across_s(cluster, traffic, rate, fabric, one_flow, two_hosts, stack, latency_s)
+            if cluster.most_in_domain > 1:
+                near = cluster.domain_of_node[first] == cluster.domain_of_node[last]
+                over = np.where(near, domain_s(cluster, traffic, rate, fabric, one_flow, stack), over)
+            times = np.where(these, over, times)
         slowest: FloatArray = times.max(axis=1)
         return slowest

@@ -1,5 +1,6 @@
 """Rings and trees of placed groups over the links that they share."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from pipette_opt.base.types import Collective, FloatArray, IntArray
 from pipette_opt.costs.collectives import (
     RingArrays,
     across_s,
+    domain_s,
     hierarchical_s,
     inside_s,
     tree_edges,
@@ -49,11 +51,14 @@ class PlacedLinks:
         if algorithm == "tree":
             pace = self._host_loads(source, num_hosts, members, who)
             pace = pace if across is None else np.maximum(pace, 1.0 / across)
-            return PlacedRings(self.instance, algorithm, pace, inside, num_hosts, members)
+            return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, members),))
         rate = flow_rates(cluster, source, target, shared)
         self.note_missing(who, rate, source, target)
+        if cluster.levels:
+            hops = _hops_of_levels(cluster, groups, source, target, rate, shared, num_hosts, members)
+            return PlacedRings(self.instance, algorithm, inside, num_hosts, members, hops)
         pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
-        return PlacedRings(self.instance, algorithm, pace, inside, num_hosts, members)
+        return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, members),))
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
@@ -87,20 +92,42 @@ class PlacedLinks:
             self.missing.setdefault(first + int(at[0]), MissingLink(who, int(source[at]), int(target[at])))
 
 
+class RingHops(NamedTuple):
+    """
+    Hops between hosts that are alike, of the groups of placements; arrays have shape ``(n, groups)``.
+
+    Parameters
+    ----------
+    pace
+        What a flow gets over the slowest of them, bytes per second, infinite without one; of trees what a host takes
+        for a byte.
+    flows
+        Flows that the group opens over each.
+    latency_s
+        Of a message, ``None`` for that between hosts.
+    in_domain
+        Whether they stay in an NVLink domain.
+    """
+
+    pace: FloatArray
+    flows: IntArray
+    latency_s: float | None = None
+    in_domain: bool = False
+
+
 class PlacedRings(NamedTuple):
     """
-    Collectives of placements: hosts and own flows of each group, shape ``(n, groups)``.
+    Collectives of placements: hosts of each group and members on the host with the fewest, shape ``(n, groups)``.
 
-    ``pace``: what a flow gets over the slowest hop, bytes per second; of trees what a host takes for a byte.
     ``inside_bytes_per_s``: the slowest hop inside a host, a number or of each group.
     """
 
     instance: Instance
     algorithm: Collective
-    pace: FloatArray
     inside_bytes_per_s: FloatArray | float
     num_hosts: IntArray
     members: IntArray
+    hops: tuple[RingHops, ...]
 
     def time_s(self, traffic: RingArrays) -> FloatArray:
         """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
@@ -110,9 +137,72 @@ class PlacedRings(NamedTuple):
         several = self.num_hosts > 1
         times = {"ring": across_s, "hierarchical": hierarchical_s, "tree": tree_s}[self.algorithm]
         hosts = np.where(several, self.num_hosts, 2)  # what is not used must be defined, too
-        across = times(cluster, traffic, self.pace, fabric, self.members, hosts, stack)
-        shown: FloatArray = np.where(several, across, inside)
-        return np.maximum(inside, shown) if self.algorithm == "ring" else shown
+        shown = inside
+        for some in self.hops:
+            if some.in_domain:
+                across = domain_s(cluster, traffic, some.pace * some.flows, fabric, some.flows, stack)
+            else:
+                across = times(cluster, traffic, some.pace, fabric, some.flows, hosts, stack, some.latency_s)
+            one = np.where(several & ~np.isinf(some.pace), across, inside)
+            shown = np.maximum(shown, one) if self.algorithm == "ring" else one
+        return shown
+
+
+def _hops_at_best(
+    cluster: ClusterSpec,
+    source: IntArray,
+    target: IntArray,
+    rate: FloatArray,
+    shared: IntArray,
+    num_hosts: IntArray,
+    members: IntArray,
+) -> tuple[RingHops, ...]:
+    """Hops of rings that are in a domain if they fit one; others have as many hosts in each as they can."""
+    most = cluster.levels[0].most_hosts or 1
+    fits, beyond = num_hosts <= most, replace(cluster, levels=())
+    near = np.where(fits, rate.min(axis=2), np.inf)
+    far = np.where(fits, np.inf, flow_rates(beyond, source, target, shared).min(axis=2))
+    flows = members * np.clip(num_hosts // 2, 1, most)
+    return RingHops(near, members, in_domain=True), RingHops(far, flows, beyond.inter_node_latency_s)
+
+
+def _hops_of_levels(
+    cluster: ClusterSpec,
+    hosts: IntArray,
+    source: IntArray,
+    target: IntArray,
+    rate: FloatArray,
+    shared: IntArray,
+    num_hosts: IntArray,
+    members: IntArray,
+) -> tuple[RingHops, ...]:
+    """
+    Hops of rings by their latency, those inside NVLink domains apart.
+
+    Parameters
+    ----------
+    hosts
+        Of the members of each group, shape ``(n, groups, members)``.
+    source, target, rate, shared
+        Hosts of each hop, what a flow gets there, infinite without a hop, and flows in sum; of that shape, too.
+    num_hosts, members
+        Of each group, shape ``(n, groups)``; see ``ring_hops``.
+    """
+    from pipette_opt.costs._flows import ring_hops
+
+    if cluster.levels[0].most_hosts is not None:
+        return _hops_at_best(cluster, source, target, rate, shared, num_hosts, members)
+    domain = cluster.domain_of_node
+    *_, of_domain = ring_hops(np.ascontiguousarray(domain[hosts]), cluster.num_nodes)
+    near, latency_s = domain[source] == domain[target], cluster.pair_latency_s[source, target]
+    hop = ~np.isinf(rate)
+    found = []
+    if (near & hop).any():
+        found.append(RingHops(np.where(near, rate, np.inf).min(axis=2), members, in_domain=True))
+    for one in np.unique(latency_s[hop & ~near]).tolist():
+        alike = ~near & (latency_s == one)
+        found.append(RingHops(np.where(alike, rate, np.inf).min(axis=2), of_domain, one))
+    return tuple(found)
 
 
 def gpu_numbers(cluster: ClusterSpec, nodes: IntArray, local_ranks: IntArray) -> IntArray:

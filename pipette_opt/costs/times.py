@@ -39,6 +39,8 @@ class PlacedTimes:
     reduction_buckets
         How each stage's reduction runs beside its last backwards, shape ``(pp,)``: 0 after them, as one. With one chunk
         in so many equal pieces, as the gradients come; with several chunks one piece for each.
+    reduction_shares
+        Size of the piece of each chunk as part of the stage's reduction, shape ``(num_chunks, pp)``; equal by default.
     gather_s
         Parameter gather of each stage, shape ``(pp,)``, if it runs beside the first forwards.
     ready_s
@@ -74,6 +76,7 @@ class PlacedTimes:
     first_extra_s: FloatArray | None = None
     last_extra_s: FloatArray | None = None
     shown_s: FloatArray | None = None
+    reduction_shares: FloatArray | None = None
     expert_forward_s: FloatArray | None = None
     expert_backward_s: FloatArray | None = None
     sharded_forward_s: FloatArray | None = None
@@ -106,6 +109,7 @@ OPTIONAL = (
     "first_extra_s",
     "last_extra_s",
     "shown_s",
+    "reduction_shares",
     "expert_forward_s",
     "expert_backward_s",
     "sharded_forward_s",
@@ -149,6 +153,7 @@ class PlacedBatch:
     first_extra_s: FloatArray | None = None
     last_extra_s: FloatArray | None = None
     shown_s: FloatArray | None = None
+    reduction_shares: FloatArray | None = None
     expert_forward_s: FloatArray | None = None
     expert_backward_s: FloatArray | None = None
     sharded_forward_s: FloatArray | None = None

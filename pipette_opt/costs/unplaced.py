@@ -17,7 +17,7 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s
-from pipette_opt.costs.exchange import expert_rings, passes
+from pipette_opt.costs.exchange import Beside, beside_exchange, expert_rings, passes
 from pipette_opt.costs.experts import expert_traffic
 from pipette_opt.costs.layer_kinds import LayerKind, layer_kinds
 from pipette_opt.costs.messages import p2p_bytes
@@ -43,6 +43,8 @@ class LayerCosts(NamedTuple):
         Of a layer with experts, over neighbours that share experts or tokens.
     part_bytes, num_exchanges
         Of its all-to-alls, what a rank sends to each other one; how many there are.
+    beside
+        What all-to-alls are not waited for.
     """
 
     layers: IntArray
@@ -53,6 +55,7 @@ class LayerCosts(NamedTuple):
     rings: tuple[RingTraffic, RingTraffic]
     part_bytes: float
     num_exchanges: tuple[int, int]
+    beside: Beside
 
 
 class ExpertCosts(NamedTuple):
@@ -147,6 +150,7 @@ def _layer_costs(instance: Instance, kind: LayerKind, compute: StageCompute) -> 
         rings=expert_rings(model, training, config) if one is not None else (NO_TRAFFIC, NO_TRAFFIC),
         part_bytes=0.0 if one is None else one.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
+        beside=beside_exchange(instance, config) if exchanges else Beside((0.0, 0.0), 0.0),
     )
 
 
@@ -160,7 +164,7 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
     chunks, layers = config.num_chunks, config.layers_per_stage
     if config.pipeline_model_parallel_size == 1:
         return costs
-    if config.counts_embedding or config.counts_loss:
+    if config.counts_embedding or config.counts_loss or config.pipeline_model_parallel_layout is not None:
         raise InputError("schedule", f"a V needs equal chunks; {chunks} do not divide layers_per_stage={layers}.")
     if instance.model.num_dense_layers:
         raise InputError("schedule", "a V of two chunks is not known for models whose first layers have no experts.")

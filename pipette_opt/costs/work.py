@@ -25,13 +25,28 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
-from pipette_opt.costs.collectives import RingTraffic, across_s, gather_traffic, intra_node_ring_s, stacked
+from pipette_opt.costs.collectives import (
+    RingTraffic,
+    across_s,
+    gather_traffic,
+    intra_node_ring_s,
+    least_ring_s,
+    stacked,
+    tensor_traffic,
+)
 from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.costs.layer_kinds import pure_configs
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
+from pipette_opt.parallel import (
+    NodeBlock,
+    ParallelConfig,
+    gpus_of_a_host,
+    microbatches_of,
+    node_blocks,
+    ranks_of_a_host,
+)
 from pipette_opt.specs import GpuSpec, Instance
 
 MARGIN = 1e-9
@@ -39,6 +54,7 @@ MARGIN = 1e-9
 
 NO_PART = (
     "layers_per_stage",
+    "pipeline_model_parallel_layout",
     "recompute_num_layers",
     "virtual_pipeline_model_parallel_size",
     "use_distributed_optimizer",
@@ -51,7 +67,9 @@ NO_PART = (
 
 _DECIDING = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in NO_PART))
 
-_SPLIT = attrgetter("layers_per_stage", "num_chunks", "recomputation", "recompute_num_layers")
+_SPLIT = attrgetter(
+    "layers_per_stage", "num_chunks", "pipeline_model_parallel_layout", "recomputation", "recompute_num_layers"
+)
 
 NUM_PIECES = 7
 """Number of pieces in :class:`_Pieces`."""
@@ -73,9 +91,7 @@ class WorkBounds:
         seconds = self._seconds[key]
         if seconds is None:
             return float("inf")
-        num_microbatches = config.num_microbatches(
-            self._instance.training.global_batch_size, unequal=self._instance.training.unequal_microbatches
-        )
+        num_microbatches = microbatches_of(self._instance.training, config)
         split = *_SPLIT(config), num_microbatches
         if split not in self._counts:
             self._counts[split] = _path_counts(self._instance, config, num_microbatches)
@@ -86,26 +102,31 @@ class WorkBounds:
 
     def of_any_split(self, config: ParallelConfig) -> float:
         """
-        No plan of the configuration is faster, however its layers are dealt to the stages, where all layers are alike.
+        No plan of the configuration is faster, however its layers are dealt to the stages.
 
-        All stages together have no more than :func:`busy_share` of the time, and some stage has as many layers as the
-        mean.
+        All stages together have no more than :func:`busy_share` of the time. Some stage has as many layers as the
+        mean, each of them no faster than the fastest kind, with a reduction that does not begin before the last
+        backward of one of its chunks; and some stage has as much work as the mean.
         """
         self(config)
         seconds = self._seconds[_DECIDING(config)]
         if seconds is None:
             return float("inf")
         model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
-        m = config.num_microbatches(
-            self._instance.training.global_batch_size, unequal=self._instance.training.unequal_microbatches
-        )
-        dense, experts, look_up, head, passes, again, again_experts = seconds.work_s.tolist()
-        layer = dense if model.num_experts is None else experts
+        m = microbatches_of(self._instance.training, config)
+        dense, experts, look_up, head, passes, *again = seconds.work_s.tolist()
+        kinds = [one for one, has_experts in enumerate(_kinds_of_layers(self._instance)) if has_experts is not None]
         # Each chunk recomputes a layer at least.
-        passes += chunks * (again if model.num_experts is None else again_experts)
-        together = (model.num_layers * layer + look_up + head + pp * passes) / busy_share(m, pp, chunks)
-        fullest = m * (ceil_div(model.num_layers // chunks, pp) * chunks * layer + passes)
-        return float(max(together, fullest)) * (1 - MARGIN)
+        passes += chunks * min(again[kind] for kind in kinds)
+        of_layers = (model.num_layers - model.num_moe_layers) * dense + model.num_moe_layers * experts
+        together = (of_layers + look_up + head + pp * passes) / busy_share(m, pp, chunks)
+        # First chunks are not as long as others where the first layers are faster.
+        together -= (model.num_layers - model.num_moe_layers) * max(experts - dense, 0.0) * (1.0 - 1.0 / chunks)
+        most, layer = ceil_div(model.num_layers // chunks, pp), min((dense, experts)[kind] for kind in kinds)
+        fullest = m * (max(most * chunks * layer, of_layers / pp) + passes)
+        reduction = min(seconds.reduction_s[kind] for kind in kinds)
+        reduced = (m - 1) * (most * layer + passes / chunks) + most * chunks * reduction
+        return float(max(together, fullest, reduced)) * (1 - MARGIN)
 
 
 def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:
@@ -205,7 +226,32 @@ def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]
             if has_experts is not None:
                 pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), has_experts=has_experts))
         pieces[1] += min(_experts_s(instance, config, blocks))
+    else:
+        forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
+        for piece, has_experts in enumerate(_kinds_of_layers(instance)):
+            if has_experts is not None:
+                pieces[piece] += _tensor_s(instance, config, blocks[0], (forward, backward), has_experts)
     return pieces
+
+
+def _tensor_s(
+    instance: Instance, config: ParallelConfig, block: NodeBlock, idle_s: tuple[float, float], has_experts: bool
+) -> float:
+    """Communication of a layer's tensor groups that span hosts, at least, forward and backward together."""
+    members = config.tensor_model_parallel_size // block.nodes_per_slot
+    rings = tensor_traffic(instance.model, instance.training, config, has_experts=has_experts)
+    least = [
+        least_ring_s(
+            instance.cluster,
+            ring,
+            group_flows=members,
+            num_flows=members,
+            num_hosts=block.nodes_per_slot,
+            stack=instance.stack,
+        )
+        for ring in rings
+    ]
+    return sum(max(seconds - idle, 0.0) for seconds, idle in zip(least, idle_s, strict=True))
 
 
 def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
@@ -255,11 +301,21 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     moved = RingTraffic(gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
     if replicas <= members:
         return intra_node_ring_s(instance.cluster, moved, replicas, instance.stack)
+    if instance.cluster.most_in_domain > 1:
+        moved = moved._replace(num_calls=0)
+        return least_ring_s(
+            instance.cluster,
+            moved,
+            group_flows=members,
+            num_flows=gpus,
+            num_hosts=replicas // members,
+            stack=instance.stack,
+        )
+    hosts = np.array(replicas // members)
     # A ring over a faster link takes no longer, so the fastest pair of hosts says all.
     flow = instance.cluster.fastest_pair_bytes_per_s(gpus) / gpus
     if np.isnan(flow):
         return 0.0
-    hosts = np.array(replicas // members)
     cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
     across = across_s(cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack)
     return float(across[0])

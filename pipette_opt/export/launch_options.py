@@ -40,7 +40,8 @@ class LaunchOptions:
     account, partition, time
         Of Slurm. Without one the script has a commented line in its place.
     segment
-        Hosts of a Slurm segment (topology/block): so many lie in one block.
+        Hosts of a Slurm segment (topology/block): so many lie in one block. Those that a plan uses of each NVLink
+        domain where it is not given.
     container_mounts
         Folders that the container of a Slurm job sees, ``SOURCE:TARGET`` each.
     rdma_resource

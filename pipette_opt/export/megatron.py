@@ -11,6 +11,7 @@ from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_opti
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
+from pipette_opt.parallel.layout import layout_of
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
@@ -30,6 +31,7 @@ SAID_OF_TRAINING = (
     "fp8",
     "fused_softmax",
     "moe_token_dispatcher_type",
+    "overlap_moe_expert_parallel_comm",
     "main_params_dtype",
     "exp_avg_dtype",
     "exp_avg_sq_dtype",
@@ -152,9 +154,8 @@ def layout_options(plan: Plan) -> dict[str, str | int | bool]:
     there are.
     """
     layers, chunks = plan.config.layers_per_stage, plan.config.num_chunks
-    if not is_megatron_split(sum(layers), layers):
-        held = [f"t*{part}" if part else "" for chunk in plan.config.layers_per_chunk for part in chunk]
-        return {"pipeline_model_parallel_layout": f"E{'|'.join(held)}L"}
+    if plan.config.pipeline_model_parallel_layout is not None or not is_megatron_split(sum(layers), layers):
+        return {"pipeline_model_parallel_layout": layout_of(plan.config.layers_per_chunk)}
     options: dict[str, str | int | bool] = {}
     if chunks > 1:
         options["virtual_pipeline_model_parallel_size"] = chunks
@@ -368,6 +369,8 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         ("--moe-token-dispatcher-type", training.moe_token_dispatcher_type),
         ("--moe-grouped-gemm",),
     ]
+    if training.overlap_moe_expert_parallel_comm:
+        options.append(("--overlap-moe-expert-parallel-comm",))
     if model.moe_ffn_hidden_size is not None:
         options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:

@@ -14,6 +14,7 @@ from pipette_opt.export.megatron import arguments_file
 from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, launchable, master_lines, quoted
 from pipette_opt.export.task import ProcessVariables, task_script
 from pipette_opt.plans.plan import Plan, RankRow, rank_rows
+from pipette_opt.read.hosts import expand_hosts
 
 SLURM = ProcessVariables("srun", rank="SLURM_PROCID", size="SLURM_NTASKS", host="SLURMD_NODENAME")
 
@@ -54,7 +55,7 @@ def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
             f"#SBATCH --gpus-per-node={plan.gpus_per_node}",
             "#SBATCH --exclusive",
             "#SBATCH --mem=0",
-            *_segment_lines(options, len(hosts)),
+            *_segment_lines(options, hosts, plan.inputs.get("domains")),
             usage,
             "set -euo pipefail",
             'cd "${SLURM_SUBMIT_DIR:-.}"',
@@ -84,13 +85,26 @@ def _site_lines(options: LaunchOptions) -> list[str]:
     ]
 
 
-def _segment_lines(options: LaunchOptions, num_hosts: int) -> list[str]:
-    """How many hosts must lie in one block (sbatch's manual, ``--segment``: it divides their number)."""
-    if options.segment is None:
+def _segment_lines(options: LaunchOptions, hosts: Sequence[str], domains: object) -> list[str]:
+    """
+    How many hosts must lie in one block (sbatch's manual, ``--segment``: it divides their number).
+
+    As given, or as many as the plan uses of each NVLink domain, where these are equally many: topology/block has a
+    block for each domain.
+    """
+    segment = options.segment or _used_of_a_domain(hosts, domains)
+    if segment is None:
         return []
-    if num_hosts % options.segment:
-        raise InputError("--segment", f"is {options.segment}; it must divide the {num_hosts} hosts of the plan.")
-    return [f"#SBATCH --segment={options.segment}"]
+    if len(hosts) % segment:
+        raise InputError("--segment", f"is {segment}; it must divide the {len(hosts)} hosts of the plan.")
+    return [f"#SBATCH --segment={segment}"]
+
+
+def _used_of_a_domain(hosts: Sequence[str], domains: object) -> int | None:
+    if not isinstance(domains, list):
+        return None
+    used = {len(set(hosts).intersection(expand_hosts(group))) for group in domains} - {0}
+    return used.pop() if len(used) == 1 and used != {1} else None
 
 
 def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> list[str]:

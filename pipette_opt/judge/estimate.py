@@ -14,7 +14,7 @@ from pipette_opt.judge.breakdown import causes_of
 from pipette_opt.judge.critical_path import Walked, walk
 from pipette_opt.judge.schedule import WEIGHT, Layout, Schedule
 from pipette_opt.judge.time_tables import weight_part
-from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.plans.plan import IterationTime
 from pipette_opt.specs import Instance
 
@@ -101,7 +101,7 @@ def _with_embedding(times: PlacedBatch, reduced_s: FloatArray) -> FloatArray:
 
 def reduction_ends(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
     """
-    Ends of the equal parts of each stage's gradient reduction, one for each chunk, shape ``(num_chunks, n, pp)``.
+    Ends of the parts of each stage's gradient reduction, one for each chunk, in order, shape ``(num_chunks, n, pp)``.
 
     After the last backward, as one (all parts end together); or beside the last backwards:
 
@@ -121,13 +121,22 @@ def reduction_ends(times: PlacedBatch, walked: Walked, *, split_backward: bool =
         shown = np.maximum(whole[..., None] / buckets, whole[..., None] - (1.0 - 1.0 / buckets) * work)
         ends: FloatArray = np.where(beside, (walked.finish_s + shown).max(axis=2), together)[None]
         return ends
-    starts = np.sort(walked.launch_s.max(axis=3), axis=1)
+    starts, seconds = walked.launch_s.max(axis=3), reduction_parts_s(times)
+    order = np.argsort(starts, axis=1, kind="stable")
+    starts, seconds = np.take_along_axis(starts, order, axis=1), np.take_along_axis(seconds, order, axis=1)
     ends = np.empty((chunks, *together.shape))
     for part in range(chunks):
         begin = starts[:, part] if part == 0 else np.maximum(starts[:, part], ends[part - 1])
-        ends[part] = begin + whole / chunks
+        ends[part] = begin + seconds[:, part]
     of_chunks: FloatArray = np.where(beside, ends, together)
     return of_chunks
+
+
+def reduction_parts_s(times: PlacedBatch) -> FloatArray:
+    """The reduction of each chunk of each stage, shape ``(n, num_chunks, pp)``."""
+    chunks, whole = times.forward_s.shape[1], times.reduction_s[:, None]
+    shares = np.full((1, chunks, 1), 1.0 / chunks) if times.reduction_shares is None else times.reduction_shares
+    return whole * shares
 
 
 def last_backward(times: PlacedBatch, *, split_backward: bool) -> FloatArray:
@@ -144,7 +153,7 @@ def estimate(
 
     ``InputError`` if the batch or the GPU's data do not allow it.
     """
-    num_microbatches = microbatches_of(instance, config)
+    num_microbatches = microbatches_of(instance.training, config)
     times = placed_times(instance, config, placement, layout_of(schedule))
     judged = judge_times(times, num_microbatches, instance.p2p, schedule)
     causes = causes_of(times, judged, num_microbatches, instance.p2p, schedule)
@@ -182,16 +191,6 @@ def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: Paral
         return breakdown
     lost = instance.edge_loss_s(config)
     return {**breakdown, "optimizer": max(breakdown["optimizer"] - lost, 0.0), "full_memory": lost}
-
-
-def microbatches_of(instance: Instance, config: ParallelConfig) -> int:
-    """Micro-batches of one replica. ``InputError`` if they do not come out whole."""
-    try:
-        return config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        )
-    except ValueError as error:
-        raise InputError("global_batch_size", str(error)) from error
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:

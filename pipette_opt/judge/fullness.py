@@ -40,9 +40,8 @@ DECIDING = ("model", "cluster", "training", "stack")
 
 
 def stack_predictor(stack: StackSpec) -> MemoryPredictor:
-    """The shipped memory predictor, with the constants of the stack if it has some for memory."""
-    framework = None if stack.memory is None else framework_of(stack.memory, f"stack {stack.name}, memory")
-    return MemoryPredictor.load(framework=framework)
+    """The shipped memory predictor with the constants of the stack; Megatron-Core's where it has none for memory."""
+    return MemoryPredictor.load(framework=framework_of(stack.memory, f"stack {stack.name}, memory"))
 
 
 def with_edge_loss(instance: Instance, memory: MemoryCheck | None = None) -> Instance:

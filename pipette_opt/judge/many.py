@@ -13,9 +13,9 @@ from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.costs.placed import placed_batches
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.judge.critical_path import walk_batches
-from pipette_opt.judge.estimate import batch_done, microbatches_of
+from pipette_opt.judge.estimate import batch_done
 from pipette_opt.judge.program import megatron_program
-from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.specs import Instance
 
 _Shape = tuple[int, int, int, bool]
@@ -32,7 +32,7 @@ def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Pla
     The same times as :func:`~pipette_opt.judge.estimate.estimate` gives one by one; infinite where a placement uses
     a link that was not measured. ``InputError`` if the batch does not divide.
     """
-    microbatches = np.array([microbatches_of(instance, config) for config, _ in placed], dtype=np.int64)
+    microbatches = np.array([microbatches_of(instance.training, config) for config, _ in placed], dtype=np.int64)
     return judge_batches(placed_batches(instance, placed), microbatches, instance.p2p)
 
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.unplaced import costs_of
-from pipette_opt.judge.estimate import estimate, microbatches_of
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.many import estimate_many
 from pipette_opt.judge.reseat import has_room
 from pipette_opt.judge.solutions import JudgedSolution, best_first
-from pipette_opt.parallel import NodeBlock, ParallelConfig, RankGrid, block_placement
+from pipette_opt.parallel import NodeBlock, ParallelConfig, RankGrid, block_placement, microbatches_of
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.specs import Instance
 from pipette_opt.specs.gpu_links import GpuLinks
@@ -264,7 +264,7 @@ def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
             RankGrid.of(config, block.order).coordinates()[placement.node == 0].tolist()
         )
     }
-    costs, m = costs_of(instance, config), microbatches_of(instance, config)
+    costs, m = costs_of(instance, config), microbatches_of(instance.training, config)
     kinds = costs.layers.values()
     context = sum(one.layers.sum(axis=0) * sum(ring.hop_bytes for ring in one.context) for one in kinds)
     tensor = sum(one.layers.sum(axis=0) * sum(ring.hop_bytes for ring in one.tensor) for one in kinds)

@@ -36,7 +36,7 @@ from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
-from pipette_opt.specs import Instance, LinkMatrix
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
 TIE = 1e-6
 """Relative; plans as close as this are equally fast, as ticks are not much finer."""
@@ -128,6 +128,7 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
         config.context_parallel_size,
         int(config.overlap_grad_reduce) + int(config.overlap_param_gather),
         len(set(config.layers_per_stage)),
+        int(config.pipeline_model_parallel_layout is not None),
     )
 
 
@@ -162,31 +163,35 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
         placement is faster than the judge makes it with the best of all rows.
     """
     cluster = instance.cluster
-    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
+    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
         return None
     per_node = candidate.config.world_size // candidate.num_cells
-    matrices = []
     counts = {per_node // candidate.block.stages, per_node}
     if instance.model.num_experts is not None:
         counts |= set(range(1, per_node + 1))  # all-to-alls have as many flows as ranks that send to other hosts
     nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
-    slowest: IntArray | None = None
-    for num_flows in sorted(counts):
-        bytes_per_s = np.nan_to_num(cluster.pair_bytes_per_s(num_flows), nan=0.0)
-        np.fill_diagonal(bytes_per_s, 0.0)
-        fastest = float(bytes_per_s.max(initial=0.0))
-        if fastest <= 0.0:
-            return None
-        links = np.full(bytes_per_s.shape, fastest)
-        if slow_row is not None:
-            of_host = np.maximum(bytes_per_s.max(axis=0), bytes_per_s.max(axis=1))
-            if slowest is None:
-                slowest = np.argsort(-of_host, kind="stable")[candidate.num_cells - 1 :]
-            host = nodes[slow_row, 0, 0]
-            links[host] = links[:, host] = of_host[slowest].max()
-        matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=links))
-    ideal = replace(instance, cluster=replace(cluster, link_matrices=tuple(matrices), node_bytes_per_s=None))
+    equal = cluster.with_equal_links(counts)
+    if equal is None:
+        return None
+    if slow_row is not None:
+        equal = _with_slow_host(cluster, equal, int(nodes[slow_row, 0, 0]), candidate.num_cells)
+    ideal = replace(instance, cluster=equal)
     return placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+
+
+def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cells: int) -> ClusterSpec:
+    """Equal links but for those of one host: of any ``num_cells`` hosts of the cluster one has no faster ones."""
+    matrices, slowest = [], None
+    for matrix in equal.link_matrices:
+        bytes_per_s = np.nan_to_num(cluster.pair_bytes_per_s(matrix.concurrent_flows), nan=0.0)
+        np.fill_diagonal(bytes_per_s, 0.0)
+        of_host = np.maximum(bytes_per_s.max(axis=0), bytes_per_s.max(axis=1))
+        if slowest is None:
+            slowest = np.argsort(-of_host, kind="stable")[num_cells - 1 :]
+        links = matrix.bytes_per_s.copy()
+        links[host] = links[:, host] = of_host[slowest].max()
+        matrices.append(replace(matrix, bytes_per_s=links))
+    return replace(equal, link_matrices=tuple(matrices))
 
 
 def placement_dependent_s(instance: Instance, best: JudgedSolution) -> float:
@@ -209,6 +214,7 @@ def _links_free(instance: Instance) -> Instance:
             inter_node_latency_s=0.0,
             node_bytes_per_s=None,
             gpu_links=links_of_gpus,
+            levels=(),
         ),
     )
 
@@ -286,6 +292,7 @@ def stage_memory(
             oom_probability=float(risk[stage]),
             oom_probability_at_most=predictor.at_floor(risk[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
+            components=prediction.components_of(stage),
         )
         for stage in range(len(hosts))
     )

@@ -23,11 +23,11 @@ from pipette_opt.judge.estimate import (
     judge_times,
     last_backward,
     layout_of,
-    microbatches_of,
     reduction_ends,
+    reduction_parts_s,
 )
 from pipette_opt.judge.schedule import FORWARD, LETTERS, Schedule, build_schedule
-from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.specs import Instance
 
 COMPUTE, GRADIENTS, TRANSFERS = 0, 1, 2
@@ -53,7 +53,7 @@ def write_trace(
 ) -> None:
     """Write the trace of a placed configuration, in 1F1B by default; it ends with the estimated iteration time."""
     times = placed_times(instance, config, placement, layout_of(schedule))
-    found = trace_events(times, microbatches_of(instance, config), instance.p2p, schedule)
+    found = trace_events(times, microbatches_of(instance.training, config), instance.p2p, schedule)
     try:
         write_atomically(path, json.dumps(as_json(found)))
     except OSError as error:
@@ -146,13 +146,17 @@ def _gathers(times: PlacedTimes, order: Schedule, starts: FloatArray, ends: Floa
     chunks = len(times.forward_s)
     for stage, whole in enumerate(times.gather_s.tolist()):
         pieces = int(times.reduction_buckets[stage]) if chunks == 1 else chunks
+        shares = np.full(pieces, 1.0 / pieces)
+        if chunks > 1 and times.reduction_shares is not None:
+            shares = times.reduction_shares[:, stage]
         first = int((order.kind[stage] == FORWARD).argmax())
         start = float(starts[stage, first]) if chunks == 1 else 0.0
         wait = (float(ends[stage, first]) - start - whole / pieces) / max(pieces - 1, 1) if chunks == 1 else 0.0
         for piece in range(pieces if whole else 0):
             name = f"gather {piece}" if pieces > 1 else "gather"
-            yield Event(stage, GRADIENTS, name, "gather", start, start + whole / pieces)
-            start += whole / pieces if chunks > 1 else max(whole / pieces, wait)
+            seconds = whole * float(shares[piece])
+            yield Event(stage, GRADIENTS, name, "gather", start, start + seconds)
+            start += seconds if chunks > 1 else max(seconds, wait)
 
 
 def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> Iterator[Event]:
@@ -160,12 +164,15 @@ def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> I
     done = np.zeros(len(times.reduction_s))
     for stage in range(len(done)):
         ends = _piece_ends(times, walked, stage, split_backward=split_backward)
-        share = float(times.reduction_s[stage]) / len(ends)
+        pieces = np.full(len(ends), float(times.reduction_s[stage]) / len(ends))
+        if len(ends) == len(times.forward_s) > 1:  # in the order of their starts
+            order = np.argsort(walked.launch_s.max(axis=2)[:, stage], kind="stable")
+            pieces = reduction_parts_s(PlacedBatch.of([times]))[0, order, stage]
         done[stage] = ends[-1]
-        for index, at in enumerate(ends):
+        for index, (at, seconds) in enumerate(zip(ends, pieces.tolist(), strict=True)):
             name = f"reduction {index}" if len(ends) > 1 else "reduction"
-            if share:
-                yield Event(stage, GRADIENTS, name, "reduction", at - share, at)
+            if seconds:
+                yield Event(stage, GRADIENTS, name, "reduction", at - seconds, at)
     if times.embedding_s:
         start = float(max(done[0], done[-1]))
         done[[0, -1]] = start + times.embedding_s

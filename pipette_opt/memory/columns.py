@@ -56,8 +56,8 @@ class StageFacts:
         GPUs of one host; infinite if nobody says.
     link
         Of the links inside a host, see :func:`link_share`.
-    unfused_norm, unfused_softmax, flash1
-        1 where these are several kernels, and where flash attention is of the first version.
+    unfused_norm, unfused_softmax
+        1 where these are several kernels.
     """
 
     replicas: FloatArray
@@ -66,7 +66,6 @@ class StageFacts:
     link: FloatArray
     unfused_norm: FloatArray
     unfused_softmax: FloatArray
-    flash1: FloatArray
 
 
 def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
@@ -84,13 +83,16 @@ def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: Float
         "base_gib": np.full(table.num_rows, float(GIB)),
         "group_gib": GIB * facts.link * num_groups(table.tensor, facts.replicas, facts.pipeline),
         "parameter_bytes": size,
+        "placeholders": formula.placeholders,
         "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
     }
     moments = (
-        always | {"counted": counted_bytes, "step_bytes": size * sharded * _fresh(table)} | _passes(table, facts),
+        always
+        | {"counted": counted_bytes - formula.placeholders, "step_bytes": size * sharded * _fresh(table)}
+        | _passes(table, facts),
         always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
     )
-    moments[0]["activations"] = moments[0]["fragments"] = formula.saved
+    moments[0]["activations"] = formula.saved
     rows = [np.stack([moment.get(name, zero) for name in COLUMNS], axis=1) for moment in moments]
     return np.stack(rows) / GIB
 
@@ -126,12 +128,9 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
         "norm_bytes": 2 * passes * table.tokens / table.shards * table.hidden * facts.unfused_norm,
         "score_bytes": scores * facts.unfused_softmax,
         "fused_score_bytes": scores * (1 - facts.unfused_softmax),
-        "flash1_bytes": facts.flash1 * (table.layers > 0) * table.tokens * table.query,
         "logit_bytes": logits,
         "loss_spare_bytes": logits * (facts.pipeline == 1),
         "whole_logit_bytes": logits * table.tensor * tensor,
-        "table_bytes": table.first * table.largest_table,
-        "gathered_buffers": gathered,
         "gathered_per_layer": gathered * passes * (table.shards > 1),
         "run_ahead_buffers": late * (facts.pipeline == 1) * flows,
         "pile_up_buffers": late * deep * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),

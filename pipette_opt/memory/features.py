@@ -15,6 +15,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 FEATURES: tuple[tuple[str, str], ...] = (
     ("static_share", "of formula"),
+    ("placeholder_share", "of formula"),
     ("saved_share", "of formula"),
     ("microbatch_share", "of formula"),
     ("recomputed_share", "of formula"),
@@ -74,6 +75,7 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
     rows = (table.moe_layers > 0) * tokens / table.shards * table.topk
     columns = (
         formula.static / total,
+        formula.placeholders / total,
         formula.saved / total,
         formula.saved / table.in_flight / total,
         formula.recomputed / total,

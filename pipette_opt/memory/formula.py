@@ -26,8 +26,11 @@ class FormulaBytes:
 
     Parameters
     ----------
-    static
-        Weights, gradients and optimizer state.
+    weights, gradients, optimizer
+        With copies in fp8, and under ZeRO shares of them and buffers of what is gathered.
+    placeholders
+        Empty gradients that Transformer Engine gives autograd where products add to the main gradients themselves: one
+        for each shape of a layer's matrices, kept for good (``get_dummy_wgrad`` in ``pytorch/module/base.py``).
     saved
         Activations of all layers and micro-batches in flight.
     recomputed
@@ -46,7 +49,10 @@ class FormulaBytes:
         fp32 copies of 16-bit gradients or of narrow states in the optimizer step, when no activations are held.
     """
 
-    static: FloatArray
+    weights: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    placeholders: FloatArray
     saved: FloatArray
     recomputed: FloatArray
     head: FloatArray
@@ -57,17 +63,39 @@ class FormulaBytes:
     step_work: FloatArray
 
     @property
+    def static(self) -> FloatArray:
+        """Weights, gradients and optimizer state."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
     def held(self) -> FloatArray:
         """What is held at the turn from forward to backward, without what the running pass works with."""
-        return self.static + self.workspace + self.saved + np.maximum(self.recomputed, self.head)
+        return self.static + self.placeholders + self.workspace + self.saved + np.maximum(self.recomputed, self.head)
 
     @property
     def working(self) -> FloatArray:
         """What the largest moment adds to what is held."""
+        peak = np.maximum(self._pass_work, self._step_beyond)
+        beyond: FloatArray = np.maximum(peak - np.maximum(self.recomputed, self.head), 0.0)
+        return beyond
+
+    @property
+    def step_is_fullest(self) -> BoolArray:
+        """Whether the optimizer step takes more than any pass."""
+        beyond: BoolArray = self._step_beyond > np.maximum(self._pass_work, np.maximum(self.recomputed, self.head))
+        return beyond
+
+    @property
+    def _pass_work(self) -> FloatArray:
+        """The largest moment of the passes, on top of what they find."""
         moments = (self.recomputed + self.layer_work, self.head + self.head_work, self.embedding_work)
-        in_step = self.step_work - self.saved - self.workspace
-        peak: FloatArray = np.maximum(np.maximum.reduce(moments), in_step)
-        return np.maximum(peak - np.maximum(self.recomputed, self.head), 0.0)
+        peak: FloatArray = np.maximum.reduce(moments)
+        return peak
+
+    @property
+    def _step_beyond(self) -> FloatArray:
+        """What the step needs on top of what activations have left behind."""
+        return self.step_work - self.saved - self.workspace
 
     @property
     def total(self) -> FloatArray:
@@ -109,16 +137,28 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     logits = table.tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
-    head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input
+    # The product of the head gives autograd an empty gradient, too (Megatron-Core's tensor_parallel/layers.py).
+    head_gradient = (table.zero < 2) * table.element * table.hidden * table.vocab
+    head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input + head_gradient
+    # Of a table that both ends share it waits for the gradient of the embeddings.
+    waiting = (table.zero < 2) * table.element * table.shared_table
+    head = table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits)
+    # Of unequal chunks the last stage may hold more layers later than while its head is at work.
+    later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
+    weights, gradients, optimizer = _static_bytes(table)
     return FormulaBytes(
-        static=_static_bytes(table),
-        saved=table.in_flight * saved + table.first_in_flight * masks,
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        placeholders=(table.zero < 2) * table.element * table.placeholders,
+        saved=table.in_flight * saved + table.first_in_flight * masks + later,
         recomputed=recomputed,
-        head=table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits),
+        head=head,
         workspace=table.element * table.scores,
-        layer_work=(table.layers > 0) * _layer_work(table),
+        layer_work=(table.layers > 0) * (_layer_work(table) + waiting),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
-        embedding_work=table.first * np.maximum(table.element * table.largest_table + whole - freed - masks, 0.0),
+        embedding_work=table.first
+        * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
         step_work=table.step * _owned(table, 1),
     )
 
@@ -139,15 +179,14 @@ def _owned(table: StageTable, from_stage: int) -> FloatArray:
     return owned
 
 
-def _static_bytes(table: StageTable) -> FloatArray:
+def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
     dense = (table.layers - table.moe_layers) * table.matrix_parameters
     copies = FP8_COPIES_BYTES * table.fp8 * (dense + table.moe_layers * table.moe_matrix_parameters)
     gathered = table.element * table.unit_parameters + FP8_COPIES_BYTES * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
-    total: FloatArray = weights + gradients + table.state * _owned(table, 1)
-    return total
+    return weights, gradients, table.state * _owned(table, 1)
 
 
 def _layer_work(table: StageTable) -> FloatArray:

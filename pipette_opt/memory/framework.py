@@ -22,9 +22,9 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import BoolArray, FloatArray
 
 MOST_ERRORS = 400
-_ERROR, _VERSION, _TWIN = "error_", "version_", "twin_"
+_ERROR, _VERSION, _TWIN, _ANCHOR = "error_", "version_", "twin_", "anchor_"
 
-_SEVERAL = ("errors", "versions", "twins")
+_SEVERAL = ("errors", "versions", "twins", "anchors")
 """Fields that are not one number."""
 
 LARGEST_OFFSET = 1.0
@@ -52,6 +52,9 @@ class Framework:
         cuBLAS and cuBLASLt on Hopper, 32 MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
         Per parameter beyond weights and gradients as counted; -2 where gradients stay in 16 bits.
+    placeholders
+        Share of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
+        products do not add to the main gradients.
     gradient_copy_bytes
         Per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy in
         buckets of the reduction.
@@ -65,14 +68,10 @@ class Framework:
     attention_copies
         Query, keys and values of every layer and pass in flight, held once more, as a share: where the product that all
         three are cut from stays until the backward pass.
-    fragments
-        Gaps between stored activations, as a share of them; closed when memory is short.
     norm_bytes
         Per element of the inputs of unfused norms.
     score_bytes, fused_score_bytes
         Per attention score beyond those counted, where softmax is several kernels, and where it is one.
-    flash1_bytes
-        Per element of a layer's query: what the first version of flash attention works with beyond the second.
     logit_bytes
         Per logit of this rank beyond those counted: copies in other formats, shifted copies.
     loss_spare_bytes
@@ -81,14 +80,11 @@ class Framework:
         from the device, ``P2P._send_meta``), and no late buffer is cut into what the last logits left.
     whole_logit_bytes
         Per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
-    table_bytes
-        Per element of the embedding table on the first stage: its gradient in other formats.
-    gathered_buffers
-        Buffers of the size of one gathered micro-batch (tokens times hidden size) with tensor parallelism.
     gathered_per_layer
-        The same for each layer and pass in flight, where gathered inputs are kept and not gathered again.
+        Buffers of the size of one gathered micro-batch (tokens times hidden size) with tensor parallelism, for each
+        layer and pass in flight, where gathered inputs are kept and not gathered again.
     run_ahead_buffers
-        The same without a pipeline, each with the piece of it that a rank keeps: what collectives read and write waits
+        Such buffers without a pipeline, each with the piece that a rank keeps: what collectives read and write waits
         for its turn while the host runs ahead, as many as the queue of launches holds (1024 kernels, some 20 for each).
     pile_up_buffers
         The same with a pipeline, where hosts are ahead of busy GPUs, or all of the job is on one host, whose pipeline
@@ -120,26 +116,26 @@ class Framework:
     twins
         Works that were measured (:func:`twins.work_keys`), and by how much another run of each is expected to take
         more than is predicted, in units of its spread.
+    anchors
+        Works of which a rank was run alone (``profile memory --plan``), and the logarithm of what its tensors took over
+        what is counted.
     """
 
     counted: float = 1.0
     base_gib: float = 0.0625
     parameter_bytes: float = 0.0
+    placeholders: float = 1.0
     gradient_copy_bytes: float = 0.0
     step_bytes: float = 0.0
     step_state_bytes: float = 0.0
     activations: float = 0.0
     attention_copies: float = 0.0
-    fragments: float = 0.0
     norm_bytes: float = 8.0
     score_bytes: float = 4.0
     fused_score_bytes: float = 0.0
-    flash1_bytes: float = 8.0
     logit_bytes: float = 0.0
     loss_spare_bytes: float = 0.0
     whole_logit_bytes: float = 0.0
-    table_bytes: float = 0.0
-    gathered_buffers: float = 0.0
     gathered_per_layer: float = 0.0
     run_ahead_buffers: float = 0.0
     pile_up_buffers: float = 0.0
@@ -157,6 +153,7 @@ class Framework:
     versions: tuple[tuple[str, float], ...] = ()
     alike: float = 0.0
     twins: tuple[tuple[str, float], ...] = ()
+    anchors: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -175,6 +172,9 @@ class Framework:
         for work, offset in self.twins:
             if not abs(offset) <= MOST_OF_TWIN:
                 raise ValueError(f"{_TWIN}{work} must be within {MOST_OF_TWIN:g} of 0, got {offset}.")
+        for work, offset in self.anchors:
+            if not abs(offset) <= LARGEST_OFFSET:
+                raise ValueError(f"{_ANCHOR}{work} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
         if self.alike > 1:
             raise ValueError(f"alike must be <= 1, got {self.alike}.")
 
@@ -211,21 +211,18 @@ COLUMNS = (
     "counted",
     "base_gib",
     "parameter_bytes",
+    "placeholders",
     "gradient_copy_bytes",
     "step_bytes",
     "step_state_bytes",
     "activations",
     "attention_copies",
-    "fragments",
     "norm_bytes",
     "score_bytes",
     "fused_score_bytes",
-    "flash1_bytes",
     "logit_bytes",
     "loss_spare_bytes",
     "whole_logit_bytes",
-    "table_bytes",
-    "gathered_buffers",
     "gathered_per_layer",
     "run_ahead_buffers",
     "pile_up_buffers",
@@ -233,7 +230,7 @@ COLUMNS = (
 )
 """Constants in which the memory of a stage is linear."""
 
-RETURNED = ("step_bytes", "fragments")
+RETURNED = ("step_bytes",)
 """Columns whose blocks the allocator returns when memory is short."""
 
 OUTSIDE = ("group_gib",)
@@ -246,14 +243,13 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "activation_spread": (
         "activations",
         "attention_copies",
-        "fragments",
         "norm_bytes",
         "score_bytes",
         "fused_score_bytes",
         "gathered_per_layer",
     ),
-    "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes", "table_bytes"),
-    "buffer_spread": ("gathered_buffers", "run_ahead_buffers", "pile_up_buffers"),
+    "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes"),
+    "buffer_spread": ("run_ahead_buffers", "pile_up_buffers"),
     "step_spread": ("step_bytes",),
 }
 """Columns whose errors go together."""
@@ -300,13 +296,14 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
     values = dict(numbers or {})
     if "unusable_gib" in values:
         values.setdefault("group_gib", 0.0)  # a file from before groups had a constant: both in one
+        values.setdefault("placeholders", 0.0)  # and one from before these were counted
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(where, f"{name} must be a number, got {value!r}.")
     errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
-    versions, twins = (
+    versions, twins, anchors = (
         tuple((name.removeprefix(kind), float(values.pop(name))) for name in list(values) if name.startswith(kind))
-        for kind in (_VERSION, _TWIN)
+        for kind in (_VERSION, _TWIN, _ANCHOR)
     )
     known = {field.name for field in fields(Framework)} - set(_SEVERAL)
     unknown = sorted(set(values) - known)
@@ -314,7 +311,7 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
         raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
     constants: dict[str, Any] = {name: float(value) for name, value in values.items()}
     try:
-        return Framework(**constants, errors=tuple(errors), versions=versions, twins=twins)
+        return Framework(**constants, errors=tuple(errors), versions=versions, twins=twins, anchors=anchors)
     except (TypeError, ValueError) as error:
         raise InputError(where, str(error).rstrip(".") + ".") from error
 
@@ -328,6 +325,7 @@ def numbers_of(framework: Framework) -> dict[str, float]:
         errors = errors[np.linspace(0, len(errors) - 1, MOST_ERRORS).round().astype(int)]
     values |= {f"{_VERSION}{version}": round(offset, 5) for version, offset in framework.versions}
     values |= {f"{_TWIN}{work}": round(offset, 5) for work, offset in framework.twins}
+    values |= {f"{_ANCHOR}{work}": round(offset, 5) for work, offset in framework.anchors}
     return values | {f"{_ERROR}{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
 
 

@@ -1,7 +1,7 @@
 """Peak memory of every stage, predicted by the trained network in numpy, with a bound for an accepted risk."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
@@ -14,18 +14,17 @@ from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.columns import StageFacts, link_share, stage_columns
+from pipette_opt.memory.components import COMPONENTS, stage_components, whole_components
 from pipette_opt.memory.features import table_features
-from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.framework import NEEDED, Framework, normal_beyond
-from pipette_opt.memory.overhead import DEFAULT_OVERHEAD, MemoryOverhead
 from pipette_opt.memory.table import StageTable, stage_table
-from pipette_opt.memory.twins import as_twins_take, work_keys
+from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, TrainingSpec
 
 _ROWS_AT_ONCE = 1 << 16
-_SPREAD_POINTS = 64
 
 MOST_PARAMETERS = 1e14
 """Beyond this nobody has trained anything, and whole numbers may overflow."""
@@ -36,7 +35,10 @@ IGNORED_RISK = 1.0
 USUAL_RISK = 0.01
 """Risk of the bounds that are shown where memory does not count."""
 
-SMALLEST_FITTED_RISK = 1e-4
+MEGATRON_CORE = Framework()
+"""Constants of Megatron-Core, nothing fitted."""
+
+SMALLEST_RISK = 1e-4
 """Of a normal spread nobody knows more."""
 
 
@@ -59,67 +61,55 @@ class MemoryPrediction:
     Parameters
     ----------
     predicted_bytes
-        Expected peak of one GPU of each stage, allocator fragmentation included, shape ``(pp,)``.
+        Expected peak of one GPU of each stage, shape ``(pp,)``.
     upper_bytes
         Exceeded with at most the accepted risk, shape ``(pp,)``.
     extrapolates
         Whether a feature of the stage lies outside the range of the training data, shape ``(pp,)``.
     spread
-        Standard deviation of ``log(real / predicted)`` with a calibrated stack, shape ``(pp,)``; 0 without one.
+        Standard deviation of ``log(real / predicted)``, shape ``(pp,)``.
+    components
+        What the peak is made of, by :data:`~pipette_opt.memory.components.COMPONENTS`; rows add up to
+        ``predicted_bytes``. Shape ``(pp, len(COMPONENTS))``.
     """
 
     predicted_bytes: IntArray
     upper_bytes: IntArray
     extrapolates: BoolArray
     spread: FloatArray
+    components: IntArray
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicted_bytes", read_only(self.predicted_bytes, np.int64))
         object.__setattr__(self, "upper_bytes", read_only(self.upper_bytes, np.int64))
         object.__setattr__(self, "extrapolates", read_only(self.extrapolates, np.bool_))
         object.__setattr__(self, "spread", read_only(self.spread))
+        object.__setattr__(self, "components", read_only(self.components, np.int64))
+
+    def components_of(self, stage: int) -> dict[str, int]:
+        """Bytes of the peak of a stage by component."""
+        return dict(zip(COMPONENTS, self.components[stage].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryPredictor:
     """
-    The trained network, with the allowances for what it does not see.
+    The trained network, with the constants of a stack for what no trace of tensors shows.
 
     Parameters
     ----------
     framework
-        Fitted constants of a stack, which then stand in for the allowances.
+        Fitted constants, or Megatron-Core's.
     """
 
     network: NetworkWeights
-    overhead: MemoryOverhead = DEFAULT_OVERHEAD
-    framework: Framework | None = None
-    _errors: FloatArray = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        grid = [NormalDist().inv_cdf((k + 0.5) / _SPREAD_POINTS) for k in range(_SPREAD_POINTS)]
-        spread = self.overhead.stack_spread * np.array(grid if self.overhead.stack_spread > 0 else [0.0])
-        errors = np.sort((self.network.residuals[:, None] + spread).ravel())
-        object.__setattr__(self, "_errors", read_only(errors))
+    framework: Framework = MEGATRON_CORE
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path | None = None,
-        *,
-        overhead: MemoryOverhead = DEFAULT_OVERHEAD,
-        framework: Framework | None = None,
-    ) -> Self:
-        """Read a weights file, the shipped one by default; raises ``InputError`` if it is damaged or foreign."""
+    def load(cls, path: str | Path | None = None, *, framework: Framework | None = None) -> Self:
+        """The shipped weights, or those in a file. Raises ``InputError`` if they cannot be used."""
         chosen = shipped_path("models", "memory.npz") if path is None else Path(path)
-        return cls(network=read_weights(chosen), overhead=overhead, framework=framework)
-
-    @property
-    def smallest_risk(self) -> float:
-        """The smallest risk that the calibration data can vouch for."""
-        if self.framework is not None:
-            return SMALLEST_FITTED_RISK
-        return 1 / (len(self.network.residuals) + 1)
+        return cls(network=read_weights(chosen), framework=framework or MEGATRON_CORE)
 
     def predict(
         self,
@@ -142,25 +132,27 @@ class MemoryPredictor:
         intra_node_bytes_per_s
             Between GPUs of one host, which NCCL's buffers go with. ``None``: as NVLink of A100.
         max_oom_risk
-            Accepted probability that a stage needs more than ``upper_bytes``; at least :attr:`smallest_risk`. From a
+            Accepted probability that a stage needs more than ``upper_bytes``; at least ``SMALLEST_RISK``. From a
             half on that is the prediction itself; 1 (memory does not count) gives the bounds of ``USUAL_RISK``.
         """
         if not configs:
             return []
         check_size(model)
         max_oom_risk = USUAL_RISK if max_oom_risk >= IGNORED_RISK else max_oom_risk
-        margin = self.risk_margin(max_oom_risk)
+        if not SMALLEST_RISK <= max_oom_risk < 1:
+            raise InputError("max_oom_risk", f"must be at least {SMALLEST_RISK:g} and below 1, got {max_oom_risk}.")
         table = stage_table(model, training, configs)
-        predicted, outside = self._predict(table)
-        spread = np.zeros(len(predicted))
-        upper = predicted * margin
-        if self.framework is not None:
-            facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
-            work = work_keys(table, facts) if self.framework.twins else ()
-            predicted, spread = self._calibrated(self.framework, self._columns(table, predicted, facts), configs, work)
-            upper = predicted * np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * spread)
-        upper = np.maximum(upper, predicted)
+        formula = formula_bytes(table)
+        counted, outside = self._counted(table, formula)
+        facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
+        work = work_keys(table, facts) if self.framework.twins or self.framework.anchors else ()
+        if self.framework.anchors:
+            counted = as_anchored(self.framework, counted, work)
+        columns = stage_columns(table, formula, counted, facts)
+        predicted, spread, parts = self._fullest(formula, counted, columns, configs, work)
+        upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
+        components = whole_components(parts, whole)
         ends = np.cumsum([0, *(config.pipeline_model_parallel_size for config in configs)]).tolist()
         return [
             MemoryPrediction(
@@ -168,43 +160,31 @@ class MemoryPredictor:
                 upper_bytes=most[start:end],
                 extrapolates=outside[start:end],
                 spread=spread[start:end],
+                components=components[start:end],
             )
             for start, end in pairwise(ends)
         ]
 
-    @staticmethod
-    def _calibrated(
-        framework: Framework, columns: FloatArray, configs: Sequence[ParallelConfig], work: Sequence[str]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Bytes that every stage needs in its fullest moment, and the standard deviation of its logarithm."""
-        constants = framework.vector() * NEEDED
-        needs = np.stack([as_twins_take(framework, moment, constants, work) for moment in columns]) @ constants
-        moment, rows = needs.argmax(axis=0), np.arange(needs.shape[1])
+    def _fullest(
+        self,
+        formula: FormulaBytes,
+        counted_bytes: FloatArray,
+        columns: FloatArray,
+        configs: Sequence[ParallelConfig],
+        work: Sequence[str],
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Bytes of each stage in its fullest moment, the spread of their logarithm, and their components."""
+        constants = self.framework.vector() * NEEDED
+        columns = np.stack([as_twins_take(self.framework, moment, constants, work) for moment in columns])
+        moment, rows = (columns @ constants).argmax(axis=0), np.arange(columns.shape[1])
+        fullest = columns[moment, rows]
         num_gpus = np.repeat(
             np.array([config.world_size for config in configs], dtype=np.float64),
             [config.pipeline_model_parallel_size for config in configs],
         )
-        return needs[moment, rows] * GIB, framework.widths(columns[moment, rows], constants, num_gpus)
-
-    def risk_margin(self, max_oom_risk: float) -> float:
-        """
-        Factor over the prediction that is exceeded with at most that probability.
-
-        Split conformal over the ``n`` calibration points that the network has not seen, each widened by the
-        assumed spread over stacks: the smallest factor that at most ``(n + 1) * risk - 1`` of them exceed.
-        """
-        points = len(self.network.residuals)
-        if not self.smallest_risk <= max_oom_risk < 1:
-            raise InputError(
-                "max_oom_risk",
-                f"must be at least {self.smallest_risk:.4g}, what {points} calibration points can vouch for, "
-                f"and below 1, got {max_oom_risk}.",
-            )
-        if self.framework is not None:
-            return float(np.exp(NormalDist().inv_cdf(1 - max_oom_risk) * self.framework.spread))
-        share = ((points + 1) * max_oom_risk - 1) / points
-        exceeding = int(np.floor(share * len(self._errors) + 1e-9))
-        return float(np.exp(self._errors[len(self._errors) - 1 - exceeding]))
+        spread = self.framework.widths(fullest, constants, num_gpus)
+        parts = stage_components(formula, counted_bytes, fullest * constants * GIB, moment)
+        return fullest @ constants * GIB, spread, parts
 
     def oom_probability(
         self,
@@ -215,35 +195,33 @@ class MemoryPredictor:
         """
         Probability that a stage needs more than there is; arguments broadcast.
 
-        Conservative: never below :attr:`smallest_risk`. At ``capacity = upper_bytes`` it is at most the accepted
-        risk.
-
         Parameters
         ----------
         spread
-            Of the prediction, with a calibrated stack.
+            Of the prediction; the stack's without.
         """
         room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
-        if self.framework is not None:
-            return normal_beyond(room / (self.framework.spread if spread is None else spread))
-        beyond = 1 - np.searchsorted(self._errors, room, side="right") / len(self._errors)
-        points = len(self.network.residuals)
-        probability: FloatArray = (1 + points * beyond) / (1 + points)
-        return probability
+        return normal_beyond(room / (self.framework.spread if spread is None else spread))
 
     def at_floor(self, probability: float) -> bool:
         """Whether a probability is so small that the data can only say: at most that."""
-        return bool(probability <= self.smallest_risk * (1 + 1e-9))
+        return bool(probability <= SMALLEST_RISK * (1 + 1e-9))
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
-        """What the tensors of a stage may take on a GPU."""
+        """What a stage may take on a GPU."""
         return self.room_bytes(gpu.memory_bytes)
 
     def room_bytes(self, memory_bytes: int) -> int:
-        """The same of a GPU with so much memory."""
-        if self.framework is not None:
-            return max(memory_bytes - int(self.framework.unusable_gib * GIB), 0)
-        return max(memory_bytes - self.overhead.reserve_bytes, 0)
+        """The same of a GPU with so much memory: what CUDA's context and libraries leave."""
+        return max(memory_bytes - int(self.framework.unusable_gib * GIB), 0)
+
+    def counted(
+        self, model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bytes of the tensors of every stage at their peak, and those of placeholders of gradients among them."""
+        table = stage_table(model, training, configs)
+        formula = formula_bytes(table)
+        return self._counted(table, formula)[0], formula.placeholders
 
     def columns(
         self,
@@ -256,17 +234,12 @@ class MemoryPredictor:
     ) -> FloatArray:
         """What one unit of each constant of a framework weighs in every stage, GiB; see ``columns.stage_columns``."""
         table = stage_table(model, training, configs)
-        facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
-        return self._columns(table, self._predict(table)[0], facts)
-
-    def _columns(self, table: StageTable, predicted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
-        """The same of a table whose rows are predicted."""
-        counted = predicted_bytes / self.overhead.fragmentation
-        return stage_columns(table, formula_bytes(table), counted, facts)
-
-    def _predict(self, table: StageTable) -> tuple[FloatArray, BoolArray]:
-        """Expected bytes of every row, and whether it lies outside of the training data."""
         formula = formula_bytes(table)
+        facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
+        return stage_columns(table, formula, self._counted(table, formula)[0], facts)
+
+    def _counted(self, table: StageTable, formula: FormulaBytes) -> tuple[FloatArray, BoolArray]:
+        """Bytes of the tensors of every row, and whether it lies outside of the training data."""
         features = table_features(table, formula)
         log_ratio = np.concatenate(
             [
@@ -277,7 +250,7 @@ class MemoryPredictor:
         tolerance = 1e-9 + 0.01 * (self.network.highest - self.network.lowest)
         outside = (features < self.network.lowest - tolerance) | (features > self.network.highest + tolerance)
         flagged: BoolArray = np.any(outside, axis=1)
-        return formula.total * np.exp(log_ratio) * self.overhead.fragmentation, flagged
+        return formula.total * np.exp(log_ratio), flagged
 
 
 def stage_works(
@@ -302,7 +275,6 @@ def _stage_facts(
     """What the columns need besides the table."""
     stages = [config.pipeline_model_parallel_size for config in configs]
     replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
-    first_flash = training.attention_kernel == "flash" and training.flash_version == 1
 
     def everywhere(value: float) -> FloatArray:
         return np.full(table.num_rows, float(value))
@@ -314,5 +286,4 @@ def _stage_facts(
         link=everywhere(link_share(intra_node_bytes_per_s)),
         unfused_norm=everywhere(not training.fused_norm),
         unfused_softmax=everywhere(not training.fused_softmax),
-        flash1=everywhere(first_flash),
     )

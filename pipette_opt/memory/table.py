@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import product
 from typing import cast
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.parallel import ParallelConfig
-from pipette_opt.parallel.chunks import deal_layers
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -38,6 +38,8 @@ class StageTable:
         1 if matrix products are in fp8.
     layers, chunk_layers
         Transformer layers of the stage; and of a chunk, the mean of those in flight.
+    later_layers
+        Layers that the last stage holds activations of at most, beyond those while its head is first at work.
     moe_layers, moe_share
         Layers of the stage with experts, and their share of all layers in flight.
     in_flight
@@ -58,6 +60,10 @@ class StageTable:
         Of the two largest of layers, embeddings and head, which ZeRO gathers.
     unit_matrices
         Matrices among the same.
+    placeholders
+        Elements of all matrices of a layer whose shapes differ, one routed expert's among them.
+    shared_table
+        Parameters of the table that embeddings and head of the stage share; 0 if they share none.
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
     query, key_value, up, down, vocab, heads
@@ -94,6 +100,7 @@ class StageTable:
     fp8: FloatArray
     layers: FloatArray
     chunk_layers: FloatArray
+    later_layers: FloatArray
     moe_layers: FloatArray
     moe_share: FloatArray
     in_flight: FloatArray
@@ -110,6 +117,8 @@ class StageTable:
     moe_matrix_parameters: FloatArray
     unit_parameters: FloatArray
     unit_matrices: FloatArray
+    placeholders: FloatArray
+    shared_table: FloatArray
     largest_table: FloatArray
     hidden: FloatArray
     query: FloatArray
@@ -194,17 +203,13 @@ def stage_table(
     at_once = column("recompute_num_layers")
     microbatches = np.array(num_microbatches)
     if num_microbatches is None:
-        microbatches = training.global_batch_size // (dp * mbs)
-        if training.unequal_microbatches:  # of the replica that has most, whose memory is no less than that of others
-            group = np.where(chunks > 1, pp, 1)
-            microbatches = -(-training.global_batch_size // (dp * mbs * group)) * group
+        microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
     of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
     recomputed = full * np.where(block, np.minimum(at_once, of_chunk), of_chunk)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
-    groups, rest = np.divmod(in_flight, pp * chunks)
-    held = groups * pp + np.clip(rest - np.arange(len(of_chunk))[:, None] * pp, 0, pp)
+    held, later_layers = _held_of_chunks(of_chunk, in_flight, pp, chunks, microbatches, last)
 
     def in_flight_mean(counts: IntArray) -> FloatArray:
         mean: FloatArray = (held * counts).sum(axis=0) / in_flight
@@ -238,6 +243,7 @@ def stage_table(
     expert_size = local * (gates + 1) * h * expert_down
     embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + own_head * h * vocab)
     dense_layers = layers - moe_layers
+    widths = ((dense_layers > 0, down), ((moe_layers > 0) & (shared > 0), shared), (moe_layers > 0, expert_down))
     units = [
         *_twice(dense_layers, dense_size, matrices),
         *_twice(moe_layers, moe_size + expert_size, moe_matrices),
@@ -260,6 +266,7 @@ def stage_table(
         "fp8": training.fp8,
         "layers": layers,
         "chunk_layers": chunk_layers,
+        "later_layers": later_layers,
         "moe_layers": moe_layers,
         "moe_share": (held * moe_of_chunk).sum(axis=0) / np.maximum(in_flight * chunk_layers, 1),
         "in_flight": in_flight,
@@ -276,6 +283,12 @@ def stage_table(
         "moe_matrix_parameters": moe_matrices,
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
+        "placeholders": _of_distinct(
+            (layers > 0, query + 2 * key_value, h),
+            (layers > 0, h, query),
+            *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
+        ),
+        "shared_table": h * vocab * ~own_head,
         "largest_table": h * np.maximum(vocab, positions),
         "hidden": h,
         "query": query,
@@ -315,19 +328,57 @@ def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:
     return cast(IntArray, np.array([getattr(config, name) for config in configs], dtype=np.int64))
 
 
+def _held_of_chunks(
+    of_chunk: IntArray, in_flight: IntArray, pp: IntArray, chunks: IntArray, microbatches: IntArray, last: BoolArray
+) -> tuple[IntArray, IntArray]:
+    """
+    Micro-batches in flight of each chunk when they hold most layers, shape ``(most chunks, num_rows)``.
+
+    Of the last stage when its head is first at work; and how many more layers it holds later, shape ``(num_rows,)``.
+
+    Forwards take ``pp`` micro-batches of each chunk in turn, backwards the same of the chunks in reverse. From the end
+    of the warm-up on there are as many in flight after each forward, but of other chunks; between multiples of ``pp``
+    forwards or backwards their layers change evenly. Where chunks are equal the first time counts.
+
+    Parameters
+    ----------
+    of_chunk
+        Layers of each chunk, shape ``(most chunks, num_rows)``.
+    """
+    which = np.arange(len(of_chunk))[:, None]
+
+    def begun(number: IntArray, chunk: IntArray) -> IntArray:
+        groups, rest = np.divmod(number, pp * chunks)
+        first: IntArray = groups * pp + np.clip(rest - chunk * pp, 0, pp)
+        return first
+
+    later = np.maximum(microbatches * chunks - in_flight, 0)
+    held = begun(in_flight, which)
+    most = (held * of_chunk).sum(axis=0)
+    at_head = last & (most > 0)
+    if len(of_chunk) > 1 and (of_chunk != of_chunk[0]).any():
+        for turn, start in product(range(len(of_chunk)), (np.zeros_like(pp), -in_flight % pp)):
+            done = np.minimum(turn * pp + start, later)
+            other = begun(in_flight + done, which) - begun(done, chunks - 1 - which)
+            layers = (other * of_chunk).sum(axis=0)
+            held, most = np.where((layers > most) & ~at_head, other, held), np.maximum(layers, most)
+    return held, most - (held * of_chunk).sum(axis=0)
+
+
 def _layers_of_chunks(
     configs: Sequence[ParallelConfig], config_of_row: IntArray, stages: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Layers of each chunk of each row's stage, and all layers before it, shape ``(most chunks, num_rows)`` each."""
-    splits = [(config.layers_per_stage, config.num_chunks) for config in configs]
-    number = {split: index for index, split in enumerate(dict.fromkeys(splits))}  # few differ
-    widest, most = (max(map(size, number), default=1) for size in (lambda one: len(one[0]), lambda one: one[1]))
+    splits = [(config.layers_per_stage, config.num_chunks, config.pipeline_model_parallel_layout) for config in configs]
+    dealt = {split: np.array(one.layers_per_chunk) for split, one in zip(splits, configs, strict=True)}  # few differ
+    number = {split: index for index, split in enumerate(dealt)}
+    most, widest = np.max([one.shape for one in dealt.values()], axis=0, initial=1)
     held = np.zeros((most, len(number), widest), dtype=np.int64)
     before = np.zeros_like(held)
-    for (layers, chunks), index in number.items():
-        dealt = np.array(deal_layers(layers, chunks), dtype=np.int64)
-        held[:chunks, index, : len(layers)] = dealt
-        before[:chunks, index, : len(layers)] = np.cumsum(dealt).reshape(dealt.shape) - dealt
+    for split, index in number.items():
+        layers = dealt[split]
+        held[: len(layers), index, : layers.shape[1]] = layers
+        before[: len(layers), index, : layers.shape[1]] = np.cumsum(layers).reshape(layers.shape) - layers
     row = np.array([number[split] for split in splits], dtype=np.int64)[config_of_row]
     return held[:, row, stages], before[:, row, stages]
 
@@ -341,6 +392,19 @@ def _twice(
         there = (count > n).astype(np.float64)
         sizes.append((there * size, there * matrices))
     return sizes
+
+
+def _of_distinct(*shapes: tuple[BoolArray, IntArray | int, IntArray | int]) -> FloatArray:
+    """Elements of all shapes together in each row, of those that are there; equal ones count once."""
+    total = np.zeros(len(shapes[0][0]))
+    seen: list[tuple[BoolArray, IntArray | int, IntArray | int]] = []
+    for there, rows, columns in shapes:
+        known = np.zeros_like(there)
+        for before, before_rows, before_columns in seen:
+            known |= before & (before_rows == rows) & (before_columns == columns)
+        total += (there & ~known) * np.asarray(rows, dtype=np.float64) * columns
+        seen.append((there, rows, columns))
+    return total
 
 
 def _two_largest(*sizes: FloatArray) -> FloatArray:

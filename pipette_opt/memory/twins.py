@@ -47,7 +47,7 @@ def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
     """
     names = sorted(field.name for field in fields(StageTable) if field.name not in REPLICA_FIELDS)
     columns = [getattr(table, name) for name in names]
-    columns += [facts.unfused_norm, facts.unfused_softmax, facts.flash1, facts.pipeline]
+    columns += [facts.unfused_norm, facts.unfused_softmax, facts.pipeline]
     columns += [table.tensor <= facts.gpus_per_node, facts.replicas > 1]
     numbers = np.stack(columns, axis=1).astype("<f4") + np.float32(0)  # there is a zero with a sign
     return tuple(blake2b(row.tobytes(), digest_size=KEY_BYTES).hexdigest() for row in numbers)
@@ -72,6 +72,13 @@ def as_twins_take(framework: Framework, columns: FloatArray, constants: FloatArr
     offsets = np.array([known.get(key, 0.0) for key in work]) * framework.widths(columns, constants)
     scaled: FloatArray = columns * np.exp(offsets)[:, None]
     return scaled
+
+
+def as_anchored(framework: Framework, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
+    """Counted tensors of each row, scaled by what a rank of the same work took when it was run alone."""
+    known = dict(framework.anchors)
+    anchored: FloatArray = counted_bytes * np.exp([known.get(key, 0.0) for key in work])
+    return anchored
 
 
 def without_twins(framework: Framework) -> Framework:

@@ -11,7 +11,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.features import FEATURE_NAMES
 
-FORMAT = "pipette-opt memory network 1"
+FORMAT = "pipette-opt memory network 2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,8 +29,6 @@ class NetworkWeights:
         Range of each feature in training, shape ``(num_features,)``.
     log_ratio_range
         Range of ``log(peak / formula)`` in training; predictions are kept inside.
-    residuals
-        ``log(traced / predicted)`` of the calibration points, ascending.
     """
 
     mean: FloatArray
@@ -40,7 +38,6 @@ class NetworkWeights:
     lowest: FloatArray
     highest: FloatArray
     log_ratio_range: FloatArray
-    residuals: FloatArray
 
     def log_ratio(self, features: FloatArray) -> FloatArray:
         """``log(peak / formula)`` of every row, shape ``(num_rows,)``."""
@@ -61,7 +58,6 @@ def write_weights(path: Path, network: NetworkWeights) -> None:
         "lowest": network.lowest,
         "highest": network.highest,
         "log_ratio_range": network.log_ratio_range,
-        "residuals": network.residuals,
     }
     for index, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
         arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
@@ -118,8 +114,8 @@ def _network(arrays: dict[str, np.ndarray]) -> NetworkWeights:
             raise ValueError(f"{name} has shape {floats[name].shape}")
     if not (floats["scale"] > 0).all():
         raise ValueError("scale must be > 0")
-    if floats["log_ratio_range"].shape != (2,) or floats["residuals"].ndim != 1 or not len(floats["residuals"]):
-        raise ValueError("log_ratio_range or residuals have the wrong shape")
+    if floats["log_ratio_range"].shape != (2,):
+        raise ValueError("log_ratio_range has the wrong shape")
     return NetworkWeights(
         mean=floats["mean"],
         scale=floats["scale"],
@@ -128,5 +124,4 @@ def _network(arrays: dict[str, np.ndarray]) -> NetworkWeights:
         lowest=floats["lowest"],
         highest=floats["highest"],
         log_ratio_range=floats["log_ratio_range"],
-        residuals=np.sort(floats["residuals"]),
     )

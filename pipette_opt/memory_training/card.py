@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from pipette_opt.base.units import gib
 from pipette_opt.memory.features import FEATURES
-from pipette_opt.memory.overhead import DEFAULT_OVERHEAD
+from pipette_opt.memory.framework import Framework
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,26 +26,13 @@ sequence parallelism; ZeRO 0 to 3; bf16, fp16, fp32 and fp8 products, optimizer 
 and without stored scores. Each is traced: the stage runs forward and backward in its 1F1B order on tensors without data
 while live storages are counted. **No point was measured on a GPU.**
 
-{train} points train, {calibration} calibrate the risk bound, {test} (below) are seen by neither. The same data, seed,
-libraries and kind of processor give the same bytes, whatever the number of threads. Another kind of processor adds up
-in another order: traces come out the same, weights differ by a hundredth, predictions by less than 0.1 %.
+{train} points train, {test} (below) are not seen. The same data, seed, libraries and kind of processor give the same
+bytes, whatever the number of threads. Another kind of processor adds up in another order: traces come out the same,
+weights differ by a hundredth, predictions by less than 0.1 %.
 
 ## Error against the trace, by slice
 
 {errors}
-
-## Stated and attained coverage of the upper bound
-
-{coverage}
-
-## What the caching allocator adds
-
-Reserved over allocated memory: every trace replayed, two iterations with the optimizer's moments coming after the
-first, through a model of PyTorch's caching allocator (`pipette_opt/memory_training/allocator.py`). It depends on how
-sizes happen to fit into each other, which features do not tell, so the network does not predict it; `pipette-opt memory
-predict --trace` replays one stage.
-
-{slack}
 
 ## Small models to large ones
 
@@ -56,15 +42,15 @@ A network trained on models up to 30 billion parameters only, on models above 10
 
 ## What a trace cannot see
 
-Named constants (`pipette_opt/memory/overhead.py`), allowances rather than fits: {context:.2f} GiB CUDA context,
-{communicators:.2f} GiB NCCL buffers and {library:.3f} GiB library workspaces are kept free on every GPU; allocator
-fragmentation multiplies the prediction by {fragmentation}. Stacks and versions are assumed to differ by a standard
-deviation of {spread:.0%}, which widens the risk bound beyond the coverage on traces above.
+Constants of a stack (`pipette_opt/memory/framework.py`). Those of Megatron-Core are allowances rather than fits:
+{base:.4f} GiB of workspaces and {group:.3f} GiB of NCCL's buffers for each group of several ranks are added, and
+{context:.3f} GiB for CUDA's context and libraries are kept free on every GPU. Stacks and versions are assumed to differ
+by a standard deviation of {spread:.0%}, on which the risk bound rests.
 
 ## Where not to trust it
 
-- The probability of running out of memory rests on the network's error against traces, which is measured, and on
-  the allowances above for what lies between a trace and a real stack, which are assumed, not measured.
+- The probability of running out of memory rests on the allowances above for what lies between a trace and a real
+  stack, which are assumed; what measured jobs took: `benchmarks/results/memory.md`.
 - Frameworks with unfused kernels, fp32 copies of logits, or gradients kept twice (nanotron, plain PyTorch) need far
   more: up to half of the activations again. `pipette-opt calibrate` fits the constants of such a stack, `pipette-opt
   memory train --runs` tunes this network on your own runs besides, and `pipette-opt memory evaluate` says how well
@@ -84,23 +70,19 @@ deviation of {spread:.0%}, which widens the risk bound beyond the coverage on tr
 """
 
 
-def model_card(fit: "Fit", shift: "pd.DataFrame", slack: "pd.DataFrame", *, seed: str) -> str:
+def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str) -> str:
     """The text of the card."""
     return _TEMPLATE.format(
-        points=fit.num_train + len(fit.network.residuals) + fit.num_test,
+        points=fit.num_train + fit.num_test,
         seed=seed,
         train=fit.num_train,
-        calibration=len(fit.network.residuals),
         test=fit.num_test,
         errors=markdown_table(fit.errors),
-        coverage=markdown_table(fit.coverage),
         shift=markdown_table(shift.iloc[:1]),
-        slack=markdown_table(slack),
-        context=gib(DEFAULT_OVERHEAD.context_bytes),
-        communicators=gib(DEFAULT_OVERHEAD.communicator_bytes),
-        library=gib(DEFAULT_OVERHEAD.library_bytes),
-        fragmentation=DEFAULT_OVERHEAD.fragmentation,
-        spread=DEFAULT_OVERHEAD.stack_spread,
+        base=Framework().base_gib,
+        group=Framework().group_gib,
+        context=Framework().unusable_gib,
+        spread=Framework().spread,
         features="\n".join(f"- `{name}` ({unit})" for name, unit in FEATURES),
     )
 

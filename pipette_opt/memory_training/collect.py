@@ -22,10 +22,10 @@ _TARGETS = (
     "weight_bytes",
     "gradient_bytes",
     "optimizer_bytes",
+    "placeholder_bytes",
     "activation_bytes",
     "step_bytes",
     "peak_bytes",
-    "reserved_bytes",
 )
 _MODEL = (
     "name",
@@ -102,7 +102,7 @@ def trace_point(seed: int, index: int) -> dict[str, str]:
     from pipette_opt.memory_training.trace import trace_stage
 
     point = sample_point(seed, index)
-    trace = trace_stage(point.model, point.training, point.config, point.stage, replay=True)
+    trace = trace_stage(point.model, point.training, point.config, point.stage)
     row = {"seed": str(seed), "index": str(index), "stage": str(point.stage)}
     for part, names in ((point.model, _MODEL), (point.training, _TRAINING), (point.config, _CONFIG)):
         row |= {name: _text(getattr(part, name)) for name in names}

@@ -1,7 +1,7 @@
 """Training: from the dataset to the weights file, with errors on models that the network has not seen."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.overhead import DEFAULT_OVERHEAD
 from pipette_opt.memory.table import join_tables, stage_table
 from pipette_opt.memory.weights import NetworkWeights
 from pipette_opt.memory_training.collect import point_of_row, read_rows
@@ -27,16 +26,15 @@ class FitParams:
 
     Parameters
     ----------
-    calibration_share, test_share
-        Points that the network does not see: for the risk bounds, and for the errors reported.
+    test_share
+        Points that the network does not see, for the errors reported.
     """
 
     hidden: tuple[int, ...] = (24, 24)
     steps: int = 3000
     learning_rate: float = 1e-2
     weight_decay: float = 0.05
-    calibration_share: float = 0.2
-    test_share: float = 0.15
+    test_share: float = 0.2
     seed: int = 0
 
 
@@ -53,15 +51,12 @@ class Dataset:
         Bytes, shape ``(num_rows,)``.
     slices
         Columns to group errors by.
-    reserved
-        What the caching allocator reserves, by replaying the trace, bytes; ``None`` if nobody replayed.
     """
 
     features: FloatArray
     formula: FloatArray
     peak: FloatArray
     slices: pd.DataFrame
-    reserved: FloatArray | None = None
 
     @property
     def log_ratio(self) -> FloatArray:
@@ -79,15 +74,12 @@ class Fit:
     errors
         Error of the test points by slice: ``slice, points, mean_percent, p99_percent, max_percent,
         formula_mean_percent, formula_p99_percent``.
-    coverage
-        Share of test points at or below their bound, for each stated risk: ``risk, covered, margin``.
     """
 
     network: NetworkWeights
     num_train: int
     num_test: int
     errors: pd.DataFrame
-    coverage: pd.DataFrame
 
 
 def load_dataset(path: Path) -> Dataset:
@@ -125,25 +117,19 @@ def load_dataset(path: Path) -> Dataset:
     frame = pd.DataFrame(slices)
     peak = np.array([float(row["peak_bytes"]) for row in rows])
     frame["peak"] = pd.cut(peak / GIB, [0, 8, 24, 80, 192, np.inf], labels=["<8", "8-24", "24-80", "80-192", ">192"])
-    reserved = np.array([float(row["reserved_bytes"]) for row in rows])
-    return Dataset(
-        features=table_features(table, formula), formula=formula.total, peak=peak, slices=frame, reserved=reserved
-    )
+    return Dataset(features=table_features(table, formula), formula=formula.total, peak=peak, slices=frame)
 
 
 def fit(dataset: Dataset, params: FitParams | None = None, progress: Callable[[int, int], None] | None = None) -> Fit:
-    """Train on one part, take risk bounds from a second, report errors on a third."""
+    """Train on one part, report errors on the other."""
     params = params or FitParams()
-    train, calibration, test = _split(len(dataset.peak), params)
+    train, test = _split(len(dataset.peak), params)
     network = train_network(dataset, train, params, progress)
-    residuals = dataset.log_ratio - network.log_ratio(dataset.features)
-    network = _with_residuals(network, residuals[calibration])
     return Fit(
         network=network,
         num_train=len(train),
         num_test=len(test),
         errors=error_table(dataset, network, test),
-        coverage=coverage_table(network, residuals[test]),
     )
 
 
@@ -191,7 +177,6 @@ def train_network(
         lowest=dataset.features[rows].min(axis=0),
         highest=dataset.features[rows].max(axis=0),
         log_ratio_range=np.array([dataset.log_ratio[rows].min(), dataset.log_ratio[rows].max()]),
-        residuals=np.zeros(1),
     )
 
 
@@ -220,47 +205,11 @@ def error_table(dataset: Dataset, network: NetworkWeights, rows: IntArray) -> pd
     )
 
 
-def slack_table(dataset: Dataset) -> pd.DataFrame:
-    """Reserved over allocated memory, quantiles of the replayed traces by size of the peak."""
-    if dataset.reserved is None:
-        return pd.DataFrame(columns=["slice", "points", "median", "p90", "p99", "max"])
-    frame = dataset.slices.assign(slack=dataset.reserved / dataset.peak)
-    groups = [("all", frame), *((f"peak {value}", part) for value, part in frame.groupby("peak", observed=True))]
-    return pd.DataFrame(
-        [
-            {
-                "slice": name,
-                "points": len(part),
-                "median": part["slack"].median(),
-                "p90": part["slack"].quantile(0.9),
-                "p99": part["slack"].quantile(0.99),
-                "max": part["slack"].max(),
-            }
-            for name, part in groups
-        ]
-    )
-
-
-def coverage_table(network: NetworkWeights, residuals: FloatArray) -> pd.DataFrame:
-    """Share of unseen points at or below their bound."""
-    from pipette_opt.memory.predictor import MemoryPredictor
-
-    predictor = MemoryPredictor(network=network, overhead=replace(DEFAULT_OVERHEAD, stack_spread=0.0))
-    risks = [risk for risk in (0.1, 0.05, 0.02, 0.01) if risk >= predictor.smallest_risk]
-    margins = [predictor.risk_margin(risk) for risk in risks]
-    covered = [float(np.mean(np.exp(residuals) <= margin)) for margin in margins]
-    return pd.DataFrame({"risk": risks, "covered": covered, "margin": margins, "points": len(residuals)})
-
-
-def _split(count: int, params: FitParams) -> tuple[IntArray, IntArray, IntArray]:
-    """Rows to train on, to calibrate on, to test on; every point has a model of its own."""
+def _split(count: int, params: FitParams) -> tuple[IntArray, IntArray]:
+    """Rows to train on and to test on; every point has a model of its own."""
     order = np.random.default_rng(params.seed).permutation(count)
-    num_test, num_calibration = int(count * params.test_share), int(count * params.calibration_share)
-    return order[num_test + num_calibration :], order[num_test : num_test + num_calibration], order[:num_test]
-
-
-def _with_residuals(network: NetworkWeights, residuals: FloatArray) -> NetworkWeights:
-    return replace(network, residuals=np.sort(residuals))
+    num_test = int(count * params.test_share)
+    return order[num_test:], order[:num_test]
 
 
 def _size_class(num_parameters: int) -> str:

@@ -121,7 +121,7 @@ def _iterate(point: Point, device: Device) -> None:
     with torch.device(device.torch_device):
         chunks = build_stage(model, training, config, shapes, point.stage)
         statics = static_sizes(chunks, training, config)
-        kept = _buffers((*statics.copies, *statics.gradients, *statics.master))
+        kept = _buffers((*statics.copies, *statics.gradients, *statics.placeholders, *statics.master))
         workspace = score_workspace(training, shapes)
         for iteration in range(2):
             run = StageRun(chunks, training, shapes, LiveStorages())

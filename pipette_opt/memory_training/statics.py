@@ -22,9 +22,10 @@ from pipette_opt.specs.training import BYTES
 
 
 class _Parameter(NamedTuple):
-    """Elements of one parameter, and what it is."""
+    """Elements of one parameter, its shape, and what it is."""
 
     size: int
+    shape: tuple[int, ...]
     expert: bool
     matrix: bool
 
@@ -40,6 +41,8 @@ class StaticSizes:
         Parameters that the rank works with.
     weights, copies, gradients
         Buffers, there from the start; copies are those in fp8, and what ZeRO gathers.
+    placeholders
+        Empty gradients of matrices, one for each shape; there from the first backward pass on.
     optimizer
         All of the optimizer's state: what ``master`` and ``moments`` are together.
     master, moments
@@ -52,6 +55,7 @@ class StaticSizes:
     weights: tuple[int, ...]
     copies: tuple[int, ...]
     gradients: tuple[int, ...]
+    placeholders: tuple[int, ...]
     optimizer: tuple[int, ...]
     master: tuple[int, ...]
     moments: tuple[int, ...]
@@ -59,7 +63,12 @@ class StaticSizes:
 
     def during_passes(self) -> Mapping[str, tuple[int, ...]]:
         """Buffers by kind, as they are from the second iteration on."""
-        return {"weights": (*self.weights, *self.copies), "gradients": self.gradients, "optimizer": self.optimizer}
+        return {
+            "weights": (*self.weights, *self.copies),
+            "gradients": self.gradients,
+            "placeholders": self.placeholders,
+            "optimizer": self.optimizer,
+        }
 
 
 def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: ParallelConfig) -> StaticSizes:
@@ -90,6 +99,7 @@ def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: Parallel
     gradients = [g * share(size, expert, 2) for expert, size in kinds]
     if zero >= 2:
         gradients += [g * size for size in largest]
+    shapes = sorted({one.shape for one in parameters if one.matrix and zero < 2})
     owned = [share(one.size, one.expert, 1) for one in parameters]
     master = 0 if training.precision == "fp32" else BYTES[training.main_params_dtype]
     moments = (BYTES[training.exp_avg_dtype], BYTES[training.exp_avg_sq_dtype])
@@ -98,6 +108,7 @@ def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: Parallel
         weights=tuple(weights),
         copies=tuple(copies),
         gradients=tuple(gradients),
+        placeholders=tuple(e * rows * columns for rows, columns in shapes),
         optimizer=tuple(training.optimizer_bytes * share(size, expert, 1) for expert, size in kinds),
         master=tuple(master * size for size in owned if master),
         moments=tuple(moment * size for size in owned for moment in moments),
@@ -123,5 +134,5 @@ def _units(chunks: nn.ModuleList) -> Iterator[list[_Parameter]]:
                     seen.add(id(parameter))
                     expert = ".up_weights." in name or ".down_weights." in name
                     matrix = is_layer and parameter.dim() == 2 and "router" not in name
-                    found.append(_Parameter(parameter.numel(), expert, matrix))
+                    found.append(_Parameter(parameter.numel(), tuple(parameter.shape), expert, matrix))
             yield found

@@ -14,8 +14,8 @@ from pipette_opt.memory_training.statics import StaticSizes, static_sizes
 from pipette_opt.memory_training.storage import LiveStorages
 from pipette_opt.memory_training.transformer.ends import Embeddings, Head
 from pipette_opt.memory_training.transformer.layers import Chunk, Layer
-from pipette_opt.memory_training.transformer.operations import DTYPES, hop
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.memory_training.transformer.operations import DTYPES, FreshGradient, hop
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import Schedule, build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -31,6 +31,8 @@ class StageTrace:
         Parameters that the rank works with.
     weight_bytes, gradient_bytes, optimizer_bytes
         What is there all the time: shares of them under ZeRO, with the buffers of what is gathered.
+    placeholder_bytes
+        Empty gradients of matrices, one for each shape.
     activation_bytes
         The most that forward and backward passes need on top.
     held_bytes
@@ -47,6 +49,7 @@ class StageTrace:
     weight_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    placeholder_bytes: int
     activation_bytes: int
     held_bytes: int
     step_bytes: int
@@ -61,7 +64,7 @@ class StageTrace:
     @property
     def peak_bytes(self) -> int:
         """The most that is allocated at once."""
-        return self.static_bytes + max(self.activation_bytes, self.step_bytes)
+        return self.static_bytes + self.placeholder_bytes + max(self.activation_bytes, self.step_bytes)
 
 
 def trace_stage(
@@ -123,6 +126,7 @@ def trace_stage(
         weight_bytes=by_kind["weights"],
         gradient_bytes=by_kind["gradients"],
         optimizer_bytes=by_kind["optimizer"],
+        placeholder_bytes=by_kind["placeholders"],
         activation_bytes=peak - static_bytes,
         held_bytes=held,
         step_bytes=sum(statics.step),
@@ -140,7 +144,7 @@ def passes_of(
 ) -> list[Pass]:
     """The passes to run; raises ``ValueError`` for a stage or a schedule that does not belong to the configuration."""
     if num_microbatches is None:
-        num_microbatches = config.num_microbatches(training.global_batch_size)
+        num_microbatches = microbatches_of(training, config)
     if not 0 <= stage < config.pipeline_model_parallel_size:
         raise ValueError(f"stage must be in 0..{config.pipeline_model_parallel_size - 1}, got {stage}.")
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
@@ -158,10 +162,13 @@ def build_stage(
     """The model chunks of a stage; embeddings before the first chunk of all, head after the last."""
     pp = config.pipeline_model_parallel_size
     embeddings = Embeddings(model, training, shapes) if stage == 0 else None
-    shared = None
+    shared, fresh = None, FreshGradient(used_twice=False)
     if embeddings is not None and pp == 1 and not model.untie_embeddings_and_output_weights:
-        shared = embeddings.tables[0]
-    head = Head(model, training, shapes, shared) if stage == pp - 1 else None
+        shared, fresh = embeddings.tables[0], FreshGradient(used_twice=True)
+        embeddings.fresh = fresh
+    head = (
+        Head(model, training, shapes, shared, fresh if config.sharding_stage < 2 else None) if stage == pp - 1 else None
+    )
     selective = config.recompute_granularity == "selective"
     full, whole = config.recompute_granularity == "full", config.recompute_method == "uniform"
     chunks = []
@@ -220,7 +227,14 @@ def iterate_twice(
 ) -> None:
     """The same on any allocator; see :func:`replay_iterations`."""
     keys = count()
-    for size in (*statics.weights, *statics.copies, *statics.gradients, *statics.master, workspace_bytes):
+    for size in (
+        *statics.weights,
+        *statics.copies,
+        *statics.gradients,
+        *statics.placeholders,
+        *statics.master,
+        workspace_bytes,
+    ):
         allocator.allocate(next(keys), size)
     for iteration in range(2):
         names: dict[int, int] = {}

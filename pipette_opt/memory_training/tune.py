@@ -51,7 +51,7 @@ class Lessons:
 def tune_network(
     network: NetworkWeights, runs: Lessons, traces: Lessons, params: TuneParams | None = None
 ) -> NetworkWeights:
-    """The network after some more steps on traces and runs, each with half of the say; its residuals stay."""
+    """The network after some more steps on traces and runs, each with half of the say."""
     import torch
 
     from pipette_opt.memory_training.network import MemoryNetwork

@@ -2,6 +2,7 @@
 
 from pipette_opt.parallel.chunks import fit_chunks
 from pipette_opt.parallel.config import OVERLAPS, ParallelConfig, with_overlap, without_overlap
+from pipette_opt.parallel.microbatches import Batch, microbatches_of
 from pipette_opt.parallel.placement import (
     NodeBlock,
     Placement,
@@ -15,6 +16,7 @@ from pipette_opt.parallel.ranks import RankGrid
 
 __all__ = [
     "OVERLAPS",
+    "Batch",
     "NodeBlock",
     "ParallelConfig",
     "Placement",
@@ -23,6 +25,7 @@ __all__ = [
     "fit_chunks",
     "gpus_of_a_host",
     "identity_placement",
+    "microbatches_of",
     "node_blocks",
     "ranks_of_a_host",
     "with_overlap",

@@ -3,8 +3,11 @@
 from dataclasses import dataclass, fields
 from itertools import groupby
 
-from pipette_opt.base.types import Recomputation, RecomputeGranularity, RecomputeMethod
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, Recomputation, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
+from pipette_opt.parallel.layout import layout_layers, layout_of
 
 COUNTS = (
     "tensor_model_parallel_size",
@@ -31,7 +34,8 @@ class ParallelConfig:
     layers_per_stage
         Transformer layers of each pipeline stage, all its chunks together, length
         ``pipeline_model_parallel_size``. With interleaving the chunks of a stage are equal, except that the embedding
-        may count as a layer of the first chunk of all, and the head as one of the last; ``layers_per_chunk`` has them.
+        may count as a layer of the first chunk of all, and the head as one of the last; or a layout says what each
+        chunk has. ``layers_per_chunk`` has them.
     recompute_granularity
         ``selective`` recomputes the attention core, ``full`` whole layers from their inputs.
     recompute_method, recompute_num_layers
@@ -50,6 +54,9 @@ class ParallelConfig:
         Parameters of one bucket of gradients; ``None`` for Megatron-Core's own size.
     overlap_p2p_communication
         Whether the interleaved schedule goes on while it sends; without interleaving it plays no role.
+    pipeline_model_parallel_layout
+        What each chunk of each stage holds, as Megatron-Core writes it (:mod:`~pipette_opt.parallel.layout`). It is
+        kept in its shortest form, and only where the chunks of a stage are unequal; otherwise it becomes ``None``.
     """
 
     tensor_model_parallel_size: int
@@ -71,6 +78,7 @@ class ParallelConfig:
     overlap_param_gather: bool = False
     ddp_bucket_size: int | None = None
     overlap_p2p_communication: bool = True
+    pipeline_model_parallel_layout: str | None = None
 
     def __post_init__(self) -> None:
         counts = self._counts()
@@ -104,11 +112,33 @@ class ParallelConfig:
                 raise ValueError(f"virtual_pipeline_model_parallel_size must be None or >= 2, got {vpp}.")
             if self.pipeline_model_parallel_size < 2:
                 raise ValueError("virtual_pipeline_model_parallel_size needs pipeline_model_parallel_size >= 2.")
-            if not fit_chunks(self.layers_per_stage, vpp):
-                raise ValueError(
-                    f"{vpp} chunks must divide the layers of every stage (or of equal stages, of which the first and "
-                    f"the last may have one layer less), got {self.layers_per_stage}."
-                )
+        if self.pipeline_model_parallel_layout is not None:
+            self._keep_layout(self.pipeline_model_parallel_layout)
+        if (
+            vpp is not None
+            and self.pipeline_model_parallel_layout is None
+            and not fit_chunks(self.layers_per_stage, vpp)
+        ):
+            raise ValueError(
+                f"{vpp} chunks must divide the layers of every stage (or of equal stages, of which the first and the "
+                f"last may have one layer less), got {self.layers_per_stage}; a layout may say more."
+            )
+
+    def _keep_layout(self, layout: str) -> None:
+        """A layout that agrees with stages and chunks, in its shortest form; none where chunks are equal anyway."""
+        try:
+            held = layout_layers(layout, self.pipeline_model_parallel_size)
+        except ValueError as error:
+            raise ValueError(f"pipeline_model_parallel_layout {layout} {error}") from None
+        stages = tuple(map(sum, zip(*held, strict=True)))
+        if len(held) != self.num_chunks or stages != self.layers_per_stage:
+            raise ValueError(
+                f"pipeline_model_parallel_layout {layout} has {len(held)} chunks of stages of {stages} layers, but "
+                f"virtual_pipeline_model_parallel_size={self.virtual_pipeline_model_parallel_size} and "
+                f"layers_per_stage={self.layers_per_stage}."
+            )
+        is_usual = fit_chunks(stages, len(held)) and held == deal_layers(stages, len(held))
+        object.__setattr__(self, "pipeline_model_parallel_layout", None if is_usual else layout_of(held))
 
     def _counts(self) -> tuple[int, ...]:
         """The values of :data:`COUNTS`; written out, as searches make a hundred thousand configurations."""
@@ -171,17 +201,28 @@ class ParallelConfig:
     @property
     def layers_per_chunk(self) -> tuple[tuple[int, ...], ...]:
         """Transformer layers of each chunk of each stage, shape ``(num_chunks, pp)``; chunks go round the stages."""
+        if self.pipeline_model_parallel_layout is not None:
+            return layout_layers(self.pipeline_model_parallel_layout, self.pipeline_model_parallel_size)
         return deal_layers(self.layers_per_stage, self.num_chunks)
+
+    @property
+    def chunk_shares(self) -> FloatArray:
+        """Part of each stage's layers that each chunk holds, shape ``(num_chunks, pp)``; equal ones without layers."""
+        held = np.array(self.layers_per_chunk, dtype=np.float64)
+        shares: FloatArray = np.where(held.sum(axis=0) > 0, held / np.maximum(held.sum(axis=0), 1), 1 / len(held))
+        return shares
 
     @property
     def counts_embedding(self) -> bool:
         """Whether the embedding takes the place of a layer of the first chunk."""
-        return missing_layers(self.layers_per_stage, self.num_chunks)[0] > 0
+        is_equal = self.pipeline_model_parallel_layout is None
+        return is_equal and missing_layers(self.layers_per_stage, self.num_chunks)[0] > 0
 
     @property
     def counts_loss(self) -> bool:
         """Whether the output head takes the place of a layer of the last chunk."""
-        return missing_layers(self.layers_per_stage, self.num_chunks)[-1] > 0
+        is_equal = self.pipeline_model_parallel_layout is None
+        return is_equal and missing_layers(self.layers_per_stage, self.num_chunks)[-1] > 0
 
     @property
     def microbatch_group_size(self) -> int:
@@ -261,7 +302,9 @@ class ParallelConfig:
             parts.append("overlap+gather" if self.overlap_param_gather else "overlap")
         if self.virtual_pipeline_model_parallel_size and not self.overlap_p2p_communication:
             parts.append("no-overlap-p2p")
-        if len(set(self.layers_per_stage)) > 1:
+        if self.pipeline_model_parallel_layout is not None:
+            parts.append(f"layout {self.pipeline_model_parallel_layout}")
+        elif len(set(self.layers_per_stage)) > 1:
             runs = [(layers, len(list(run))) for layers, run in groupby(self.layers_per_stage)]
             parts.append(
                 "layers" + ",".join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)
@@ -304,5 +347,8 @@ def with_overlap(
 
 OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size")
 """Fields that :func:`with_overlap` chooses."""
+
+SPLIT = ("layers_per_stage", "pipeline_model_parallel_layout")
+"""Fields that say which layers are where."""
 
 _COPIED = tuple(one.name for one in fields(ParallelConfig) if one.name not in OVERLAPS)

@@ -91,6 +91,9 @@ class StageMemory:
         Whether that is the smallest probability that the predictor's data can vouch for: the true one may be far less.
     extrapolates
         Whether the prediction lies outside of the predictor's training data.
+    components
+        Bytes of the predicted peak by part (:data:`~pipette_opt.memory.components.COMPONENTS`), adding up to it. Empty
+        in plans of older versions.
     """
 
     stage: int
@@ -100,6 +103,7 @@ class StageMemory:
     oom_probability: float
     oom_probability_at_most: bool = False
     extrapolates: bool = False
+    components: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,11 @@ from pipette_opt.costs.best_rings import best_ring_rates
 from pipette_opt.costs.collectives import (
     RingTraffic,
     across_s,
+    best_hop,
     gradient_traffic,
     hierarchical_s,
     intra_node_ring_s,
+    least_ring_s,
     parameter_traffic,
     stacked,
 )
@@ -47,7 +49,7 @@ class Beside:
     ready_s
         No forward of a chunk ends before, same shape.
     part_s
-        One of the equal parts of a stage's reduction, shape ``(rates, pp)``.
+        One part of a stage's reduction, the mean of all but the first chunk's, shape ``(rates, pp)``.
     stages
         Stages of a grid row.
     """
@@ -99,6 +101,7 @@ def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -
         gather,
         np.zeros((each, 2, len(buckets))),
         slowdown,
+        np.tile(config.chunk_shares, (each, 1, 1)),
     )
 
     def least(seconds: FloatArray | None) -> FloatArray:
@@ -114,7 +117,7 @@ def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -
         first_s=first,
         last_s=least(beside.last_extra_s),
         ready_s=least(beside.ready_s),
-        part_s=reduction / chunks,
+        part_s=reduction * (1.0 - config.chunk_shares[0]) / max(chunks - 1, 1),
         stages=block.stages,
     )
 
@@ -134,7 +137,10 @@ def least_rings_s(
     num_hosts = -(-replicas // members)
     ranks, size = ranks_of_a_host(config, block), expert_block(config)
     rates = np.array([np.inf])
-    if num_hosts > 1:
+    in_domains = num_hosts > 1 and cluster.most_in_domain > 1
+    if in_domains and np.isnan(best_hop(cluster, gpus, num_hosts, stack)[0]):
+        return None
+    if num_hosts > 1 and not in_domains:
         rates = best_ring_rates(cluster, gpus, num_hosts, rows)
         if not rates.min() > 0:
             return None
@@ -149,6 +155,11 @@ def least_rings_s(
         inside = intra_node_ring_s(cluster, traffic, flows, stack) if flows > 1 else 0.0
         if num_hosts == 1:
             return inside
+        if in_domains:
+            return max(
+                inside,
+                least_ring_s(cluster, traffic, group_flows=flows, num_flows=gpus, num_hosts=num_hosts, stack=stack),
+            )
         flow, fabric = np.array([rate / gpus]), cluster.inside_bytes_per_s(flows)
         across = over(cluster, stacked([traffic]), flow, fabric, np.array(flows), np.array(num_hosts), stack)
         return max(inside, float(across[0]))

@@ -1,6 +1,6 @@
 """What a candidate reaches at best: a bound that needs no search and looks at no pair of hosts twice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,6 +14,17 @@ def has_room(data: ProblemData, candidate: CandidateData) -> bool:
     room = np.sort(data.allowed(candidate).sum(axis=1))
     width = candidate.num_cells // candidate.grid[0]
     return bool((room >= width * np.arange(1, len(room) + 1)).all())
+
+
+def scarce_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
+    """Sets of kinds such that the hosts of all other, faster kinds cannot fill the grid."""
+    kinds = np.unique(data.kind_of_node)
+    total = (candidate.forward_ticks + candidate.backward_ticks).sum(axis=1)[kinds]
+    kinds = kinds[np.argsort(total, kind="stable")]
+    somewhere = data.allowed(candidate).any(axis=0)
+    for count in range(1, len(kinds)):
+        if (np.isin(data.kind_of_node, kinds[:count]) & somewhere).sum() < candidate.num_cells:
+            yield kinds[count:]
 
 
 def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:

@@ -8,11 +8,19 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import MIB
+from pipette_opt.costs.collectives import hosts_of_a_domain
 from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks, ranks_of_a_host
+from pipette_opt.parallel import (
+    NodeBlock,
+    ParallelConfig,
+    gpus_of_a_host,
+    microbatches_of,
+    node_blocks,
+    ranks_of_a_host,
+)
 from pipette_opt.problem.beside import Beside, chunk_seconds, least_beside
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -31,7 +39,7 @@ from pipette_opt.problem.ticks import (
     tensor_ticks,
     ticks_of,
 )
-from pipette_opt.specs import Instance
+from pipette_opt.specs import ClusterSpec, Instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -211,7 +219,16 @@ def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock
     Experts may send over other hosts; over tensor groups that span hosts recomputed layers send more than others.
     """
     alike = block.nodes_per_slot == 1 or config.recomputation != "block"
-    return config.num_chunks == 1 and alike and experts_stay_inside(instance, config, block)
+    certain = experts_stay_inside(instance, config, block) and hops_decide(instance.cluster, config, block)
+    return config.num_chunks == 1 and alike and certain
+
+
+def hops_decide(cluster: ClusterSpec, config: ParallelConfig, block: NodeBlock) -> bool:
+    """Whether a ring over NVLink domains has the time of its slowest hop, however many of its hosts each domain has."""
+    if len(set(cluster.domain_of_node.tolist())) == 1:
+        return True
+    stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
+    return int(hosts_of_a_domain(cluster, stage // ranks_of_a_host(config, block)).max()) == 1
 
 
 def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
@@ -235,6 +252,7 @@ def _candidate(
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
     both_ways = closed and instance.p2p == "blocking"
+    linked = links.of(instance)
 
     def link_s() -> FloatArray:
         one_way = inter_node_message_s(cluster, message, gpus // block.stages)
@@ -242,16 +260,14 @@ def _candidate(
 
     rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
-    num_microbatches = config.num_microbatches(
-        instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-    )
+    num_microbatches = microbatches_of(instance.training, config)
     forward, backward = chunk_seconds(instance, config, compute, block)
     tensor_of = tensor_key(instance, config, compute, block)
 
     def tensor(way: int) -> IntArray:
         return links.shared(
             ("tensor", way, *tensor_of, closed),
-            lambda: tensor_ticks(instance, config, compute, block, tick_s, rounding)[way],
+            lambda: tensor_ticks(linked, config, compute, block, tick_s, rounding)[way],
         )
 
     several_hosts = config.data_parallel_size > block.replicas
@@ -276,7 +292,7 @@ def _candidate(
             ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, block)),
             lambda: np.array(
                 [
-                    ring_ticks(instance, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
+                    ring_ticks(linked, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
                     for ring in distinct
                 ]
             ),
@@ -292,7 +308,7 @@ def _candidate(
         tensor_backward_ticks=tensor(1),
         embedding_ticks=links.shared(
             ("embedding", *embedding_key(instance, config, block, gpus), closed),
-            lambda: embedding_ticks(instance, config, block, gpus, tick_s, rounding),
+            lambda: embedding_ticks(linked, config, block, gpus, tick_s, rounding),
         )
         if reductions
         else np.zeros((0, 0), dtype=np.int64),

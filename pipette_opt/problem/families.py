@@ -7,26 +7,32 @@ what a kind of GPU has room for is a largest number of layers.
 
 With block recomputation the number of recomputed layers is open, too: a stage of ``n`` layers of which ``r`` are
 recomputed takes ``fixed + n * layer + r * recompute``, and has room for ``n`` if ``r`` is as large as its memory asks.
+
+A model whose first layers have no experts has a family for each way in which these fill the first stages
+(:mod:`~pipette_opt.problem.dense_layers`). The first unit of such a stage is all that it holds at least, so that all
+further units are alike.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.base.units import ceil_div
-from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
-from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_compute
 from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import usable_bytes
-from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, node_blocks
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, microbatches_of, node_blocks
 from pipette_opt.problem.beside import chunk_seconds, least_rings_s
+from pipette_opt.problem.dense_layers import beyond, dense_layers, grown, least_splits
+from pipette_opt.problem.family_room import RecomputedUnits, most_units
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
 from pipette_opt.specs import Instance
@@ -46,18 +52,20 @@ class LayerFamily:
     Parameters
     ----------
     config
-        One of them, with what is sent beside compute.
+        The one with the fewest layers on each stage, with what is sent beside compute.
     block
         What one host holds.
     num_microbatches
         ``m``, per replica.
     num_units
-        Units to deal to the stages. A unit is one layer in each chunk of a stage.
+        Units to deal to the stages, at least one to each. A unit is one layer in each chunk of a stage; the first one
+        is all that ``config`` has there.
     layer_s
         Forward and backward of one layer on each kind of GPU, communication inside the layer over the best links, shape
         ``(2, num_kinds)``.
     fixed_s
-        Forward and backward of each chunk without its layers, shape ``(2, num_kinds, num_chunks, pp)``.
+        Forward and backward of each chunk beside its units, shape ``(2, num_kinds, num_chunks, pp)``; where the first
+        unit is no layer like the others, it may be negative.
     link_s
         One transfer between stages on different hosts over the best link of each pair of kinds, shape ``(num_kinds,
         num_kinds)``; infinite where there is none.
@@ -76,7 +84,7 @@ class LayerFamily:
     step_s
         What a unit adds to the optimizer's step of its stage; the largest stage decides.
     fixed_step_s
-        The step of what a stage has beside its layers, at least, shape ``(pp,)``.
+        The step of what a stage has beside its units, at least, shape ``(pp,)``; negative as ``fixed_s``.
     optimizer_s
         What the optimizer takes beside its step.
     most_units
@@ -107,7 +115,7 @@ class LayerFamily:
     optimizer_s: float
     most_units: IntArray
     recompute_s: FloatArray
-    recomputed: "RecomputedUnits | None" = None
+    recomputed: RecomputedUnits | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -141,13 +149,20 @@ class LayerFamily:
     @property
     def least_optimizer_s(self) -> float:
         """The optimizer of any split, at least: some stage has as many units as the mean."""
-        return self.optimizer_s + self.step_s * ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
+        units = ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
+        return self.optimizer_s + max(self.step_s * units + min(float(self.fixed_step_s.min()), 0.0), 0.0)
 
     def with_units(self, units: Sequence[int], recomputed: int = 1) -> ParallelConfig:
         """The configuration whose stages hold so many units, each with so many recomputed in a family where that is."""
-        chunks = self.config.num_chunks
-        sized = replace(self.config, layers_per_stage=tuple(chunks * int(one) for one in units))
+        sized = beyond(self.config, units)
         return sized if self.recomputed is None else replace(sized, recompute_num_layers=recomputed)
+
+    def units_of(self, layers: Sequence[int]) -> list[int] | None:
+        """Units of each stage of a split of the layers; ``None`` if the family has no such split."""
+        chunks, own = self.config.num_chunks, self.config.layers_per_stage
+        if len(layers) != len(own) or any(one < least or one % chunks for one, least in zip(layers, own, strict=True)):
+            return None
+        return [1 + (one - least) // chunks for one, least in zip(layers, own, strict=True)]
 
     def times(self, units: FloatArray, kind_of_row: IntArray) -> PlacedTimes:
         """
@@ -164,12 +179,15 @@ class LayerFamily:
         rows = stages // self.block.stages
         kinds, after = kind_of_row[rows], np.roll(rows, -1)
         forward, backward = (
-            (self.fixed_s[way][kinds, :, stages].T + units * self.layer_s[way][kinds])[..., None] for way in range(2)
+            np.maximum(self.fixed_s[way][kinds, :, stages].T + units * self.layer_s[way][kinds], 0.0)[..., None]
+            for way in range(2)
         )
         links = self.link_s[kind_of_row[rows], kind_of_row[after]]
         sends = np.where(rows == after, self.inside_s, np.where(np.isfinite(links), links, 0.0))[:, None] * (pp > 1)
-        reduction = self.fixed_reduction_s + units * self.reduction_s
-        gather = self.fixed_gather_s + units * self.gather_s if self.config.overlap_param_gather else None
+        reduction = np.maximum(self.fixed_reduction_s + units * self.reduction_s, 0.0)
+        gather = (
+            np.maximum(self.fixed_gather_s + units * self.gather_s, 0.0) if self.config.overlap_param_gather else None
+        )
         beside: dict[str, Any] = {}
         if self.config.overlap_grad_reduce:
             none, one = np.zeros((1, 2, pp)), np.ones((1, pp), dtype=np.int64)
@@ -277,21 +295,26 @@ def layer_families(
     max_oom_risk: float,
 ) -> list[LayerFamily]:
     """
-    The families of some configurations, one for each packing, without their reductions: see :func:`with_rings`.
+    The families of some configurations, without their reductions: see :func:`with_rings`.
+
+    One for each packing, and for each way in which stages hold layers without experts.
 
     Parameters
     ----------
     configs
-        One of each family, without anything that is sent beside compute.
+        One with each choice of all but the layers, without anything that is sent beside compute.
     """
+    configs = [least for config in configs for least in least_splits(instance.model, config)]
     free = replace(instance, edge_loss_s=None)
     kinds, kind_of_node = len(instance.cluster.gpu_kinds), instance.cluster.kind_of_node
     capacity = usable_bytes(instance.cluster, predictor)
     room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
-    most = _most_units(instance, configs, predictor, max_oom_risk, room)
+    most = most_units(instance, configs, predictor, max_oom_risk, room)
     families = []
     for config, limit in zip(configs, most, strict=True):
-        computed = [[(one, stage_compute(free, one)) for one in _sized(alike)] for alike in pure_configs(config)]
+        computed = [
+            [(one, stage_compute(free, one)) for one in _sized(instance, alike)] for alike in pure_configs(config)
+        ]
         recomputed = None
         if config.recomputation == "block":
             recomputed = RecomputedUnits(instance, config, predictor, max_oom_risk, room, limit)
@@ -303,30 +326,53 @@ def layer_families(
     return families
 
 
-def _sized(config: ParallelConfig) -> list[ParallelConfig]:
-    """With one unit in each stage, and with two."""
-    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
-    return [replace(config, layers_per_stage=(chunks * units,) * pp) for units in (1, 2)]
+def _sized(instance: Instance, config: ParallelConfig) -> list[ParallelConfig]:
+    """
+    With one unit in each stage, and with two wherever there may be two.
+
+    And with three, if the first has no layer with experts: with the second such layers come in for the first time.
+    """
+    model, sized = instance.model, [config, grown(instance.model, config)]
+    if dense_layers(model) >= sum(config.layers_per_stage):
+        sized.append(grown(model, sized[1]))
+    return sized
+
+
+def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> FloatArray:
+    """What a unit more takes on a stage at least; ``seconds`` of each of :func:`_sized`, stages last."""
+    grows = np.array(sized[1].layers_per_stage) > np.array(sized[0].layers_per_stage)
+    more = [(after - before)[..., grows].min(axis=-1) for before, after in pairwise(seconds)]
+    unit: FloatArray = np.maximum(np.min(more, axis=0), 0.0)
+    return unit
 
 
 def _with_recomputation(
-    instance: Instance, family: LayerFamily, computed: Computed, recomputed: "RecomputedUnits"
+    instance: Instance, family: LayerFamily, computed: Computed, recomputed: RecomputedUnits
 ) -> LayerFamily:
-    """A family whose layers all keep their activations, as one in which the first of each stage are recomputed."""
-    layer_s, _ = _layer_and_fixed_s(instance, computed, family.block)
-    recompute_s = np.maximum(layer_s - family.layer_s, 0.0)[1]
-    fixed_s = family.fixed_s.copy()
-    fixed_s[1] += recompute_s[:, None, None]
-    return replace(family, fixed_s=fixed_s, recompute_s=recompute_s, recomputed=recomputed)
+    """
+    A family whose layers all keep their activations, as one in which the first of each stage are recomputed.
+
+    The first layer of a chunk may have no experts where its other layers do, so it counts for itself.
+    """
+    layer_s, fixed_s = _layer_and_fixed_s(instance, computed, family.block)
+    further_s = np.maximum(layer_s - family.layer_s, 0.0)[1]
+    units = np.array(family.config.layers_per_stage) // family.config.num_chunks
+    first_s = np.maximum((fixed_s - family.fixed_s)[1] + further_s[:, None, None], 0.0) / units
+    if units.max() > 1:  # and so may its second
+        further_s = np.minimum(further_s, first_s[..., units > 1].min(axis=(1, 2)))
+    kept_s = family.fixed_s.copy()
+    kept_s[1] += first_s
+    return replace(family, fixed_s=kept_s, recompute_s=further_s, recomputed=recomputed)
 
 
 def _layer_and_fixed_s(instance: Instance, computed: Computed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
     """``layer_s`` and ``fixed_s`` of a family, from the times of a unit and of two in each stage."""
     held = [np.stack(chunk_seconds(instance, sized, compute, block)) for sized, compute in computed]
-    layer_s = (held[1] - held[0]).min(axis=(2, 3))
-    fixed_s = np.maximum(held[0] - layer_s[:, :, None, None], 0.0)
+    layer_s = _unit_s(held, [sized for sized, _ in computed]).min(axis=2)
+    fixed_s = held[0] - layer_s[:, :, None, None]
     if block.nodes_per_slot > 1:
-        for way, ticks in enumerate(tensor_ticks(instance, *computed[0], block, FINE_TICK_S, np.floor)):
+        fastest = replace(instance, cluster=instance.cluster.fastest_pair())
+        for way, ticks in enumerate(tensor_ticks(fastest, *computed[0], block, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     return layer_s, fixed_s
 
@@ -339,22 +385,17 @@ def _family(
     most_units: IntArray,
 ) -> LayerFamily:
     """One family without its rings, from the times of a unit and of two in each stage."""
-    cluster, chunks = instance.cluster, config.num_chunks
+    cluster, pp = instance.cluster, config.pipeline_model_parallel_size
     layer_s, fixed_s = _layer_and_fixed_s(instance, computed, block)
     message = p2p_bytes(instance.model, instance.training, config)
-    (sized, one), (_, two) = computed
-    step_s = two.optimizer_s - one.optimizer_s
-    largest = int((stage_parameters(instance.model, sized) + stage_expert_parameters(instance.model, sized)).argmax())
-    fixed_step_s = np.zeros(config.pipeline_model_parallel_size)
-    fixed_step_s[largest] = max(one.optimizer_s - instance.stack.iteration_s - step_s, 0.0)
-    nothing = np.zeros(config.pipeline_model_parallel_size)
+    steps = [optimizer_stages_s(instance, sized) for sized, _ in computed]
+    step_s = float(_unit_s(steps, [sized for sized, _ in computed]))
+    nothing = np.zeros(pp)
     return LayerFamily(
         config=config,
         block=block,
-        num_microbatches=config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        ),
-        num_units=instance.model.num_layers // chunks,
+        num_microbatches=microbatches_of(instance.training, config),
+        num_units=pp + (instance.model.num_layers - sum(config.layers_per_stage)) // config.num_chunks,
         layer_s=layer_s,
         fixed_s=fixed_s,
         link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),
@@ -366,7 +407,7 @@ def _family(
         embedding_s=_embedding_s(instance, config, block),
         slowdown=instance.stack.overlap_slowdown,
         step_s=step_s,
-        fixed_step_s=fixed_step_s,
+        fixed_step_s=steps[0] - step_s,
         optimizer_s=instance.stack.iteration_s,
         most_units=most_units,
         recompute_s=np.zeros(len(cluster.gpu_kinds)),
@@ -404,13 +445,15 @@ def with_rings(
 def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Rings:
     """From one unit and two: times of rings are convex in what they move, so no split has less than their line."""
     rings: Rings = {}
-    both = [least_rings_s(instance, sized, block) for sized in _sized(config)]
+    sized = _sized(instance, config)
+    found = [least_rings_s(instance, one, block) for one in sized]
     for way, name in enumerate(("reduction_s", "gather_s")):
-        one, two = (None if found is None else found[way] for found in both)
-        if one is not None and two is not None:
-            fastest = one.sum(axis=1).argmin()
-            unit = max(0.0, float((two[fastest] - one[fastest]).min()))
-            rings |= {name: unit, f"fixed_{name}": np.maximum(one[fastest] - unit, 0.0)}
+        known = [one[way] for one in found if one is not None]
+        of_rates = [one for one in known if one is not None]
+        if len(of_rates) == len(sized):
+            fastest = of_rates[0].sum(axis=1).argmin()
+            unit = float(_unit_s([one[fastest] for one in of_rates], sized))
+            rings |= {name: unit, f"fixed_{name}": of_rates[0][fastest] - unit}
     return rings
 
 
@@ -427,129 +470,5 @@ def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> F
     cluster = instance.cluster
     fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
     with np.errstate(divide="ignore"):
-        seconds: FloatArray = cluster.inter_node_latency_s + message_bytes * num_flows / fastest
+        seconds: FloatArray = cluster.pair_latency_s.min() + message_bytes * num_flows / fastest
     return seconds
-
-
-def _most_units(
-    instance: Instance,
-    configs: Sequence[ParallelConfig],
-    predictor: MemoryPredictor,
-    max_oom_risk: float,
-    room_bytes: IntArray,
-) -> list[IntArray]:
-    """
-    Units that each stage has room for, by bisection, as memory grows with the layers; ``(num_kinds, pp)`` for each.
-
-    Parameters
-    ----------
-    room_bytes
-        What a stage may take on each kind of GPU, shape ``(num_kinds,)``.
-    """
-    configs = [pure_configs(one)[-1] for one in configs]  # the one that recomputes most has room for most
-    layers = instance.model.num_layers
-    units = [layers // config.num_chunks for config in configs]
-    shape = [(len(room_bytes), config.pipeline_model_parallel_size) for config in configs]
-    low = [np.zeros(one, dtype=np.int64) for one in shape]
-    high = [np.full(one, most, dtype=np.int64) for one, most in zip(shape, units, strict=True)]
-    if max_oom_risk >= IGNORED_RISK:
-        return high
-    while True:
-        tries = [(one + two + 1) // 2 for one, two in zip(low, high, strict=True)]
-        open_ones = [index for index, (one, two) in enumerate(zip(low, high, strict=True)) if (one < two).any()]
-        if not open_ones:
-            return low
-        for kind, room in enumerate(room_bytes.tolist()):
-            sized = [
-                replace(
-                    configs[index],
-                    layers_per_stage=tuple(
-                        int(configs[index].num_chunks * max(one, 1)) for one in tries[index][kind].tolist()
-                    ),
-                )
-                for index in open_ones
-            ]
-            found = predictor.predict(
-                instance.model,
-                instance.training,
-                sized,
-                gpus_per_node=instance.cluster.gpus_per_node,
-                intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-                max_oom_risk=max_oom_risk,
-            )
-            for index, prediction in zip(open_ones, found, strict=True):
-                fits = prediction.upper_bytes <= room
-                ahead = low[index][kind] < high[index][kind]
-                low[index][kind] = np.where(fits & ahead, tries[index][kind], low[index][kind])
-                high[index][kind] = np.where(~fits & ahead, tries[index][kind] - 1, high[index][kind])
-
-
-@dataclass(slots=True, eq=False)
-class RecomputedUnits:
-    """
-    How many units of a stage have to be recomputed, of one configuration with block recomputation.
-
-    Parameters
-    ----------
-    room_bytes
-        What a stage may take on each kind of GPU, shape ``(num_kinds,)``.
-    most_units
-        Units that a stage has room for if all are recomputed, shape ``(num_kinds, pp)``.
-    """
-
-    instance: Instance
-    config: ParallelConfig
-    predictor: MemoryPredictor
-    max_oom_risk: float
-    room_bytes: IntArray
-    most_units: IntArray
-    _fewest: IntArray | None = None
-
-    def fewest(self) -> IntArray:
-        """
-        The fewest of each number of units a stage may hold, shape ``(num_kinds, pp, 1 + largest)``; computed once.
-
-        By bisection, as memory falls with the number of recomputed units. All of them where the stage has no room.
-        """
-        if self._fewest is None:
-            shape = (*self.most_units.shape, 1 + int(self.most_units.max(initial=0)))
-            units = np.arange(shape[2])
-            low, high = np.full(shape, -1, dtype=np.int64), np.broadcast_to(units, shape).copy()
-            low[:, :, 0] = high[:, :, 0] = 0
-            if self.max_oom_risk >= IGNORED_RISK:
-                high[:] = 0
-            while (unknown := (high - low > 1) & (units <= self.most_units[:, :, None])).any():
-                middle = (low + high) // 2
-                asked = sorted({(int(n), int(r)) for _, _, n, r in _where(unknown, middle)})
-                need = dict(zip(asked, self._need_bytes(asked), strict=True))
-                for kind, stage, n, r in _where(unknown, middle):
-                    fits = need[n, r][stage] <= self.room_bytes[kind]
-                    (high if fits else low)[kind, stage, n] = r
-            self._fewest = high
-        return self._fewest
-
-    def _need_bytes(self, asked: Sequence[tuple[int, int]]) -> list[IntArray]:
-        """What each stage needs with so many units, of which so many are recomputed; shape ``(pp,)`` each."""
-        kept, _ = pure_configs(self.config)
-        pp, chunks = self.config.pipeline_model_parallel_size, self.config.num_chunks
-        sized = [
-            replace(
-                replace(self.config, recompute_num_layers=number) if number else kept,
-                layers_per_stage=(chunks * units,) * pp,
-            )
-            for units, number in asked
-        ]
-        found = self.predictor.predict(
-            self.instance.model,
-            self.instance.training,
-            sized,
-            gpus_per_node=self.instance.cluster.gpus_per_node,
-            intra_node_bytes_per_s=self.instance.cluster.intra_node_bytes_per_s,
-            max_oom_risk=self.max_oom_risk,
-        )
-        return [one.upper_bytes for one in found]
-
-
-def _where(mask: BoolArray, values: IntArray) -> list[tuple[int, int, int, int]]:
-    """Kind, stage and units of the true entries, each with its value."""
-    return [(kind, stage, n, int(values[kind, stage, n])) for kind, stage, n in np.argwhere(mask).tolist()]

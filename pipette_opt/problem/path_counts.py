@@ -25,8 +25,8 @@ class PathCounts:
         Of the operations the first forward and the last backward of a chunk, which may take longer than the others for
         what is sent beside them; shape ``(num_paths, chunks, pp)``.
     parts
-        Of the equal parts of the reduction, one for each chunk, those that follow if they run beside compute, shape
-        ``(num_paths,)``: one after the last backward, all after the last of the last chunk.
+        Of the parts of the reduction, one for each chunk, those that follow if they run beside compute, shape
+        ``(num_paths,)``: the first chunk's after the last backward, all after the last of the last chunk.
     begun
         Operation that a path begins with as its parameters are there no sooner (``chunk * pp + stage``), or -1, shape
         ``(num_paths,)``.

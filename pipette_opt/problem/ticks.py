@@ -1,6 +1,7 @@
 """Seconds to ticks: links, gradient rings, tied embeddings and tensor groups between hosts."""
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -47,7 +48,8 @@ class SharedLinks:
     Parameters
     ----------
     least_only
-        Keep of each matrix its least entry only, as a matrix of one host: enough for bounds over the best links.
+        Keep of each matrix its least entry only, or that of the fastest pair of hosts, as a matrix of one host: enough
+        for bounds over the best links.
     num_bytes
         What all matrices take.
     """
@@ -56,6 +58,10 @@ class SharedLinks:
         self.tick_s, self.num_bytes = tick_s, 0
         self._least_only = least_only
         self._known: dict[tuple[Hashable, ...], IntArray] = {}
+
+    def of(self, instance: Instance) -> Instance:
+        """The job on the hosts whose links are asked for."""
+        return replace(instance, cluster=instance.cluster.fastest_pair()) if self._least_only else instance
 
     def shared(self, key: tuple[Hashable, ...], make: Callable[[], IntArray]) -> IntArray:
         """The array of that key, made once, its last two axes hosts; the key says everything that it depends on."""

@@ -40,7 +40,7 @@ GENERATIONS = {
 """Families of GPUs, by the first word of their names in the catalogue."""
 
 
-NEVER_MEASURED = ("l40", "l40s", "rtx")
+NEVER_MEASURED = ("l40", "l40s", "mi300x", "mi350x", "mi355x", "rtx")
 """Families in the catalogue of which no public run was compared, and that are unlike those of which some were."""
 
 

@@ -20,15 +20,17 @@ from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_c
 from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
-from pipette_opt.read.matrices import gb_text, matrix_csv
+from pipette_opt.read.levels import level_entries, levels_of, says_levels
+from pipette_opt.read.matrices import bandwidth_of, gb_text, matrix_csv
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.host_names import with_blocks
+from pipette_opt.specs.levels import Level
 
 MAX_GPUS_PER_NODE = 1024
 """More than an NVLink domain may ever have (576 in the fifth generation)."""
 
-_TOP = ("name", "nodes", "gpus_per_block", "intra_node", "inter_node")
+_TOP = ("name", "nodes", "gpus_per_block", "intra_node", "inter_node", "levels")
 _NODE = ("hosts", "gpu", "gpus_per_node", "speed")
 _INTRA = ("bandwidth_gb_per_s", "latency_us", "matrices")
 
@@ -68,7 +70,10 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
     rate, latency_s = _read_intra_node(intra, nodes, assumed)
     inter_fields = Fields(f"{where}, inter_node", top.data.get("inter_node") or {}, INTER)
     inter = read_inter_node(inter_fields, nodes, folder)
-    _check_units(where, nodes, rate, latency_s, inter)
+    levels = () if in_blocks else levels_of(top, nodes, inter, (rate, latency_s), assumed)
+    if in_blocks and top.data.get("levels"):
+        raise InputError(f"{where}, levels", "need hosts with equally many GPUs, and no gpus_per_block.")
+    _check_units(where, nodes, rate, latency_s, inter, levels)
     try:
         cluster = ClusterSpec(
             name=top.text("name", name),
@@ -82,6 +87,7 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
             links_measured=inter.measured,
             assumed=(*inter.assumed, *assumed),
             gpu_links=gpu_links_of(intra, inter_fields, nodes, folder, inter.singles, rate, inter.nics_per_node),
+            levels=levels,
         )
         block = top.whole("gpus_per_block") if top.has("gpus_per_block") else usual_block(counts)
         return split_hosts(cluster, counts, block, where) if in_blocks else cluster
@@ -99,7 +105,12 @@ nanoseconds and seconds that stand for microseconds.
 
 
 def _check_units(
-    where: str, nodes: Sequence[NodeSpec], intra_bytes_per_s: float, intra_latency_s: float, inter: InterNode
+    where: str,
+    nodes: Sequence[NodeSpec],
+    intra_bytes_per_s: float,
+    intra_latency_s: float,
+    inter: InterNode,
+    levels: Sequence[Level],
 ) -> None:
     """
     Raise ``InputError`` for links that are faster than the memory that they read from, and for latencies of seconds.
@@ -107,16 +118,19 @@ def _check_units(
     Most likely a slip of units: MB/s or Gbit/s in place of GB/s. One flow moves no more bytes than one GPU's memory.
     """
     fastest = max(node.gpu.memory_bytes_per_s / node.gpu.speed for node in nodes)
-    if intra_bytes_per_s > fastest:
-        said = f"bandwidth_gb_per_s is {intra_bytes_per_s / GB:g}, more than {_of_memory(1, fastest)}"
-        raise InputError(f"{where}, intra_node", said)
+    singles = [("intra_node", intra_bytes_per_s), *((f"levels, {one.name}", one.bytes_per_s) for one in levels)]
+    for place, bytes_per_s in singles:
+        if bytes_per_s > fastest:
+            said = f"bandwidth_gb_per_s is {bytes_per_s / GB:g}, more than {_of_memory(1, fastest)}"
+            raise InputError(f"{where}, {place}", said)
     for matrix in inter.link_matrices:
         flows = matrix.concurrent_flows
         for i, j in np.argwhere(np.nan_to_num(matrix.bytes_per_s) > flows * fastest)[:1].tolist():
             link = f"{matrix.bytes_per_s[i, j] / GB:g} GB/s from {nodes[i].host} to {nodes[j].host}"
             said = f"{link} with {counted(flows, 'flow')} is more than {_of_memory(flows, fastest)}"
             raise InputError(f"{where}, inter_node", said)
-    for place, latency_s in (("intra_node", intra_latency_s), ("inter_node", inter.latency_s)):
+    latencies = [("intra_node", intra_latency_s), ("inter_node", inter.latency_s)]
+    for place, latency_s in (*latencies, *((f"levels, {one.name}", one.latency_s) for one in levels)):
         if latency_s > MOST_LATENCY_S:
             said = f"latency_us is {latency_s / US:g}, more than a second; check that it is in microseconds."
             raise InputError(f"{where}, {place}", said)
@@ -194,6 +208,7 @@ def cluster_document(
             **({"matrices": list(inside)} if inside else {}),
         },
         "inter_node": inter,
+        **({"levels": level_entries(cluster)} if says_levels(cluster) else {}),
     }
 
 
@@ -218,6 +233,7 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "h
         nodes=tuple(cluster.nodes[index] for index in keep),
         link_matrices=matrices,
         gpu_links=cluster.gpu_links and cluster.gpu_links.of_hosts(keep),
+        levels=tuple(level.of_hosts(keep) for level in cluster.levels),
     )
 
 
@@ -297,7 +313,7 @@ def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str
     if silent and not alone:
         assumed.append(f"Inside a host: {' and '.join(silent)}, the catalogue's for {' and '.join(kinds)}.")
     return (
-        intra.positive("bandwidth_gb_per_s") * GB if intra.has("bandwidth_gb_per_s") else rate,
+        bandwidth_of(intra, "bandwidth_gb_per_s") if intra.has("bandwidth_gb_per_s") else rate,
         intra.not_negative("latency_us") * US if intra.has("latency_us") else latency_s,
     )
 

@@ -48,6 +48,28 @@ class UsualHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsualDomain:
+    """
+    The NVLink domain that hosts with a kind of GPU are usually sold in.
+
+    Parameters
+    ----------
+    hosts
+        Of a whole domain.
+    used
+        Of them, those that a job usually has; the others are spares.
+    """
+
+    hosts: int
+    used: int
+    source: str
+
+    def size(self, num_hosts: int) -> int:
+        """Hosts of each domain of a job's hosts: all that there are if these are whole domains, or fit one."""
+        return self.hosts if num_hosts <= self.hosts or num_hosts % self.hosts == 0 else self.used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
     """
     One kind of GPU, and what is usual inside a host that has it.
@@ -63,18 +85,21 @@ class CatalogueEntry:
     aliases
         Further names that people write.
     compute_capability
-        Times ten, e.g. 90; tells the generation of NVLink.
+        Times ten, e.g. 90; tells the generation of NVLink. ``None`` for cards of other makers.
     usual_host
         ``None`` where no host is usual.
+    usual_domain
+        ``None`` where NVLink ends at the host.
     """
 
     gpu: GpuSpec
     intra_node_bytes_per_s: float
     intra_node_latency_s: float
     device_names: tuple[str, ...]
-    compute_capability: int
+    compute_capability: int | None
     aliases: tuple[str, ...] = ()
     usual_host: UsualHost | None = None
+    usual_domain: UsualDomain | None = None
 
 
 @cache
@@ -276,10 +301,10 @@ def _words(name: str) -> list[str]:
 
 
 def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
-    own = ("intra_node", "usual_host", "device_names", "aliases", "compute_capability", "measured")
+    own = ("intra_node", "usual_host", "usual_domain", "device_names", "aliases", "compute_capability", "measured")
     fields = Fields(where, data, (*GPU_FIELDS, *own))
     inside = Fields(f"{where}, intra_node", fields.any("intra_node"), ("bandwidth_gb_per_s", "latency_us", "source"))
-    capability = fields.whole("compute_capability")
+    capability = fields.whole("compute_capability") if fields.has("compute_capability") else None
     measured = measured_gpus().get(name)
     efficiency = measured.efficiency if measured else _efficiency_like(where, fields, capability)
     return CatalogueEntry(
@@ -290,7 +315,15 @@ def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
         compute_capability=capability,
         aliases=tuple(str(name) for name in fields.any("aliases")) if fields.has("aliases") else (),
         usual_host=_read_host(f"{where}, usual_host", fields.any("usual_host")) if fields.has("usual_host") else None,
+        usual_domain=_read_domain(f"{where}, usual_domain", fields.data.get("usual_domain")),
     )
+
+
+def _read_domain(where: str, data: object) -> UsualDomain | None:
+    if data is None:
+        return None
+    fields = Fields(where, data, ("hosts", "used", "source"))
+    return UsualDomain(hosts=fields.whole("hosts"), used=fields.whole("used"), source=fields.text("source"))
 
 
 def _read_host(where: str, data: object) -> UsualHost:

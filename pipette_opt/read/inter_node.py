@@ -8,11 +8,11 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import GB, US, counted
+from pipette_opt.base.units import US, counted
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpu_matrices import single_links
 from pipette_opt.read.gpus import UsualHost, read_gpu_catalogue
-from pipette_opt.read.matrices import gb_text, read_matrix
+from pipette_opt.read.matrices import bandwidth_of, gb_text, read_matrix
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, NIC_EFFICIENCY, Nics, parse_nics
 from pipette_opt.specs import LinkMatrix, NodeSpec
 from pipette_opt.specs.gpu_links import best_pairs
@@ -73,7 +73,7 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
     hosts = [node.host for node in nodes]
     matrices, singles = _matrices(inter, nodes, folder, assumed) if inter.has("matrices") else ((), None)
     nics = parse_nics(inter.text("nics"), f"{inter.where}, nics") if inter.has("nics") else None
-    cap = inter.positive("node_bandwidth_gb_per_s") * GB if inter.has("node_bandwidth_gb_per_s") else None
+    cap = bandwidth_of(inter, "node_bandwidth_gb_per_s") if inter.has("node_bandwidth_gb_per_s") else None
     if len(nodes) == 1:
         flows = nics.flows(nodes[0].num_gpus) if nics else inter.whole("nics_per_node", 1)
         latency_s = inter.not_negative("latency_us", 0.0) * US
@@ -93,7 +93,7 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
         cap = min(cap or np.inf, nics.host_bytes_per_s)
         assumed.insert(0, _note_on_nominal(nics, flow, cap))
     elif not measured:
-        flow = inter.positive("bandwidth_gb_per_s") * GB
+        flow = bandwidth_of(inter, "bandwidth_gb_per_s")
         assumed.append(f"No link was measured by itself: each flow is taken to attain {gb_text(flow)} GB/s, as given.")
     if not measured:
         matrices = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((len(hosts), len(hosts)), flow)),)

@@ -12,6 +12,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import FloatArray, is_number, read_only
 from pipette_opt.base.units import GB
+from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_json, read_text
 
 MPIGRAPH_MB = 2**20
@@ -19,6 +20,16 @@ MPIGRAPH_MB = 2**20
 
 LEAST_GB_PER_S, MOST_GB_PER_S = 1e-6, 1e6
 """1 kB/s, the last digit that is written, and a thousand times NVLink: beyond them a figure has another unit."""
+
+
+def bandwidth_of(fields: Fields, name: str) -> float:
+    """A field in GB/s, as bytes/s; raises ``InputError`` beyond what the cells of a matrix may have."""
+    value = fields.positive(name)
+    if not LEAST_GB_PER_S <= value <= MOST_GB_PER_S:
+        problem = f"{name} must be in GB/s, from {LEAST_GB_PER_S:g} to {MOST_GB_PER_S:g}, got {value:g}."
+        raise InputError(fields.where, problem)
+    return value * GB
+
 
 GPU_NAME = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
 """Name of a row of a matrix of GPUs."""

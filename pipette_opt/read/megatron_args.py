@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
@@ -14,8 +14,7 @@ from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
 from pipette_opt.read.pipeline_layout import layers_of_layout
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
-
-Dispatcher = Literal["alltoall", "allgather"]
+from pipette_opt.specs.training import DISPATCHERS, Dispatcher
 
 _EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
 
@@ -42,7 +41,7 @@ class MegatronArgs:
     recompute_granularity
         ``--recompute-activations`` is ``selective``.
     moe_token_dispatcher_type
-        Of a model with experts, ``flex`` as ``alltoall``; ``None`` if not given, which is Megatron's ``allgather``.
+        Of a model with experts; ``None`` if not given, which is Megatron's ``allgather``.
     expert_fields
         What is said of experts, by field of :class:`~pipette_opt.specs.ModelSpec`, with or without a model.
     zero_stage
@@ -141,13 +140,10 @@ class MegatronArgs:
                 overlap_param_gather=self.overlap_param_gather and not sharded,
                 ddp_bucket_size=None if sharded else self.ddp_bucket_size,
                 overlap_p2p_communication=not self.no_overlap_p2p_communication,
+                pipeline_model_parallel_layout=self.pipeline_layout,
             )
         except ValueError as error:
-            if self.pipeline_layout is not None:
-                raise InputError(self.where, _unlike_chunks(self.pipeline_layout)) from None
             raise InputError(self.where, str(error)) from None
-        if self.pipeline_layout is not None and config.layers_per_chunk != self._layout(num_layers):
-            raise InputError(self.where, _unlike_chunks(self.pipeline_layout))
         return config
 
     def _fully_sharded(self, replicas: int) -> bool:
@@ -262,7 +258,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     simple = {
         name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
     }
-    dispatcher = _word(given, "moe_token_dispatcher_type", ("alltoall", "allgather", "flex"), None, where)
+    dispatcher = _word(given, "moe_token_dispatcher_type", DISPATCHERS, None, where)
     found = MegatronArgs(
         where=where,
         model=model,
@@ -271,7 +267,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         recompute_granularity=_granularity(given, where),
         recompute_method=_word(given, "recompute_method", ("uniform", "block"), "uniform", where),
         recompute_num_layers=given.get("recompute_num_layers", 1),
-        moe_token_dispatcher_type="alltoall" if dispatcher == "flex" else dispatcher,
+        moe_token_dispatcher_type=dispatcher,
         expert_fields={name: given[name] for name in _EXPERT_FIELDS if name in given},
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
@@ -298,13 +294,6 @@ def _precision(given: Mapping[str, Any], where: str) -> Precision | None:
         return "bf16" if given.get("bf16") else "fp16"
     whole = ("num_layers", "global_batch_size", "micro_batch_size")
     return "fp32" if all(name in given for name in whole) else None
-
-
-def _unlike_chunks(layout: str) -> str:
-    return (
-        f"--pipeline-model-parallel-layout {layout} gives a stage chunks of different sizes; the chunks of a stage "
-        "must be equal here, except that the first and the last of all may have one layer less."
-    )
 
 
 def _granularity(given: Mapping[str, Any], where: str) -> RecomputeGranularity | None:
@@ -361,6 +350,8 @@ def _training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if given.get("no_masked_softmax_fusion"):
         fields["fused_softmax"] = False
+    if given.get("overlap_moe_expert_parallel_comm"):
+        fields["overlap_moe_expert_parallel_comm"] = True
     if given.get("transformer_impl") == "local":
         fields["attention_kernel"] = "unfused"
     if given.get("use_flash_attn"):

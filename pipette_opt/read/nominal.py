@@ -1,7 +1,7 @@
 """A cluster without a cluster file: so many hosts of a kind, and what their NICs promise."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -88,8 +88,27 @@ def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
             "  #   - {file: links_1.csv, concurrent_flows: 1}",
             f"  #   - {{file: links_{spec.gpus_per_node}.csv, concurrent_flows: {spec.gpus_per_node}}}",
             "  # node_bandwidth_gb_per_s: 300  # cap on all that enters, and on all that leaves, a host",
+            "# Two hosts have the link of the first of these levels that holds both; measured pairs count before them.",
+            f"{'' if spec.levels else '# '}levels:  # from inside out",
+            *_level_lines(document.get("levels", ())),
+            "#   - {name: spine, oversubscription: 2}  # half of the NICs' rate; hosts: so many in a row, or lists",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _level_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Levels as a cluster file has them, one a line, but for hosts."""
+    lines = []
+    for entry in entries:
+        hosts = ", ".join(f'"{group}"' for group in entry["hosts"])
+        lines += [
+            f"  - name: {entry['name']}  # every GPU has a port of its own, and NCCL takes all hosts for one",
+            f"    hosts: [{hosts}]",
+            f"    bandwidth_gb_per_s: {entry['bandwidth_gb_per_s']:g}  # of a single flow, one direction",
+            f"    latency_us: {entry['latency_us']:g}",
+            "    scale_up: true",
+        ]
+    return lines
 
 
 def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:

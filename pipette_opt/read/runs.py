@@ -65,6 +65,7 @@ FLAGS = (
     "fused_norm",
     "overlap_grad_reduce",
     "overlap_param_gather",
+    "overlap_moe_expert_parallel_comm",
 )
 """Optional further columns that are true or false."""
 

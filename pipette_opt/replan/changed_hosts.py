@@ -173,7 +173,8 @@ def pinned_space(old: Plan) -> SearchSpace:
     if not isinstance(recorded, Mapping):
         return SearchSpace()
     space, free = space_of(recorded), SearchSpace()
-    chosen = {name: getattr(free, name) for name in (*space.narrowed, "narrowed", "more_splits", "num_gpus")}
+    found = ("narrowed", "more_splits", "more_layouts", "num_gpus")
+    chosen = {name: getattr(free, name) for name in (*space.narrowed, *found)}
     return replace(space, **chosen)
 
 
@@ -214,7 +215,9 @@ def space_for(old: Plan, num_gpus: int | None) -> SearchSpace:
     space = replace(space, **free)
     if "search" not in old.inputs:
         space = replace(space, **{name: getattr(config, name) for name in (*OVERLAPS, "overlap_p2p_communication")})
-    return replace(space, num_gpus=num_gpus, more_splits=(config.layers_per_stage,))
+    layout = config.pipeline_model_parallel_layout
+    layouts = () if layout is None else (layout,)
+    return replace(space, num_gpus=num_gpus, more_splits=(config.layers_per_stage,), more_layouts=layouts)
 
 
 def _options(

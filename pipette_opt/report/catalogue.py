@@ -22,6 +22,8 @@ class GpuRow:
         Dense, by precision.
     usual_host
         GPUs and NICs of the usual host with their source; ``None`` if there is none.
+    usual_domain
+        Hosts of its NVLink domain, and how many of them jobs use; ``None`` where NVLink ends at the host.
     aliases
         Further names.
     public_runs
@@ -34,6 +36,7 @@ class GpuRow:
     peak_tflops: dict[str, float]
     intra_node: dict[str, float]
     usual_host: dict[str, Any] | None
+    usual_domain: dict[str, Any] | None
     aliases: tuple[str, ...]
     public_runs: int
     source: str

@@ -7,6 +7,7 @@ from typing import Any
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.read.bands import job_band
 from pipette_opt.read.gpus import gpu_record
+from pipette_opt.read.levels import domain_record
 from pipette_opt.read.nominal import possible_records
 from pipette_opt.report.plan_file import plan_to_dict, plan_verdict
 from pipette_opt.specs import Instance
@@ -89,6 +90,9 @@ def _cluster_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         for name, capability in gpu_record(instance.cluster).items():
             if recorded.get(name) != capability:
                 yield f"inputs.gpus.{name} is {recorded.get(name)}, the catalogue has {capability}"
+    domains = domain_record(instance.cluster).get("domains")
+    if plan.inputs.get("domains") != domains:
+        yield f"inputs.domains is {plan.inputs.get('domains')}, the cluster has {domains}"
     cluster = plan.inputs.get("cluster")
     if isinstance(cluster, Mapping) and "document" in cluster:
         possible = possible_records(cluster)

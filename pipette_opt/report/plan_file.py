@@ -226,6 +226,7 @@ def _later_fields(parallel: Entries) -> dict[str, Any]:
         "overlap_param_gather": parallel.flag,
         "ddp_bucket_size": lambda name: parallel.optional(name, parallel.whole),
         "overlap_p2p_communication": parallel.flag,
+        "pipeline_model_parallel_layout": lambda name: parallel.optional(name, parallel.text),
     }
     return {name: read(name) for name, read in readers.items() if name in parallel.data}
 
@@ -313,6 +314,7 @@ def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:
         "oom_probability": stage.oom_probability,
         "oom_probability_at_most": stage.oom_probability_at_most,
         "extrapolates": stage.extrapolates,
+        "components_gib": {name: size / GIB for name, size in stage.components.items()},
     }
 
 
@@ -325,7 +327,15 @@ def _read_memory(stage: Entries) -> StageMemory:
         oom_probability=stage.number("oom_probability"),
         oom_probability_at_most="oom_probability_at_most" in stage.data and stage.flag("oom_probability_at_most"),
         extrapolates=stage.flag("extrapolates"),
+        components=_read_components(stage),
     )
+
+
+def _read_components(stage: Entries) -> dict[str, int]:
+    """Parts of the peak in bytes; files of older versions have none."""
+    if "components_gib" not in stage.data:
+        return {}
+    return {name: round(size * GIB) for name, size in stage.mapping("components_gib").numbers().items()}
 
 
 def _certificate_to_dict(certificate: Certificate) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
         *proof_tables(plan.certificate),
         breakdown_table(plan.estimate),
         memory_table(plan.memory),
+        *components_table(plan.memory),
         *hosts_tables(plan),
     ]
     if plan.alternatives:
@@ -127,6 +128,7 @@ def configuration_table(plan: Plan) -> RenderableType:
         ("tensor x pipeline x data", _degrees(config)),
         ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {_rounds(plan)}"),
         ("layers per stage", _runs(config.layers_per_stage)),
+        *([("layers per chunk", layout)] if (layout := config.pipeline_model_parallel_layout) else []),
         ("schedule", _schedule(plan)),
         ("sequence parallel", yes_no(config.sequence_parallel)),
         ("recomputation", _recomputation(config)),
@@ -236,10 +238,8 @@ def breakdown_table(estimate: IterationTime) -> RenderableType:
 
 def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
     """Peak of one GPU of each stage: predicted (solid), up to its upper bound (light), of the capacity."""
-    title = "memory by stage"
-    shown = sorted(sorted(memory, key=lambda one: -_fullness(one))[:MOST_STAGES], key=lambda one: one.stage)
-    if len(shown) < len(memory):
-        title = f"fullest {len(shown)} of {len(memory)} stages"
+    shown = _fullest(memory)
+    title = "memory by stage" if len(shown) == len(memory) else f"fullest {len(shown)} of {len(memory)} stages"
     table = columns_table(title, "predicted >", "at most >", "capacity >", "", "out of memory >")
     for one in shown:
         full = _fullness(one)
@@ -255,6 +255,24 @@ def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
     if any(one.extrapolates for one in memory):
         table.caption = "* outside of the predictor's training data"
     return spaced(table)
+
+
+def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
+    """What the predicted peak of each stage is made of; nothing for plans of older versions."""
+    shown = [one for one in _fullest(memory) if one.components]
+    if not shown:
+        return []
+    names = list(shown[0].components)
+    table = columns_table("of the peak, GiB", *(f"{name} >" for name in names))
+    for one in shown:
+        parts = (Text(f"{gib(one.components[name]):.1f}") for name in names)
+        table.add_row(Text(f"stage {one.stage}"), *parts)
+    return [spaced(table)]
+
+
+def _fullest(memory: Sequence[StageMemory]) -> list[StageMemory]:
+    """At most so many stages as are shown, the fullest, in order."""
+    return sorted(sorted(memory, key=lambda one: -_fullness(one))[:MOST_STAGES], key=lambda one: one.stage)
 
 
 def hosts_tables(plan: Plan) -> list[RenderableType]:
@@ -342,7 +360,7 @@ def estimate_tables(
     where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
     first.append(f"  {config.label()} on {where}", style="not bold")
     parts: list[RenderableType] = [said, Group(Text(), first, _speed(estimate)), breakdown_table(estimate)]
-    parts.append(memory_table(memory))
+    parts += [memory_table(memory), *components_table(memory)]
     parts += left_out_table(not_modelled)
     return parts
 

@@ -10,14 +10,17 @@ many distinct arcs counts, too.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from math import comb
 from typing import Literal
 
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
-from pipette_opt.problem.best_links import best_kind, best_path_work, has_room, optimistic_ticks
+from pipette_opt.base.units import ceil_div
+from pipette_opt.problem.best_links import best_kind, best_path_work, has_room, optimistic_ticks, scarce_kinds
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, finish_ticks
 from pipette_opt.solver.many_hosts import counting_bound, counts_hosts
@@ -25,6 +28,9 @@ from pipette_opt.solver.matching import bottleneck_level
 
 MOST_NODES_TO_MATCH = 300
 """Hosts up to which the least cost of distinct links is looked for, which takes a second with so many."""
+
+MOST_KINDS = 256
+"""Largest number of choices of the rows in which a column has hosts of kinds that it cannot do without. Chosen."""
 
 MANY_HOSTS = 200
 """More than these are counted; to match them takes too long."""
@@ -71,8 +77,8 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     Sets of scenarios, one per column, of which one must hold; ``None`` if nothing can hold.
 
     First: the slowest transfer is at one boundary or another. Then, for paths: the pair of transfers, there and back,
-    that takes longest together is; and some column's transfers take as long as the mean. Last: a host of a slower kind
-    is in one row or another.
+    that takes longest together is; and some column's transfers take as long as the mean. Last: where hosts of some
+    kinds cannot fill the grid, some column has as many of the others as the mean, in these rows or those.
     """
     allowed = data.allowed(candidate)
     rows = np.arange(candidate.num_stages) // candidate.block.stages
@@ -87,13 +93,26 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
         yield placed
     else:
         yield from _path_transfers(data, candidate, transfers, placed)
-    for slower in _kinds_one_must_be_of(data, candidate):
-        there = allowed & np.isin(data.kind_of_node, slower)
+    for scarce in scarce_kinds(data, candidate):
+        is_scarce = np.isin(data.kind_of_node, scarce)
+        there = allowed & is_scarce
+        places = np.flatnonzero(np.logical_or.reduce(there, axis=1)).tolist()
+        others = int(np.logical_or.reduce(allowed & ~is_scarce, axis=0).sum())
+        count = ceil_div(candidate.num_cells - others, candidate.num_cells // candidate.grid[0])
+        count = min(count, len(places))
+        listed = count
+        while comb(len(places), listed) > MOST_KINDS:
+            listed -= 1
+        chosen = list(combinations(places, listed))
         kinds = [
-            _kinds_of(data, candidate, np.where((rows == row)[:, None], there[row], allowed[rows]))
-            for row in np.flatnonzero(np.logical_or.reduce(there, axis=1))
+            _kinds_of(data, candidate, np.where(np.isin(rows, some)[:, None], there[rows], allowed[rows]))
+            for some in chosen
         ]
-        yield _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
+        placed = _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
+        if candidate.paths is not None and listed < count:
+            more = _least_more(data, candidate, there, allowed, chosen, count - listed)
+            placed = replace(placed, path_work=placed.path_work + more)
+        yield placed
 
 
 def _path_transfers(
@@ -205,6 +224,38 @@ def _placed(
     )
 
 
+def _least_more(
+    data: ProblemData,
+    candidate: CandidateData,
+    there: BoolArray,
+    allowed: BoolArray,
+    chosen: Sequence[tuple[int, ...]],
+    count: int,
+) -> IntArray:
+    """
+    What each path takes longer with hosts of scarce kinds in so many more rows, at least, shape ``(paths, scenarios)``.
+
+    Parameters
+    ----------
+    there, allowed
+        Hosts of scarce kinds, and all hosts, that each row may have.
+    chosen
+        Rows of each scenario that have hosts of scarce kinds anyway.
+    """
+    assert candidate.paths is not None
+    rows = candidate.grid[0]
+    row = np.arange(candidate.num_stages) // candidate.block.stages
+    usable = [_kinds_of(data, candidate, hosts[row]) for hosts in (there, allowed)]
+    slow, fast = (np.where(one, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1) for one in usable)
+    longer = np.zeros((len(slow), rows), dtype=np.int64)
+    np.add.at(longer.T, row, np.minimum(slow - fast, UNUSABLE_TICKS).T)
+    found = np.zeros((len(slow), len(chosen)), dtype=np.int64)
+    for scenario, some in enumerate(chosen):
+        left = np.sort(np.delete(longer, some, axis=1), axis=1)
+        found[:, scenario] = np.minimum(left[:, :count], UNUSABLE_TICKS).sum(axis=1)
+    return found
+
+
 def _kinds_of(data: ProblemData, candidate: CandidateData, possible: BoolArray) -> BoolArray:
     """Kinds of GPU among the hosts that each stage may have (shape ``(pp, num_nodes)``), shape ``(num_kinds, pp)``."""
     kinds = np.zeros((len(candidate.forward_ticks), len(possible)), dtype=np.bool_)
@@ -218,17 +269,6 @@ def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
         return 0, 0
     hops = int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())
     return None if max(hops) >= UNUSABLE_TICKS else hops
-
-
-def _kinds_one_must_be_of(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
-    """Sets of kinds such that the hosts of all other, faster kinds cannot fill the grid."""
-    kinds = np.unique(data.kind_of_node)
-    total = (candidate.forward_ticks + candidate.backward_ticks).sum(axis=1)[kinds]
-    kinds = kinds[np.argsort(total, kind="stable")]
-    somewhere = data.allowed(candidate).any(axis=0)
-    for count in range(1, len(kinds)):
-        if (np.isin(data.kind_of_node, kinds[:count]) & somewhere).sum() < candidate.num_cells:
-            yield kinds[count:]
 
 
 TransferCount = Literal["slower", "sum", "faster"]

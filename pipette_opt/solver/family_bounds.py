@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.base.types import IntArray
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_paths import family_paths, least_transfers_s
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
+from pipette_opt.solver.layer_model import LayerSplit, fewest_recomputed
 
 MARGIN = 1e-6
 """Relative part of a bound that is given up, as bounds are computed in doubles and ticks."""
@@ -25,14 +26,13 @@ class FamilyBound:
     ----------
     seconds
         No split of it is faster, up to the time to beat; infinite if its layers have no room.
-    units, kinds
-        A split that comes near to it, and the hosts of each kind of GPU in each grid row, as in
-        :class:`~pipette_opt.solver.layer_model.LayerSplit`; ``None`` if no split is faster than the time to beat.
+    split
+        One that comes near to it and has room on its kinds of GPU; ``None`` if none was found, or if no split is faster
+        than the time to beat.
     """
 
     seconds: float
-    units: tuple[int, ...] | None = None
-    kinds: IntArray | None = None
+    split: LayerSplit | None = None
 
 
 def load_kernel() -> None:
@@ -92,29 +92,55 @@ def family_bound(
     )  # fmt: skip
     if not room.any():
         return FamilyBound(seconds=to_beat_s if to_beat_s < slowest.max() else float("inf"))
-    units, classes = _dealt(family, room, unit.max(axis=0), able)
+    seconds = min(seconds * (1 - MARGIN), to_beat_s)
+    classes = _classes(room.reshape(len(room), rows, per_row).sum(axis=2), able)
     pool = np.repeat(order, hosts_of_kind[order])
     kinds = np.zeros((rows, len(order)), dtype=np.int64)
     for place, row in enumerate(np.argsort(classes, kind="stable").tolist()):
         hosts = pool[place * family.hosts_per_row : (place + 1) * family.hosts_per_row]
         kinds[row] = np.bincount(hosts, minlength=len(order))
-    return FamilyBound(seconds=min(seconds * (1 - MARGIN), to_beat_s), units=units, kinds=kinds)
+    stages = np.arange(len(room[0]))
+    kind = classes[stages // per_row]
+    # A row of slow hosts may have a faster one with less memory among them.
+    held = kinds[stages // per_row].T > 0
+    caps = np.where(held, family.most_units, family.num_units).min(axis=0)
+    units = _dealt(family.num_units, room[kind, stages], caps, unit.max(axis=0)[kind, stages])
+    if units is None:
+        return FamilyBound(seconds=seconds)
+    recomputed = fewest_recomputed(family, units, kinds)
+    split = LayerSplit(units=units, kinds=kinds, bound_s=seconds, recomputed=recomputed)
+    return FamilyBound(seconds=seconds, split=split)
 
 
-def _dealt(family: LayerFamily, room: IntArray, unit: np.ndarray, able: IntArray) -> tuple[tuple[int, ...], IntArray]:
-    """All units dealt within the room that is left, and the slowest kind of each row, by its place."""
-    rows, per_row = family.grid[0], family.block.stages
-    by_row = room.reshape(len(room), rows, per_row).sum(axis=2)
+def _classes(by_row: IntArray, able: IntArray) -> IntArray:
+    """The slowest kind of each row, by its place: fast hosts go where they make the most room."""
+    rows = by_row.shape[1]
     classes, taken = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.bool_)
     for place, count in enumerate(np.diff(able, prepend=0).tolist()):
         gain = by_row[place] - by_row[place + 1 :].max(axis=0, initial=0)
         some = np.argsort(np.where(taken, -np.inf, gain))[::-1][:count]
         classes[some], taken[some] = place, True
-    stages = np.arange(len(room[0]))
-    kind = classes[stages // per_row]
-    units, each = np.maximum(room[kind, stages], 1), unit[kind, stages]
-    while units.sum() > family.num_units:  # the longest stage gives one away
-        units[int((np.where(units > 1, units, 0) * each).argmax())] -= 1
-    while units.sum() < family.num_units:
-        units[int(((units + 1) * each).argmin())] += 1
-    return tuple(units.tolist()), classes
+    return classes
+
+
+def _dealt(num_units: int, room: IntArray, caps: IntArray, unit_s: FloatArray) -> tuple[int, ...] | None:
+    """
+    All units dealt to stages, as near to the room that a bound leaves as the memory of their hosts allows.
+
+    Parameters
+    ----------
+    room
+        Units that the bound leaves to each stage, shape ``(pp,)``.
+    caps
+        Units that the memory of every host of the stage has room for, same shape.
+    unit_s
+        What a unit costs, same shape.
+    """
+    if caps.min() < 1 or caps.sum() < num_units:
+        return None
+    units = np.minimum(np.maximum(room, 1), caps)
+    while units.sum() > num_units:  # the longest stage gives one away
+        units[int((np.where(units > 1, units, 0) * unit_s).argmax())] -= 1
+    while units.sum() < num_units:
+        units[int(np.where(units < caps, (units + 1) * unit_s, np.inf).argmin())] += 1
+    return tuple(units.tolist())

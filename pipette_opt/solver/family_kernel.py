@@ -1,4 +1,8 @@
-"""What the paths of one family leave to its stages in a given time: propagation of limits, compiled."""
+"""
+What the paths of one family leave to its stages in a given time: propagation of limits, compiled.
+
+Plain loops: expressions of arrays take numba twice as long to compile.
+"""
 
 import numpy as np
 
@@ -43,15 +47,24 @@ def least_time(  # type: ignore[no-untyped-def]
     lower, upper = np.zeros((kinds, pp), dtype=np.int64), np.zeros((kinds, pp), dtype=np.int64)
     if not _in_time(high, base, fixed, unit, again, extra, most, units, per_row, able, spare, lower, upper):
         return high
-    least[:], room[:] = lower, upper
+    _copy(lower, upper, least, room)
     for _ in range(halvings):
         middle = 0.5 * (low + high)
         if _in_time(middle, base, fixed, unit, again, extra, most, units, per_row, able, spare, lower, upper):
             high = middle
-            least[:], room[:] = lower, upper
+            _copy(lower, upper, least, room)
         else:
             low = middle
     return low
+
+
+@njit(cache=True, nogil=True)
+def _copy(lower, upper, least, room):  # type: ignore[no-untyped-def]
+    """Limits that were found into those that are kept."""
+    for kind in range(lower.shape[0]):
+        for stage in range(lower.shape[1]):
+            least[kind, stage] = lower[kind, stage]
+            room[kind, stage] = upper[kind, stage]
 
 
 @njit(cache=True, nogil=True)
@@ -66,7 +79,10 @@ def _in_time(  # type: ignore[no-untyped-def]
     """
     kinds, pp = most.shape
     rows = pp // per_row
-    least[:], room[:] = 1, np.minimum(most, units - pp + 1)
+    for kind in range(kinds):
+        for stage in range(pp):
+            least[kind, stage] = 1
+            room[kind, stage] = min(most[kind, stage], units - pp + 1)
     held, gain = np.zeros((kinds, rows)), np.zeros(rows)
     for _ in range(MOST_ROUNDS):
         # Rows: all units have room, and a stage holds what the others have no room for.
@@ -135,9 +151,13 @@ def _most_held(held, able, without, kind, best):  # type: ignore[no-untyped-def]
                     best[row] = held[slower, row]
         if without >= 0:
             best[without] = -1e18
-        order = np.argsort(-best)
-        for one in range(more):
-            total += best[order[one]]
+        for _ in range(more):
+            chosen = 0
+            for row in range(1, rows):
+                if best[row] > best[chosen]:
+                    chosen = row
+            total += best[chosen]
+            best[chosen] = -np.inf
     return total
 
 
@@ -151,7 +171,8 @@ def _slow_rows(held, able, units, spare):  # type: ignore[no-untyped-def]
     kinds, rows = held.shape
     if kinds != 2 or spare > 0 or able[1] < rows:
         return -1
-    fewer = np.array([able[0] - 1, rows])
+    fewer = np.empty(2, dtype=np.int64)
+    fewer[0], fewer[1] = able[0] - 1, rows
     if able[0] > 0 and _most_held(held, fewer, -1, 0, np.zeros(rows)) >= units:
         return -1
     return rows - able[0]
@@ -176,7 +197,8 @@ def _limit_by_paths(  # type: ignore[no-untyped-def]
         for kind in range(kinds):
             for stage in range(pp):
                 if room[kind, stage] >= least[kind, stage]:
-                    cheapest = min(cheapest, unit[path, : kind + 1, stage].min())
+                    for faster in range(kind + 1):
+                        cheapest = min(cheapest, unit[path, faster, stage])
         if cheapest == np.inf:
             return True
         for kind in range(kinds):
@@ -191,7 +213,9 @@ def _limit_by_paths(  # type: ignore[no-untyped-def]
                     cost[kind, stage] = min(cost[kind, stage], here)
         for kind in range(kinds):
             for row in range(rows):
-                of_row[kind, row] = cost[kind, row * per_row : (row + 1) * per_row].sum()
+                of_row[kind, row] = 0.0
+                for stage in range(row * per_row, (row + 1) * per_row):
+                    of_row[kind, row] += cost[kind, stage]
         left = total - base[path] - units * cheapest
         for row in range(rows):
             for kind in range(kinds):
@@ -221,7 +245,10 @@ def _least_of_others(of_row, without, slow, rise):  # type: ignore[no-untyped-de
     if slow < 0:
         for row in range(rows):
             if row != without:
-                total += of_row[:, row].min()
+                least = of_row[0, row]
+                for kind in range(1, of_row.shape[0]):
+                    least = min(least, of_row[kind, row])
+                total += least
         return total
     for row in range(rows):
         rise[row] = np.inf
@@ -236,7 +263,11 @@ def _least_of_others(of_row, without, slow, rise):  # type: ignore[no-untyped-de
             rise[row] = slower - fast
     if slow <= 0:
         return total if slow == 0 else np.inf
-    order = np.sort(rise)
-    for place in range(slow):
-        total += order[place]
+    for _ in range(slow):
+        chosen = 0
+        for row in range(1, rows):
+            if rise[row] < rise[chosen]:
+                chosen = row
+        total += rise[chosen]
+        rise[chosen] = np.inf
     return total

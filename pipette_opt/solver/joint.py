@@ -15,10 +15,11 @@ and one that needs more time is halved.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
-from pipette_opt.parallel.config import OVERLAPS
+from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily, Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -85,9 +86,6 @@ Number of splits, chosen at random, whose critical paths a model begins with for
 bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
 """
 
-MOST_NEAR = 16
-"""Number of families whose split nearest to their bound is judged before a model is made. Chosen."""
-
 SETTLED = 1e-3
 """
 Relative difference of judge and model below which no further critical paths of a split are asked for, where splits are
@@ -130,12 +128,34 @@ class Joined:
         How large the model was, and what it proved about all other splits.
     go_on
         Proves on, for so many seconds, against a new time to beat, without handing on more splits.
+    least_s
+        No split of a family is faster, the usual ones included; by :func:`family_key`. Families that were not bounded
+        are not among them.
     """
 
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
     model: JointModel
     go_on: Callable[[float, float], JointModel]
+    least_s: Mapping[ParallelConfig, float]
+
+    def family_bound_s(self, config: ParallelConfig) -> float:
+        """No plan of a configuration is faster, by the bound of its family; 0 if there is none."""
+        key = family_key(config)
+        return 0.0 if key is None else self.least_s.get(key, 0.0)
+
+
+def family_key(config: ParallelConfig) -> ParallelConfig | None:
+    """
+    The same for all splits of the layers and all that is sent beside compute; ``None`` for a split of no family.
+
+    Families deal units of one layer in each chunk, and find the number of recomputed layers themselves.
+    """
+    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
+    if pp == 1 or len(set(config.layers_per_chunk)) > 1:
+        return None
+    number = 1 if config.recomputation == "block" else config.recompute_num_layers
+    return replace(without_overlap(config), layers_per_stage=(chunks,) * pp, recompute_num_layers=number)
 
 
 def join(
@@ -219,15 +239,23 @@ class _Joint:
     """Reductions and gathers, by what they depend on."""
     parts: list[_Part] = field(default_factory=list)
     """Families of which other splits are not yet ruled out."""
-    beyond_s: float = float("inf")
-    """No family outside of the parts is faster."""
+    waiting: list[tuple[float, ParallelConfig]] = field(default_factory=list)
+    """Configurations of which no family was looked at yet, with the least that any split of theirs takes, in order."""
     modelled: set[LayerFamily] = field(default_factory=set)
     """Families that were in a model."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
     """What was done before with sorts of schedule (plain, interleaved), so that its kernels are loaded."""
+    tried: set[tuple[LayerFamily, tuple[int, ...], bytes]] = field(default_factory=set)
+    """Splits near to bounds that were judged."""
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No other split of the family is faster: at first by its own bound, then by the models it was in."""
+    roomy: set[ParallelConfig] = field(default_factory=set)
+    """Configurations that have room for all splits on every kind of GPU."""
+    slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
+    """Configurations with recomputation, and the same without, whose families tell enough."""
+    least_s: dict[LayerFamily, float] = field(default_factory=dict)
+    """No split of the family is faster, the usual ones included."""
 
     @property
     def to_beat_s(self) -> float:
@@ -250,7 +278,7 @@ class _Joint:
         bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
         count, half = 0, 0.5 * self.limits.time_limit_s
         while True:
-            able = sum(bound_s < self.to_beat_s for bound_s, _ in bounded)
+            able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
             if count >= able or (self.is_over and count):
                 break
             enough, families = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count)), []
@@ -259,20 +287,40 @@ class _Joint:
                 families += self._families([base for _, base in some])
                 count += len(some)
             self._find_first(families)
-        self.beyond_s = min((bound_s for bound_s, _ in bounded[count:]), default=float("inf"))
+        self.waiting = bounded[count:]
         if self.first is not None and not self._is_usual(self.first.config):
             self.splits[self.first.config.layers_per_stage] = None
         self.parts = self._parts(self._able(self.bounds_s))
         return self._prove(MOST_SPLITS)
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
-        """Families of some configurations that may be faster than the time to beat, bounded."""
+        """
+        Families of some configurations that may be faster than the time to beat, bounded.
+
+        Recomputation makes nothing faster: where all splits have room without, those families tell enough.
+        """
+        families = self._families_of([base for base in bases if base.recomputation is None])
+        others = {base: without_recomputation(base) for base in bases if base.recomputation is not None}
+        self.slower.update((base, faster) for base, faster in others.items() if faster in self.roomy)
+        return families + self._families_of([base for base in others if base not in self.slower])
+
+    def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        able = [family for family in plain if self._bound(family, halvings=0).seconds < self.to_beat_s]
+        tight = {
+            one.config for one in plain if one.most_units.min() <= one.num_units - len(one.config.layers_per_stage)
+        }
+        self.roomy.update(set(bases) - tight)
+        able = []
+        for family in plain:
+            bound_s = self._bound(family, halvings=0).seconds
+            if bound_s < self.to_beat_s:
+                able.append(family)
+            else:
+                self.least_s[family] = bound_s
         choices = ((family, overlap_choices(self.space, family.config)) for family in able)
         more = [with_rings(self.instance, one, config, self.rings) for one, configs in choices for config in configs]
         for family in more:
-            self.bounds_s[family] = self._bound(family).seconds
+            self.bounds_s[family] = self.least_s[family] = self._bound(family).seconds
         return more
 
     def _bound(self, family: LayerFamily, halvings: int = HALVINGS) -> FamilyBound:
@@ -298,6 +346,9 @@ class _Joint:
                 continue
             found = self._bound(family)
             self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
+            self.least_s[family] = max(found.seconds, self.least_s[family])
+            if found.split is not None:
+                self._try(family, found.split)
             if found.seconds < self.to_beat_s:
                 able.append(family)
         return able
@@ -370,7 +421,6 @@ class _Joint:
         families = self._bound_again(families)
         if not families:
             return
-        self._judge_near_bounds(families)
         model = self._model(families)
         while not self.is_over:
             self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
@@ -408,13 +458,22 @@ class _Joint:
 
         Until no other can be faster than the time to beat, or time is over. The part with the least bound is the next.
         """
-        while self.parts and not self.is_over:
-            part = min(self.parts, key=lambda one: one.bound_s)
+        while (part := self._least_part()) is not None and not self.is_over:
             if part.bound_s >= self.to_beat_s or part.is_given_up:
                 break  # nothing else would raise the bound
             self.parts.remove(part)
             self.parts += self._proven(part, most_splits)
         return self._joined()
+
+    def _least_part(self) -> _Part | None:
+        """The part with the least bound, once no configuration that waits may be below it."""
+        while self.waiting and not self.is_over:
+            least_s = min((part.bound_s for part in self.parts), default=self.to_beat_s)
+            if self.waiting[0][0] >= min(least_s, self.to_beat_s):
+                break
+            some, self.waiting = self.waiting[:BETWEEN_LOOKS], self.waiting[BETWEEN_LOOKS:]
+            self.parts += self._parts(self._able(self._families([base for _, base in some])))
+        return min(self.parts, key=lambda part: part.bound_s, default=None)
 
     def _proven(self, part: _Part, most_splits: int) -> list[_Part]:
         """What is left of a part after a slice of time: nothing, itself, or its halves with a better bound."""
@@ -481,11 +540,9 @@ class _Joint:
 
     def _exclude(self, model: LayerModel, index: int, layers: tuple[int, ...]) -> None:
         """Leave a split out of a family that can have it."""
-        family = model.families[index]
-        if len(layers) == family.config.pipeline_model_parallel_size:
-            chunks = family.config.num_chunks
-            if not any(one % chunks for one in layers):
-                model.exclude(index, [one // chunks for one in layers])
+        units = model.families[index].units_of(layers)
+        if units is not None:
+            model.exclude(index, units)
 
     def _judge(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
         """Its time on hosts as they are listed, seconds; and how many of its critical paths were new."""
@@ -496,13 +553,12 @@ class _Joint:
             self.learned.setdefault(family.schedule, []).append(counts)
         return seconds, new
 
-    def _judge_near_bounds(self, families: Sequence[LayerFamily]) -> None:
-        """Splits that come near to the bounds of some families: one of them is often a good plan."""
-        for index, family in enumerate(families[:MOST_NEAR]):
-            found = self._bound(family)
-            if self.is_over or found.units is None or found.kinds is None or family.recomputed is not None:
-                continue
-            self._judged(family, LayerSplit(family=index, units=found.units, kinds=found.kinds, bound_s=found.seconds))
+    def _try(self, family: LayerFamily, split: LayerSplit) -> None:
+        """Judge a split that comes near to the bound of a family, unless it was before: one is often a good plan."""
+        key = family, split.units, split.kinds.tobytes()
+        if key not in self.tried:
+            self.tried.add(key)
+            self._judged(family, split)
 
     def _judged(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
         """The time of a split on hosts as they are listed, seconds, and its critical paths; the fastest is kept."""
@@ -530,12 +586,22 @@ class _Joint:
 
     def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
-        bound_s = min([self.beyond_s, self.to_beat_s, *(part.bound_s for part in self.parts)])
+        waiting = [bound_s for bound_s, _ in self.waiting[:1]]
+        bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
+        least_s: dict[ParallelConfig, float] = {}
+        for family, seconds in self.least_s.items():
+            if (key := family_key(family.config)) is not None:
+                least_s[key] = min(seconds, least_s.get(key, seconds))
+        for slower, faster in self.slower.items():
+            one, other = family_key(slower), family_key(faster)
+            if one is not None and other in least_s:
+                least_s[one] = least_s[other]
         return Joined(
             splits=tuple(self.splits),
             first=self.first,
             go_on=self._go_on,
+            least_s=least_s,
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=float(bound_s),
@@ -554,10 +620,15 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
             continue
         if (key := _FAMILY(config)) not in seen:
             seen.add(key)
-            yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp)
+            yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp, pipeline_model_parallel_layout=None)
 
 
-_FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, "layers_per_stage")))
+def without_recomputation(config: ParallelConfig) -> ParallelConfig:
+    """The same where all activations are kept."""
+    return replace(config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1)
+
+
+_FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, *SPLIT)))
 """What configurations of one family agree in."""
 
 

@@ -48,27 +48,27 @@ HEAVY = 0.5
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSplit:
     """
-    What the model chose.
+    What the model chose, or what comes near to a bound.
 
     Parameters
     ----------
-    family
-        Index of the family.
     units
         Units of each stage, shape ``(pp,)``.
     kinds
         Hosts of each kind of GPU in each grid row, shape ``(rows, num_kinds)``.
     bound_s
-        The model's time of it.
+        The model's time of it, or the bound.
     recomputed
         Units of each stage that are recomputed, in a family with block recomputation.
+    family
+        Index of the family in its model.
     """
 
-    family: int
     units: tuple[int, ...]
     kinds: IntArray
     bound_s: float
     recomputed: int = 1
+    family: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,12 +467,12 @@ class LayerModel:
             units=tuple(units),
             kinds=kinds,
             bound_s=solver.objective_value * self.tick_s,
-            recomputed=_fewest_recomputed(family, units, kinds),
+            recomputed=fewest_recomputed(family, units, kinds),
         )
         return split, float(bound) * self.tick_s
 
 
-def _fewest_recomputed(family: LayerFamily, units: Sequence[int], kinds: IntArray) -> int:
+def fewest_recomputed(family: LayerFamily, units: Sequence[int], kinds: IntArray) -> int:
     """The fewest recomputed units that the memory of each stage's kinds of GPU asks for; 1 at least."""
     if family.recomputed is None:
         return 1

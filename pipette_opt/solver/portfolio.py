@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pipette_opt.problem.data import CandidateData
+from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.annealing import Annealing
 from pipette_opt.solver.class_assignment.engine import ClassAssignment
 from pipette_opt.solver.class_assignment.search import alike_classes
+from pipette_opt.solver.classes.costs import has_class_costs
 from pipette_opt.solver.classes.twins import host_classes
 from pipette_opt.solver.column_types.engine import ColumnTypes
 from pipette_opt.solver.engine import Engine
@@ -27,7 +28,9 @@ from pipette_opt.solver.model import CpSatModel
 from pipette_opt.solver.params import SEARCHES
 from pipette_opt.solver.stoppable import TimeSlice
 from pipette_opt.solver.subset_dp.engine import SubsetDp
+from pipette_opt.solver.subset_dp.search import ChainSearch, searches_chain
 from pipette_opt.solver.tree_search.engine import TreeSearch
+from pipette_opt.solver.tree_search.search import CellSearch
 
 ENGINE_CLASSES: tuple[type[Engine], ...] = (
     Annealing,
@@ -210,6 +213,21 @@ Who works on which grid. Numbers were chosen by the placement benchmark; what le
 """
 
 
+def is_admitted(engine: str, candidate: CandidateData, num_hosts: int) -> bool:
+    """Whether the table lets an engine work on a candidate beside the model, whatever the structure."""
+    return any(
+        row.engine == engine and row.when is not When.MODEL and row.admits(candidate, num_hosts) for row in TABLE
+    )
+
+
+def compile_searches(data: ProblemData, candidate: CandidateData, ceiling: int) -> None:
+    """Load what a candidate may be searched with, which once per installation has to be compiled."""
+    if searches_chain(data, candidate):
+        ChainSearch(data, candidate, 0, ceiling).run(0.01)
+    elif has_class_costs(candidate) and is_admitted("tree-search", candidate, data.num_nodes):
+        CellSearch(data, candidate, 0, ceiling).run(0.01)
+
+
 class Portfolio:
     """
     The engines of one solve, and whose turn it is.
@@ -235,7 +253,8 @@ class Portfolio:
 
     def may_work(self, name: str, index: int) -> bool:
         """Whether the table lets an engine work on a candidate, whatever the structure, and it can do more."""
-        admitted = any(row.engine == name and self._admits(row, index) for row in TABLE if row.when is not When.MODEL)
+        data = self.incumbent.data
+        admitted = is_admitted(name, data.candidates[index], data.num_nodes)
         return admitted and name in self.engines and self.engines[name].suits(index)
 
     def is_alike(self, index: int) -> bool:

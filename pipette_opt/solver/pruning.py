@@ -81,8 +81,8 @@ class Pruned:
         Configurations that may win, and the next best ones.
     bounds_s
         No plan of any choice of overlap is faster; by configuration without overlap; infinite if none can be placed.
-    by_work
-        The configurations without overlap whose bound is that of their work alone.
+    by_work, by_family
+        The configurations without overlap whose bound is that of their work alone, or that of their family.
     ruled_out
         Configurations that are not kept.
     bound_s
@@ -94,6 +94,7 @@ class Pruned:
     kept: tuple[FittingCandidate, ...]
     bounds_s: Mapping[ParallelConfig, float]
     by_work: frozenset[ParallelConfig]
+    by_family: frozenset[ParallelConfig]
     ruled_out: int
     bound_s: float
     first: FirstPlan | None
@@ -110,6 +111,7 @@ def prune(
     annealing_s: float = 0.0,
     work: WorkBounds | None = None,
     given: Instance | None = None,
+    family_bound_s: Callable[[ParallelConfig], float] = lambda config: 0.0,
 ) -> Pruned:
     """
     Leave out what cannot be faster than a plan on the listed hosts.
@@ -132,13 +134,22 @@ def prune(
     given
         The job with the links of single GPUs, where ``instance`` is on relaxed hosts: then the time to beat is that of
         a plan which no order of GPUs may reach, so somewhat more is kept.
+    family_bound_s
+        A bound by the layers and kinds of GPU of all stages together, 0 if there is none.
     """
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for one in fitting:
         variants.setdefault(without_overlap(one.config), []).append(one)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
     bounded = BoundedPackings(
-        instance, alone, capacity_bytes, lower_form=True, reductions=False, is_over=is_over, work=work
+        instance,
+        alone,
+        capacity_bytes,
+        lower_form=True,
+        reductions=False,
+        is_over=is_over,
+        work=work,
+        family_bound_s=family_bound_s,
     )
     first = _first_plan(instance, bounded, variants, loading, known)
     promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
@@ -157,10 +168,12 @@ def prune(
         if len(chosen) < len(members):
             ruled_out += len(members) - len(chosen)
             bound_s = min(bound_s, bounded.bounds_s[base])
+    by_family = frozenset(base for base, bound_s in bounded.bounds_s.items() if 0 < bound_s <= family_bound_s(base))
     return Pruned(
         kept=tuple(kept),
         bounds_s=bounded.bounds_s,
-        by_work=frozenset(bounded.waiting),
+        by_work=frozenset(bounded.waiting) - by_family,
+        by_family=by_family,
         ruled_out=ruled_out,
         bound_s=bound_s,
         first=first,
@@ -208,8 +221,10 @@ class BoundedPackings:
         Whether time is over: none is built any more then, unless there is none.
     work
         Bounds by work that were computed before.
+    family_bound_s
+        As of :func:`prune`.
     bounds_s
-        What is known so far of each configuration: by its work alone, then over the best links.
+        What is known so far of each configuration: by its work alone or its family, then over the best links.
     waiting
         Configurations whose links were not looked at, the most promising last.
     """
@@ -224,9 +239,10 @@ class BoundedPackings:
         reductions: bool,
         is_over: Callable[[], bool] = lambda: False,
         work: WorkBounds | None = None,
+        family_bound_s: Callable[[ParallelConfig], float] = lambda config: 0.0,
     ) -> None:
         work = work or WorkBounds(instance)
-        self.bounds_s = {one.config: work(one.config) for one in fitting}
+        self.bounds_s = {one.config: max(work(one.config), family_bound_s(one.config)) for one in fitting}
         self.waiting = [one.config for one in reversed(fitting) if self.bounds_s[one.config] < float("inf")]
         self.waiting.sort(key=lambda config: self.bounds_s[config], reverse=True)
         self._fitting = {one.config: (number, one) for number, one in enumerate(fitting)}
@@ -265,14 +281,14 @@ class BoundedPackings:
         """Of the next ones that wait."""
         configs = [self.waiting.pop() for _ in range(min(AT_ONCE, len(self.waiting)))]
         data = self._build([self._fitting[config][1] for config in configs])
-        by_work = {config: self.bounds_s[config] for config in configs}
+        before = {config: self.bounds_s[config] for config in configs}
         self.bounds_s.update(dict.fromkeys(configs, float("inf")))
         for index, candidate in enumerate(data.candidates):
             ticks = optimistic_ticks(data, candidate)
             if ticks < UNUSABLE_TICKS:
                 config = candidate.config
                 number = self._fitting[config][0], index
-                bound_s = max(ticks * data.tick_s * (1 - MARGIN), by_work[config])
+                bound_s = max(ticks * data.tick_s * (1 - MARGIN), before[config])
                 self.bounds_s[config] = min(self.bounds_s[config], bound_s)
                 heappush(self._packings, BoundedPacking(bound_s, number, data, candidate))
 

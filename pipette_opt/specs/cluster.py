@@ -1,6 +1,7 @@
 """The machines and the links between them, as measured."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,6 +10,9 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, GpuEfficiency
 from pipette_opt.specs.gpu_links import GpuLinks
 from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.specs.levels import Level, check_levels, overlaid
+from pipette_opt.specs.link_matrix import LinkMatrix as LinkMatrix
+from pipette_opt.specs.link_matrix import summed
 
 MOST_SPEED = 1.2
 """Largest share of its kind's peak that a host may be said to run at: more is another kind of GPU. Chosen."""
@@ -87,34 +91,6 @@ class NodeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LinkMatrix:
-    """
-    What ``concurrent_flows`` GPU-to-GPU flows from host i to host j attain in sum.
-
-    Parameters
-    ----------
-    bytes_per_s
-        Directed, shape ``(num_nodes, num_nodes)``; NaN on the diagonal and where nothing was measured.
-    """
-
-    concurrent_flows: int
-    bytes_per_s: FloatArray
-
-    def __post_init__(self) -> None:
-        if self.concurrent_flows < 1:
-            raise ValueError(f"concurrent_flows must be >= 1, got {self.concurrent_flows}.")
-        array = np.array(self.bytes_per_s, dtype=np.float64)
-        if array.ndim != 2 or array.shape[0] != array.shape[1]:
-            raise ValueError(f"a link matrix must be square, got shape {array.shape}.")
-        np.fill_diagonal(array, np.nan)
-        bad = np.argwhere(~np.isnan(array) & ~((array > 0) & np.isfinite(array)))
-        if len(bad):
-            i, j = bad[0]
-            raise ValueError(f"bandwidth from host {i} to host {j} must be > 0 and finite, got {array[i, j]}.")
-        object.__setattr__(self, "bytes_per_s", read_only(array))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClusterSpec:
     """
     Hosts, and the links inside and between them.
@@ -142,6 +118,8 @@ class ClusterSpec:
     ring_bytes_per_s
         Of a cluster made by :meth:`relaxed`: slowest hop of the best ring through so many GPUs of a host, by their
         number, for one the fastest single flow, shape ``(gpus_per_node + 1,)``; ``None`` for the same everywhere.
+    levels
+        Links of hosts that are near to each other, from inside out; measured pairs count before them.
     """
 
     name: str
@@ -156,17 +134,21 @@ class ClusterSpec:
     assumed: tuple[str, ...] = ()
     gpu_links: GpuLinks | None = None
     ring_bytes_per_s: FloatArray | None = None
+    levels: tuple[Level, ...] = ()
     _kinds_cache: list[GpuSpec] = field(default_factory=list, init=False, repr=False)
     _pair_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _fastest_cache: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _of_kinds_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _relaxed_cache: "list[ClusterSpec]" = field(default_factory=list, init=False, repr=False)
+    _latency_cache: list[FloatArray] = field(default_factory=list, init=False, repr=False)
+    _fastest_pair_cache: "list[ClusterSpec]" = field(default_factory=list, init=False, repr=False)
+    _equal_cache: "dict[tuple[int, ...], ClusterSpec | None]" = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.nodes:
             raise ValueError("nodes must not be empty.")
         hosts = [node.host for node in self.nodes]
-        duplicates = sorted({host for host in hosts if hosts.count(host) > 1})
+        duplicates = sorted(host for host, times in Counter(hosts).items() if times > 1)
         if duplicates:
             raise ValueError(f"hosts must be distinct, got {compress_hosts(tuple(duplicates))} more than once.")
         counts = {node.num_gpus for node in self.nodes}
@@ -194,6 +176,9 @@ class ClusterSpec:
                 f"links of GPUs are given of hosts x slots = {self.gpu_links.inside.shape[:2]}, the cluster has "
                 f"{(len(self.nodes), self.gpus_per_node)}."
             )
+        if self.levels and self.gpu_links is not None:
+            raise ValueError("levels and links of single GPUs are given; give one of them.")
+        check_levels(self.levels, len(self.nodes))
         flows = [matrix.concurrent_flows for matrix in self.link_matrices]
         if len(set(flows)) < len(flows):
             raise ValueError(f"link matrices must have distinct concurrent_flows, got {flows}.")
@@ -231,6 +216,29 @@ class ClusterSpec:
         names = [gpu.name for gpu in self.gpu_kinds]
         return np.array([names.index(node.gpu.name) for node in self.nodes], dtype=np.int64)
 
+    @property
+    def domain_of_node(self) -> IntArray:
+        """NVLink domain of each host, whole numbers from 0, shape ``(num_nodes,)``; each host's own without any."""
+        if self.levels and self.levels[0].scale_up:
+            return self.levels[0].group_of_node
+        return np.arange(self.num_nodes, dtype=np.int64)
+
+    @property
+    def most_in_domain(self) -> int:
+        """Hosts of the largest NVLink domain; 1 without any."""
+        return int(np.bincount(self.domain_of_node).max())
+
+    @property
+    def pair_latency_s(self) -> FloatArray:
+        """Fixed cost of a message from host i to host j, shape ``(num_nodes, num_nodes)``."""
+        if not self._latency_cache:
+            found = np.full((self.num_nodes, self.num_nodes), self.inter_node_latency_s)
+            for level in reversed(self.levels):
+                found[level.group_of_node[:, None] == level.group_of_node[None, :]] = level.latency_s
+            np.fill_diagonal(found, self.inter_node_latency_s)
+            self._latency_cache.append(read_only(found))
+        return self._latency_cache[0]
+
     def relaxed(self) -> "ClusterSpec":
         """
         The same hosts where every group of GPUs has the best slots that a group of its size can have.
@@ -244,6 +252,77 @@ class ClusterSpec:
             rings = self.gpu_links.best_ring_bytes_per_s
             self._relaxed_cache.append(replace(self, gpu_links=None, ring_bytes_per_s=rings))
         return self._relaxed_cache[0]
+
+    def with_best_links(self, link_matrices: tuple[LinkMatrix, ...]) -> "ClusterSpec":
+        """
+        The same hosts with these links and no levels. With NVLink domains: any hosts that fit the largest are one.
+        Where the links are as fast as the fastest of each number of flows, nothing is faster on the cluster itself.
+        """
+        least_s = self.pair_latency_s.min().item()
+        found = replace(
+            self, link_matrices=link_matrices, node_bytes_per_s=None, inter_node_latency_s=least_s, levels=()
+        )
+        if self.most_in_domain == 1:
+            return found
+        apart = self.domain_of_node[:, None] != self.domain_of_node
+        counts = [one.concurrent_flows for one in link_matrices]
+        fastest = {count: float(np.nanmax(self.pair_bytes_per_s(count)[apart], initial=0.0)) for count in counts}
+        one_domain = Level(
+            name=self.levels[0].name,
+            group_of_node=np.zeros(self.num_nodes, dtype=np.int64),
+            bytes_per_s=max(self.fastest_pair_bytes_per_s(flows) / flows for flows in range(1, self.gpus_per_node + 1)),
+            latency_s=least_s,
+            scale_up=True,
+            most_hosts=self.most_in_domain,
+        )
+        matrices = tuple(
+            LinkMatrix(concurrent_flows=count, bytes_per_s=np.full(apart.shape, rate))
+            for count, rate in fastest.items()
+            if rate > 0.0
+        )
+        return replace(
+            found,
+            link_matrices=matrices or link_matrices,
+            inter_node_latency_s=float(self.pair_latency_s[apart].min(initial=self.inter_node_latency_s)),
+            levels=(one_domain,),
+            links_measured=False,
+        )
+
+    def fastest_pair(self) -> "ClusterSpec":
+        """
+        Two hosts, between which flows attain what as many attain over the fastest pair of the cluster.
+
+        Whatever depends on one link only takes at least as long over any other; itself with two hosts, or levels.
+        """
+        if self.num_nodes <= 2 or self.levels:
+            return self
+        if not self._fastest_pair_cache:
+            matrices = tuple(
+                LinkMatrix(concurrent_flows=count, bytes_per_s=np.full((2, 2), self.fastest_pair_bytes_per_s(count)))
+                for count in range(1, self.gpus_per_node + 1)
+            )
+            pair = replace(self, nodes=self.nodes[:2], link_matrices=matrices, node_bytes_per_s=None, gpu_links=None)
+            self._fastest_pair_cache.append(pair)
+        return self._fastest_pair_cache[0]
+
+    def with_equal_links(self, flows: Iterable[int]) -> "ClusterSpec | None":
+        """
+        The same hosts where so many flows attain between any two of them what they attain over the fastest pair.
+
+        ``None`` if no pair was measured for some number of ``flows``.
+        """
+        counts = tuple(sorted(flows))
+        if counts not in self._equal_cache:
+            fastest = [self.fastest_pair_bytes_per_s(count) for count in counts]
+            matrices = [
+                LinkMatrix(concurrent_flows=count, bytes_per_s=np.full((self.num_nodes, self.num_nodes), rate))
+                for count, rate in zip(counts, fastest, strict=True)
+                if rate > 0
+            ]
+            known = len(matrices) == len(counts)
+            equal = self.with_best_links(tuple(matrices)) if known else None
+            self._equal_cache[counts] = equal
+        return self._equal_cache[counts]
 
     def inside_bytes_per_s(self, members: IntArray | int) -> FloatArray | float:
         """
@@ -264,7 +343,7 @@ class ClusterSpec:
         Measured counts are used as they are, counts between two measured ones are interpolated linearly, counts
         above the largest measured one get its sum. With a single measured count ``k`` the sum grows in
         proportion, up to ``max(k, nics_per_node)`` flows. A pair is missing (NaN) where no matrix has it; where
-        some have it, those decide. The host cap applies last.
+        some have it, those decide. The host cap applies then, but not to pairs of one NVLink domain, and levels last.
         """
         cached = self._pair_cache.get(num_flows)
         if cached is None:
@@ -301,40 +380,23 @@ class ClusterSpec:
         return cached
 
     def _pair_bytes_per_s(self, num_flows: int) -> FloatArray:
-        if num_flows < 1:
-            raise ValueError(f"num_flows must be >= 1, got {num_flows}.")
-        total = np.full((self.num_nodes, self.num_nodes), np.nan)
-        lower, lower_flows = total, np.zeros_like(total)  # the largest measured count <= num_flows, per pair
-        upper, upper_flows = total.copy(), np.zeros_like(total)  # the smallest measured count >= num_flows, per pair
-        lower = lower.copy()
-        for matrix in self.link_matrices:
-            known = ~np.isnan(matrix.bytes_per_s)
-            if matrix.concurrent_flows <= num_flows:
-                lower[known] = matrix.bytes_per_s[known]
-                lower_flows[known] = matrix.concurrent_flows
-            if matrix.concurrent_flows >= num_flows:
-                first = known & np.isnan(upper)
-                upper[first] = matrix.bytes_per_s[first]
-                upper_flows[first] = matrix.concurrent_flows
-        both = ~np.isnan(lower) & ~np.isnan(upper)
-        span = np.maximum(upper_flows - lower_flows, 1)
-        total[both] = (lower + (upper - lower) * (num_flows - lower_flows) / span)[both]
-        only_upper = np.isnan(lower) & ~np.isnan(upper)
-        total[only_upper] = (upper * num_flows / np.maximum(upper_flows, 1))[only_upper]
-        only_lower = ~np.isnan(lower) & np.isnan(upper)
-        if len(self.link_matrices) == 1:
-            measured = self.link_matrices[0].concurrent_flows
-            total[only_lower] = lower[only_lower] * min(num_flows, max(measured, self.nics_per_node)) / measured
-        else:
-            total[only_lower] = lower[only_lower]
+        total = summed(self.link_matrices, num_flows, self.num_nodes, self.nics_per_node)
+        capped = total
         if self.node_bytes_per_s is not None:
-            total = np.minimum(total, self.node_bytes_per_s)
-        return total
+            domain = self.domain_of_node
+            capped = np.where(domain[:, None] == domain, total, np.minimum(total, self.node_bytes_per_s))
+        ports = self.nics_per_node, self.gpus_per_node
+        return overlaid(capped, self.levels, num_flows, ports, self.node_bytes_per_s, self.links_measured)
 
     @property
     def usable_links(self) -> BoolArray:
-        """Directed host pairs with a measurement, shape ``(num_nodes, num_nodes)``; the diagonal is False."""
-        known = np.zeros((self.num_nodes, self.num_nodes), dtype=np.bool_)
-        for matrix in self.link_matrices:
-            known |= ~np.isnan(matrix.bytes_per_s)
+        """Directed host pairs with a measurement or a level, shape ``(num_nodes, num_nodes)``; no host with itself."""
+        groups = [level.group_of_node for level in self.levels]
+        known = np.zeros((self.num_nodes,) * 2, dtype=np.bool_)
+        for one in (
+            *(~np.isnan(matrix.bytes_per_s) for matrix in self.link_matrices),
+            *(g[:, None] == g for g in groups),
+        ):
+            known |= one
+        np.fill_diagonal(known, False)
         return known

@@ -13,6 +13,10 @@ STATE_DTYPES = ("fp32", "fp16", "bf16", "fp8")
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one element."""
 
+Dispatcher = Literal["alltoall", "allgather", "flex"]
+DISPATCHERS = ("alltoall", "allgather", "flex")
+"""How tokens get to their experts, by Megatron-Core's names; what each sends is in ``costs/experts.py``."""
+
 _CHOICES: dict[str, tuple[object, ...]] = {
     "precision": ("bf16", "fp16", "fp32"),
     "accumulate_allreduce_grads_in_fp32": (True, False),
@@ -24,7 +28,9 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "main_params_dtype": ("fp32", "fp16"),
     "exp_avg_dtype": STATE_DTYPES,
     "exp_avg_sq_dtype": STATE_DTYPES,
-    "moe_token_dispatcher_type": ("alltoall", "allgather"),
+    "moe_token_dispatcher_type": DISPATCHERS,
+    "overlap_moe_expert_parallel_comm": (False, True),
+    "cuda_graph": (False, True),
     "unequal_microbatches": (False, True),
 }
 
@@ -61,7 +67,11 @@ class TrainingSpec:
     main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype
         Formats of the optimizer's master copy and moments (Megatron-Core's precision-aware optimizer).
     moe_token_dispatcher_type
-        How tokens get to their experts; of Megatron-Core's names ``alltoall`` or ``allgather``.
+        How tokens get to their experts, one of ``DISPATCHERS``.
+    overlap_moe_expert_parallel_comm
+        Whether tokens travel beside the compute of another micro-batch (Megatron-Core's option of that name).
+    cuda_graph
+        Whether whole layers are launched as CUDA graphs, so that the host's time for single kernels does not count.
     expert_imbalance
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
     unequal_microbatches
@@ -81,7 +91,9 @@ class TrainingSpec:
     main_params_dtype: Literal["fp32", "fp16"] = "fp32"
     exp_avg_dtype: StateDtype = "fp32"
     exp_avg_sq_dtype: StateDtype = "fp32"
-    moe_token_dispatcher_type: Literal["alltoall", "allgather"] = "alltoall"
+    moe_token_dispatcher_type: Dispatcher = "alltoall"
+    overlap_moe_expert_parallel_comm: bool = False
+    cuda_graph: bool = False
     expert_imbalance: float = 1.0
     unequal_microbatches: bool = False
 

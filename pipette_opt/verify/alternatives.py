@@ -12,7 +12,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.predictor import IGNORED_RISK
-from pipette_opt.parallel import Placement, block_placement, gpus_of_a_host, node_blocks
+from pipette_opt.parallel import Placement, block_placement, gpus_of_a_host, microbatches_of, node_blocks
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
@@ -104,9 +104,7 @@ def _objective_problems(instance: Instance, one: Alternative, placement: Placeme
     times = placed_times(instance, one.config, placement)
     own = closed_s(
         times,
-        one.config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        ),
+        microbatches_of(instance.training, one.config),
         instance.p2p,
     )
     if not own * (1 - ROUNDING) <= one.objective_s <= own * (1 + TICKS_TOLERANCE):  # type: ignore[operator]

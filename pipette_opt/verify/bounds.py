@@ -108,7 +108,7 @@ def ideal_cluster(cluster: ClusterSpec, kind: int) -> ClusterSpec:
         if fastest > 0.0:
             matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(size, fastest)))
     # The cap of a host is in the fastest links already.
-    return replace(cluster, nodes=nodes, link_matrices=tuple(matrices) or cluster.link_matrices, node_bytes_per_s=None)
+    return replace(cluster.with_best_links(tuple(matrices) or cluster.link_matrices), nodes=nodes)
 
 
 def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:

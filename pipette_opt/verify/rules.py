@@ -12,7 +12,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
-from pipette_opt.parallel import RankGrid
+from pipette_opt.parallel import RankGrid, microbatches_of
 from pipette_opt.plans.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
@@ -123,9 +123,12 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
     model, training, config = instance.model, instance.training, plan.config
     yield from check_legal(model, training, config)
     tp, cp, chunks = config.tensor_model_parallel_size, config.context_parallel_size, config.num_chunks
-    per_step = config.data_parallel_size * config.micro_batch_size
-    if training.global_batch_size % (config.micro_batch_size if training.unequal_microbatches else per_step):
-        yield f"global_batch_size {training.global_batch_size} is not divided by dp * micro-batch = {per_step}"
+    # Unequal replicas share whole micro-batches, or whole groups of them with interleaving.
+    named = ("dp", config.data_parallel_size)
+    if training.unequal_microbatches:
+        named = ("group of micro-batches", config.microbatch_group_size)
+    if training.global_batch_size % (divisor := named[1] * config.micro_batch_size):
+        yield f"global_batch_size {training.global_batch_size} is not divided by {named[0]} * micro-batch = {divisor}"
     has_mlp = model.num_experts is None or model.num_dense_layers > 0
     for name, size in (("heads", model.num_attention_heads), ("MLP width", model.ffn_hidden_size if has_mlp else 0)):
         if size % tp:
@@ -146,7 +149,11 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"seq_length {training.seq_length} is not divided over cp = {cp} and tp = {tp}"
     if sum(config.layers_per_stage) != model.num_layers:
         yield f"layers_per_stage add up to {sum(config.layers_per_stage)}, the model has {model.num_layers}"
-    if not _whole_in_chunks(config.layers_per_stage, chunks):
+    if config.pipeline_model_parallel_layout is not None:
+        held = np.array(config.layers_per_chunk)
+        if held.shape[0] != chunks or tuple(held.sum(axis=0).tolist()) != config.layers_per_stage:
+            yield f"pipeline_model_parallel_layout {config.pipeline_model_parallel_layout} has other stages"
+    elif not _whole_in_chunks(config.layers_per_stage, chunks):
         yield f"layers_per_stage {config.layers_per_stage} are not whole in {chunks} chunks"
 
 
@@ -304,9 +311,7 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"closed_form.gap is {closed.gap}, the times give {1 - closed.lower_bound_s / closed.objective_s}"
     try:
         times = placed_times(instance, plan.config, on_cluster(instance, plan))
-        num_microbatches = plan.config.num_microbatches(
-            instance.training.global_batch_size, unequal=instance.training.unequal_microbatches
-        )
+        num_microbatches = microbatches_of(instance.training, plan.config)
     except (InputError, ValueError):
         return  # estimate_is_reproduced says why
     own = closed_s(times, num_microbatches, instance.p2p)
@@ -324,6 +329,7 @@ def _links_free(instance: Instance) -> Instance:
         inter_node_latency_s=0.0,
         node_bytes_per_s=None,
         gpu_links=cluster.gpu_links and cluster.gpu_links.inside_only(),
+        levels=(),
     )
     return replace(instance, cluster=free)
 

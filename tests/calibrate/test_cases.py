@@ -9,13 +9,13 @@ from pipette_opt.calibrate.cases import (
     balanced_layers,
     make_case,
     make_cases,
-    num_microbatches,
     run_model,
     run_training,
     stage_layers,
     untimed,
     with_stack,
 )
+from pipette_opt.parallel import microbatches_of
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun, find_run_gpu
 from pipette_opt.specs import DEFAULT_STACK
@@ -67,7 +67,7 @@ def test_another_stack_brings_its_links() -> None:
     assert changed.instance.stack is other
     assert changed.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(20e9)
     assert changed.instance.cluster.inter_node_latency_s == 1e-4
-    assert num_microbatches(changed) == 8
+    assert microbatches_of(changed.instance.training, changed.config) == 8
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,22 @@ def test_kernels_by_name(kernel: str, expected: tuple[str, int, bool]) -> None:
 MIXTURE = {"num_experts": "8", "moe_router_topk": "2", "moe_ffn_hidden_size": "1024.0", "ep": "4"}
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({}, ("alltoall", False, False)),
+        ({"dispatcher": "DeepEP"}, ("flex", False, False)),
+        ({"dispatcher": "hybridep", "cuda_graph": "full_iteration"}, ("flex", False, True)),
+        ({"dispatcher": "allgather", "overlap_moe_expert_parallel_comm": "True"}, ("allgather", True, False)),
+    ],
+)
+def test_how_tokens_travel(columns: dict[str, str], expected: tuple[str, bool, bool]) -> None:
+    """Dispatchers by Megatron-Core's names, or those of their kernels; graphs by the words of tables."""
+    training = case(measured_run(extra=MIXTURE | columns)).instance.training
+    beside = training.overlap_moe_expert_parallel_comm
+    assert (training.moe_token_dispatcher_type, beside, training.cuda_graph) == expected
+
+
 def test_mixtures_of_experts() -> None:
     """Experts, and their degrees, as further columns say; ``etp`` is the tensor size without them."""
     made = case(measured_run(extra=MIXTURE))
@@ -159,6 +175,8 @@ def test_mixtures_of_experts() -> None:
     ("extra", "reason"),
     [
         ({"num_experts": "many"}, "num_experts must be a whole number, got 'many'"),
+        ({"dispatcher": "own"}, "dispatcher must be one of alltoall, allgather, flex, deepep, hybridep, got 'own'"),
+        ({"hybrid": "M-M*"}, "hybrid: layers that are no transformer's have no times"),
         ({"ep": "1.5"}, "ep must be a whole number, got '1.5'"),
         ({"ep": "3"}, "num_experts=8 is no multiple of expert_model_parallel_size=3"),
         ({"moe_router_topk": "9"}, "moe_router_topk must be <= num_experts=8, got 9"),

@@ -29,6 +29,14 @@ def test_overlap_and_gradients(
     assert found == expected
 
 
+@pytest.mark.parametrize(("source", "kernel"), [("own", "unfused"), ("DGXC-benchmarking-25.05", "flash")])
+def test_attention_of_a_framework(source: str, kernel: str) -> None:
+    """A GPT's attention is not fused unless its framework fuses all."""
+    case = make_case(measured_run(source=source, model="Nemotron-4-15B", attention_kernel=""), DEFAULT_STACK)
+    assert isinstance(case, Case)
+    assert case.instance.training.attention_kernel == kernel
+
+
 def test_nothing_to_overlap() -> None:
     """One replica reduces nothing; fully sharded rows send beside every micro-batch by their own law."""
     alone = make_case(measured_run(source="MLPerf-Training-v5.0", num_gpus=4, dp=1), DEFAULT_STACK)

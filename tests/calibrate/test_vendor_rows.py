@@ -7,7 +7,7 @@ import pytest
 from benchmark_modules import loaded
 from measured_runs import measured_run
 
-from pipette_opt.calibrate.cases import Case, Skipped, make_case
+from pipette_opt.calibrate.cases import Case, Skipped, assumed_cluster, make_case
 from pipette_opt.calibrate.predict import predict_runs
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.specs import DEFAULT_STACK
@@ -20,7 +20,7 @@ def vendor() -> ModuleType:
 
 
 def test_gpt_oss(vendor: ModuleType) -> None:
-    """Only in 16 bits; the degree comes out of the notes, a fabric over many hosts is one host."""
+    """Only in 16 bits; the degree comes out of the notes."""
     one = measured_run(model="GPT OSS 120B", num_gpus=64, tp=1, pp=4, dp=16, gbs=1280, mbs=1, notes="EP 8; FSDP 0")
     fabric = replace(one, gpu_name="GB200", gpus_per_node=4)
     others = [replace(one, precision="mxfp8"), replace(one, model="Llama-3-8B"), replace(one, gpu=None)]
@@ -28,7 +28,7 @@ def test_gpt_oss(vendor: ModuleType) -> None:
     assert not seen
     assert [(each.model, each.gpus_per_node) for each in judged] == [
         ("GPT OSS 120B, A100-80GB", 8),
-        ("GPT OSS 120B, GB200", 64),
+        ("GPT OSS 120B, GB200", 4),
     ]
     case = make_case(judged[0], DEFAULT_STACK)
     assert isinstance(case, Case)
@@ -66,11 +66,13 @@ def test_dense_models(vendor: ModuleType) -> None:
 
 
 def test_hosts(vendor: ModuleType) -> None:
-    """Up to 64 GPUs of a fabric are one host that sends over a link for each of them; others are as the row says."""
+    """Hosts of a fabric send over a link for each GPU; 256 GPUs are four domains. Others are as the row says."""
     run = measured_run(gpu_name="NVIDIA Blackwell GPU (GB200)", num_gpus=256, gpus_per_node=4)
     hosts = vendor.on_hosts(run, {})
-    assert (hosts.gpus_per_node, hosts.extra["node_bandwidth_gb_per_s"]) == (64, "3200.0")
-    assert vendor.on_hosts(replace(run, num_gpus=8), {}).gpus_per_node == 8
+    assert (hosts.gpus_per_node, hosts.extra["node_bandwidth_gb_per_s"]) == (4, "200.0")
+    cluster = assumed_cluster(hosts, read_gpu_entry("gb200"), DEFAULT_STACK)
+    assert (cluster.num_nodes, cluster.most_in_domain) == (64, 16)
+    assert (cluster.pair_bytes_per_s(4)[0, [15, 16]] / 1e9).tolist() == [4 * 720, 4 * 50]
     plain = vendor.on_hosts(measured_run(), {"a": "b"})
     assert (plain.gpus_per_node, dict(plain.extra)) == (8, {"a": "b"})
 

@@ -76,7 +76,7 @@ def test_proof_counts_every_combination_once() -> None:
         assert any(said in problem for problem in problems), problems
     again = plan_from_dict(plan_to_dict(plan))
     assert again.certificate == plan.certificate
-    assert replace(space_of(again.inputs["search"]), more_splits=()) == SPACE
+    assert replace(space_of(again.inputs["search"]), more_splits=(), more_layouts=()) == SPACE
 
 
 def test_each_reason_is_counted_by_hand() -> None:
@@ -98,7 +98,7 @@ def test_each_reason_is_counted_by_hand() -> None:
             fitting=fitting, rejected=[SimpleNamespace(config=one) for one in configs[:2]], spared=[config(tp=2, pp=2)]
         ),
         pruned=SimpleNamespace(
-            by_work={configs[2]}, bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
+            by_work={configs[2]}, by_family=set(), bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
         ),
     )
     reasons = {

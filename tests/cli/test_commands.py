@@ -367,30 +367,27 @@ LINKS = "inter_node: {bandwidth_gb_per_s: 20}"
 BAD_CLUSTERS = [
     (
         f"nodes: [{{hosts: a, gpu: v100-32gb, gpus_per_node: 8}}]\nintra_node: {{bandwidth_gb_per_s: 100}}\n{LINKS}",
-        2,
         "bf16",
     ),
     (
         f"nodes: [{{hosts: a, gpu: h100-80gb, gpus_per_node: 8}}]\nintra_node: {{bandwidth_gb_per_s: 1.0e-9}}\n{LINKS}",
-        2,
         "intra_node",
     ),
     (
         "nodes: [{hosts: 'a[1-2]', gpu: h100-80gb, gpus_per_node: 8}]\nintra_node: {bandwidth_gb_per_s: 100}\n"
         "inter_node: {bandwidth_gb_per_s: 1.0e-9}",
-        3,
-        "--num-gpus",
+        "inter_node",
     ),
 ]
 
 
-@pytest.mark.parametrize(("text", "expected", "named"), BAD_CLUSTERS, ids=["precision", "inside", "between"])
-def test_clusters_that_cannot_work(run: Run, text: str, expected: int, named: str) -> None:
-    """A precision that the GPU lacks, and links so slow that times leave the solver's range."""
+@pytest.mark.parametrize(("text", "named"), BAD_CLUSTERS, ids=["precision", "inside", "between"])
+def test_clusters_that_cannot_work(run: Run, text: str, named: str) -> None:
+    """A precision that the GPU lacks, and links of bytes per second."""
     Path("c.yaml").write_text(text)
     job = ("--cluster", "c.yaml", "--model", "llama-3.2-1b", "--global-batch-size", "16", "--seq-length", "2048")
-    code, _, err = run("solve", *job, "--time-limit", "3")
-    assert code == expected
+    code, _, err = run("solve", *job)
+    assert code == 2
     assert named in err
 
 

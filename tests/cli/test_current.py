@@ -81,6 +81,18 @@ def test_a_layout_may_split_layers_in_any_way() -> None:
     assert found.config.layers_per_stage == (1, 3, 2, 2)
 
 
+def test_a_layout_may_give_a_stage_unequal_chunks() -> None:
+    """Five layers on the first stage, three before the large head: faster than four and four, with more memory."""
+    layout = "--pipeline-model-parallel-layout Ettt|t|tt|ttL"
+    found, even = today(f"{PLAIN} {layout}"), today(f"{PLAIN} --num-virtual-stages-per-pipeline-rank 2")
+    assert found.config.layers_per_chunk == ((3, 1), (2, 2))
+    assert even.config.layers_per_chunk == ((2, 2), (2, 2))
+    assert found.estimate.iteration_time_s < even.estimate.iteration_time_s
+    assert [
+        stage.predicted_bytes > other.predicted_bytes for stage, other in zip(found.memory, even.memory, strict=True)
+    ] == [True, False]
+
+
 def test_links_that_were_not_measured() -> None:
     """They count as the slowest measured one, and are named; the job's own cluster stays as it is."""
     spec = cluster(4, gpus=2)

@@ -81,7 +81,7 @@ def test_export_starts_the_same_experts(solved: Path, tmp_path: Path) -> None:
     [
         ("", None, "alltoall"),
         ("--moe-token-dispatcher-type allgather", None, "allgather"),
-        ("--moe-token-dispatcher-type flex", None, "alltoall"),
+        ("--moe-token-dispatcher-type flex", None, "flex"),
         ("--moe-token-dispatcher-type allgather", "alltoall", "alltoall"),
     ],
 )
@@ -115,7 +115,7 @@ def test_default_dispatcher_of_today_is_megatrons() -> None:
         (["--expert-tensor-parallel", "3"], "--expert-tensor-parallel: must divide the 14336 columns"),
         (["--expert-imbalance", "0.9"], "--expert-imbalance: must be >= 1, got 0.9"),
         (["--expert-imbalance", "nan"], "--expert-imbalance: must be >= 1, got nan"),
-        (["--moe-token-dispatcher", "flex"], "--moe-token-dispatcher: must be one of alltoall, allgather"),
+        (["--moe-token-dispatcher", "own"], "--moe-token-dispatcher: must be one of alltoall, allgather, flex"),
         (["--compare-current", "--num-experts 4"], "--num-experts 4, but the job has 8; compare equal models"),
         (["--compare-current", "--moe-router-topk 1"], "--moe-router-topk 1, but the job has 2"),
         (
@@ -136,6 +136,7 @@ def test_sizes_that_make_no_sense(options: list[str], message: str, tmp_path: Pa
         (["--expert-parallel", "2"], "--expert-parallel: has no effect: model llama-3-8b has no experts"),
         (["--expert-imbalance", "2"], "--expert-imbalance: has no effect"),
         (["--moe-token-dispatcher", "allgather"], "--moe-token-dispatcher: has no effect"),
+        (["--overlap-moe-expert-parallel-comm"], "--overlap-moe-expert-parallel-comm: has no effect"),
         (["--compare-current", "--num-experts 8"], "--num-experts 8, but the job's model has no experts"),
     ],
 )

@@ -10,6 +10,7 @@ from clients_here import require_at_collection
 from plans import small_plan
 
 from pipette_opt.export.megatron import layout_options
+from pipette_opt.parallel.layout import layout_layers, layout_of
 from pipette_opt.plans.plan import Plan
 
 require_at_collection("megatron.core")
@@ -59,6 +60,33 @@ def test_layout_string(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             assert layout.get_num_layers_to_build(vp_stage=chunk, pp_rank=stage) == layers[stage] // chunks
             assert layout.get_layer_offset(vp_stage=chunk, pp_rank=stage) == first
             first += layers[stage] // chunks
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_layouts_read_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random unequal chunks of a configuration; and a random text that repeats, as the reader here takes it."""
+    rng = np.random.default_rng(seed)
+    pp, chunks = int(rng.integers(2, 6)), int(rng.integers(2, 5))
+    held = rng.integers(0, 4, (chunks, pp))
+    chosen = replace(
+        base().config,
+        pipeline_model_parallel_size=pp,
+        layers_per_stage=tuple(held.sum(axis=0).tolist()),
+        virtual_pipeline_model_parallel_size=chunks,
+        pipeline_model_parallel_layout=layout_of(held.tolist()),
+    )
+    middle = "".join(rng.choice(["t|", "t*2|", "(t|)*3", "(t*2|t|)*2", "|,", "tt,"], size=8))
+    texts = [layout_options(replace(base(), config=chosen)).get("pipeline_model_parallel_layout"), f"Et|{middle}tL"]
+    monkeypatch.setattr(parallel_state, "get_virtual_pipeline_model_parallel_world_size", lambda: 2)
+    for text, stages in zip(texts, (pp, 1), strict=True):
+        if text is None:  # equal chunks, by chance
+            continue
+        ours, theirs = layout_layers(str(text), stages), PipelineParallelLayerLayout(str(text), stages)
+        theirs.validate_layer_layout(num_layers=sum(map(sum, ours)), mtp_num_layers=None)
+        for chunk, of_stages in enumerate(ours):
+            for stage, layers in enumerate(of_stages):
+                assert theirs.get_num_layers_to_build(vp_stage=chunk, pp_rank=stage) == layers
+    assert texts[0] is None or layout_layers(str(texts[0]), pp) == tuple(map(tuple, held.tolist()))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,18 @@ from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
 from pipette_opt.costs.compute import layer_times_s, stage_compute, stage_parameters
-from pipette_opt.costs.exchange import _least_load_s_per_byte, exchange_s, expert_layer_s, expert_rings
+from pipette_opt.costs.exchange import (
+    _least_load_s_per_byte,
+    beside_exchange,
+    exchange_s,
+    expert_layer_s,
+    expert_rings,
+    shown_exchange_s,
+)
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import (
     coupled_replicas,
+    distinct_shares,
     expert_replicas,
     expert_traffic,
     moe_layers,
@@ -114,10 +122,52 @@ def test_tensor_groups_of_a_layer_with_experts() -> None:
 def test_exchange_inside_and_across_by_hand() -> None:
     """Inside, seven parts of 1 MB at 200 GB/s; across, the load of the busiest host in the same time."""
     spec = cluster(2, intra_node_latency_s=1e-6, inter_node_latency_s=5e-6)
-    inside = float(exchange_s(spec, DEFAULT_STACK, 1e6, 8, 1, 0.0))
+    inside = float(exchange_s(spec, DEFAULT_STACK, 1e6, 7 / spec.intra_node_bytes_per_s, False, 0.0))
     assert inside == pytest.approx(1e-6 + 7e6 / (200 * GB))
-    across = float(exchange_s(spec, DEFAULT_STACK, 1e6, 4, 2, 16 / (20 * GB)))
+    across = float(exchange_s(spec, DEFAULT_STACK, 1e6, 3 / spec.intra_node_bytes_per_s, True, 16 / (20 * GB)))
     assert across == pytest.approx(5e-6 + 16e6 / (20 * GB))
+
+
+@pytest.mark.parametrize(("experts", "topk", "ep"), [(8, 2, 4), (8, 3, 8), (6, 6, 3), (12, 1, 4)])
+def test_tokens_sent_once_to_ranks_together(experts: int, topk: int, ep: int) -> None:
+    """Every choice of distinct experts, counted out: how many tokens have one among the first ranks' experts."""
+    model = replace(MOE, num_experts=experts, moe_router_topk=topk)
+    chosen = split(dp=ep, tp=1, sequence_parallel=False, expert_model_parallel_size=ep)
+    shares = distinct_shares(model, replace(TRAINING, moe_token_dispatcher_type="flex"), chosen)
+    choices = list(combinations(range(experts), topk))
+    for ranks in range(1, ep + 1):
+        local = experts // ep * ranks
+        tokens = sum(min(choice) < local for choice in choices)
+        copies = sum(sum(one < local for one in choice) for choice in choices)
+        assert shares[ranks] == pytest.approx(tokens / copies)
+    assert shares[ep] == pytest.approx(1 / topk)
+    assert (distinct_shares(model, TRAINING, chosen) == 1.0).all()
+
+
+def test_tokens_beside_compute_and_the_host() -> None:
+    """Time in which the device waits hides tokens for nothing, compute at the price of its slowing down."""
+    stack = replace(DEFAULT_STACK, overlap_slowdown=0.1)
+    assert float(shown_exchange_s(5.0, 0.0, 0.0, stack)) == 5.0
+    assert float(shown_exchange_s(5.0, 2.0, 0.0, stack)) == 3.0
+    assert float(shown_exchange_s(5.0, 2.0, 1.0, stack)) == pytest.approx(2.1)
+    assert float(shown_exchange_s(5.0, 2.0, 10.0, stack)) == pytest.approx(0.3)
+    assert float(shown_exchange_s(5.0, 9.0, 10.0, stack)) == 0.0
+
+
+def test_what_is_beside_tokens() -> None:
+    """Compute only if the job overlaps it; the wait for the host without tensor parallelism, and not with graphs."""
+    slow = replace(DEFAULT_STACK, host_kernel_s=1e-3)
+    given = replace(instance(cluster(1), MOE, seq_length=4096), stack=slow)
+    alone = split(tp=1, dp=8, sequence_parallel=False)
+    found = beside_exchange(given, alone)
+    assert found.compute_s == 0.0
+    assert min(found.idle_s) > 0.0
+    assert beside_exchange(given, split()).idle_s == (0.0, 0.0)
+    graphs = replace(given, training=replace(given.training, cuda_graph=True, overlap_moe_expert_parallel_comm=True))
+    beside = beside_exchange(graphs, alone)
+    assert beside.idle_s == (0.0, 0.0)
+    assert beside.compute_s == pytest.approx(sum(layer_times_s(graphs, alone, A100_80, has_experts=True)) / 2)
+    assert expert_layer_s(graphs, alone, 8, 8) < expert_layer_s(replace(given, stack=DEFAULT_STACK), alone, 8, 8)
 
 
 def test_one_expert_is_a_dense_model() -> None:

@@ -9,7 +9,8 @@ import pytest
 from specs_for_tests import TINY, cluster, config, instance, matrix, random_cluster
 
 from pipette_opt.base.errors import InputError, MissingLinkError
-from pipette_opt.costs.experts import expert_traffic, moe_layers
+from pipette_opt.costs.exchange import expert_layer_s
+from pipette_opt.costs.experts import distinct_shares, expert_traffic, moe_layers
 from pipette_opt.costs.placed import placed_batches, placed_times
 from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.judge.estimate import estimate
@@ -36,11 +37,17 @@ def blocks_of(chosen: ParallelConfig) -> list[list[list[int]]]:
     ]
 
 
+def dispatcher_of(given: Instance) -> str:
+    """How tokens get to their experts."""
+    return given.training.moe_token_dispatcher_type
+
+
 def exchange_by_hand(given: Instance, chosen: ParallelConfig, placement: Placement) -> dict[int, float]:
     """One all-to-all as each rank sees it: every message looked at on its own."""
     spec, node = given.cluster, placement.node
     ep, etp = chosen.expert_model_parallel_size, chosen.expert_tensor_size
     part = expert_traffic(given.model, given.training, chosen).sent_bytes / ep
+    shares, flex = distinct_shares(given.model, given.training, chosen), dispatcher_of(given) == "flex"
     groups = [[block[one][place] for one in range(ep)] for block in blocks_of(chosen) for place in range(etp)]
     senders = defaultdict(set)
     moved: dict[tuple[int, int], float] = defaultdict(float)
@@ -48,8 +55,9 @@ def exchange_by_hand(given: Instance, chosen: ParallelConfig, placement: Placeme
         for here in group:
             for there in group:
                 if node[here] != node[there]:
+                    together = sum(node[other] == node[there] for other in group)
                     senders[node[here]].add(here)
-                    moved[node[here], node[there]] += part
+                    moved[node[here], node[there]] += part * shares[together]
     out: dict[int, float] = defaultdict(float)
     into: dict[int, float] = defaultdict(float)
     for (here, there), size in moved.items():
@@ -60,7 +68,8 @@ def exchange_by_hand(given: Instance, chosen: ParallelConfig, placement: Placeme
     found = {}
     for group in groups:
         hosts = {node[rank] for rank in group}
-        inside = max(sum(node[one] == node[other] for other in group) - 1 for one in group)
+        here = [sum(node[one] == node[other] for other in group) for one in group]
+        inside = (max(here) - 1) * shares[1] * (len(group) / min(here) if flex else 1.0)
         load = max(max(out[host], into[host]) for host in hosts) if len(hosts) > 1 else 0.0
         latency = spec.inter_node_latency_s if len(hosts) > 1 else spec.intra_node_latency_s
         seconds = latency + max(inside * part / spec.intra_node_bytes_per_s, load)
@@ -68,8 +77,9 @@ def exchange_by_hand(given: Instance, chosen: ParallelConfig, placement: Placeme
     return found
 
 
+@pytest.mark.parametrize("dispatcher", ["alltoall", "flex"])
 @pytest.mark.parametrize("sizes", [(1, 1, 8, 8, 1), (2, 1, 4, 4, 1), (2, 2, 2, 2, 2), (2, 1, 4, 8, 1), (1, 2, 8, 4, 1)])
-def test_exchange_against_single_messages(sizes: tuple[int, ...]) -> None:
+def test_exchange_against_single_messages(sizes: tuple[int, ...], dispatcher: str) -> None:
     """On random hosts every slot waits for its slowest rank's all-to-alls, and replicas of a block for each other."""
     tp, pp, dp, ep, etp = sizes
     rng = np.random.default_rng(sum(sizes))
@@ -79,6 +89,7 @@ def test_exchange_against_single_messages(sizes: tuple[int, ...]) -> None:
     for _ in range(5):
         spec = random_cluster(rng, 5, gpus=4, intra_node_latency_s=2e-6, inter_node_latency_s=9e-6)
         given = instance(spec, MOE)
+        given = replace(given, training=replace(given.training, moe_token_dispatcher_type=dispatcher))
         placement = random_placement(rng, chosen, 5, 4)
         times = placed_times(given, chosen, placement)
         assert times.expert_forward_s is not None
@@ -139,6 +150,24 @@ def test_more_imbalance_is_never_faster(dispatcher: str) -> None:
         found.append(one.iteration_time_s)
     assert found[:4] == sorted(set(found[:4]))
     assert found[3] == found[4]  # all tokens on one of four ranks
+
+
+def test_tokens_that_go_once_take_no_longer_between_hosts() -> None:
+    """Over two hosts half of the copies are sent twice by the all-to-all; no bound is above what placed ranks take."""
+    given = instance(cluster(2, 5.0, gpus=4), replace(MOE, moe_router_topk=4))
+    chosen = config(dp=8, expert_model_parallel_size=8)
+    placement = Placement(order="tp-cp-ep-dp-pp", node=np.arange(8) // 4, local_rank=np.arange(8) % 4)
+    found = []
+    for dispatcher in ("alltoall", "flex"):
+        one = replace(given, training=replace(given.training, moe_token_dispatcher_type=dispatcher))
+        times = placed_times(one, chosen, placement)
+        assert times.expert_forward_s is not None
+        sent = float(times.expert_forward_s[0, 0, 0]) / moe_layers(MOE, chosen)[0, 0]
+        assert expert_layer_s(one, chosen, 4, 4)[0] <= sent * (1 + 1e-12)
+        found.append(sent)
+    # Four of eight experts are elsewhere: two copies of four go there in the mean, one token of 69 in 70 does.
+    latency = 2 * given.cluster.inter_node_latency_s
+    assert (found[1] - latency) / (found[0] - latency) == pytest.approx(69 / 70 / 2)
 
 
 def test_inside_hosts_beats_across() -> None:

@@ -21,7 +21,7 @@ def ring(spec: ClusterSpec, *gpus: tuple[int, int]) -> tuple[float, float]:
     """Slowest hop between hosts and inside of one ring, GB/s; GPUs as (host, slot)."""
     nodes, slots = np.array(gpus).T
     rings = PlacedLinks(instance(spec)).rings(gpu_numbers(spec, nodes, slots)[None, None], "a group")
-    return float(rings.pace[0, 0]) / GB, float(np.broadcast_to(rings.inside_bytes_per_s, (1, 1))[0, 0]) / GB
+    return float(rings.hops[0].pace[0, 0]) / GB, float(np.broadcast_to(rings.inside_bytes_per_s, (1, 1))[0, 0]) / GB
 
 
 def test_a_ring_inside_a_host_is_as_fast_as_its_slots_allow() -> None:

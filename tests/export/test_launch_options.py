@@ -1,5 +1,6 @@
 """Options of ``export``: each one changes the files, or is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,6 +84,28 @@ def test_slurm_directives() -> None:
     assert not [line for line in lines if line.startswith("##SBATCH")]
     with pytest.raises(InputError, match="--segment: is 3; it must divide the 4 hosts"):
         export(small_plan(), "slurm", LaunchOptions(segment=3))
+
+
+@pytest.mark.parametrize(
+    ("domains", "expected"),
+    [
+        (["n[0-1]", "n[2-4]"], ["#SBATCH --segment=2"]),  # n0, n1 and n3, n4 are used
+        (["n[0-4]"], ["#SBATCH --segment=4"]),
+        (["n0", "n[1-4]"], []),
+        (["n0", "n1", "n3", "n4"], []),
+        (None, []),
+    ],
+)
+def test_slurm_segments_are_what_a_plan_uses_of_domains(domains: list[str] | None, expected: list[str]) -> None:
+    """Equally many hosts of each NVLink domain, unless another number is given."""
+    plan = small_plan()
+    plan = replace(plan, inputs={**plan.inputs, "domains": domains})
+
+    def segments(options: LaunchOptions) -> list[str]:
+        return [line for line in export(plan, "slurm", options)["job.sbatch"].splitlines() if "--segment" in line]
+
+    assert segments(LaunchOptions()) == expected
+    assert segments(LaunchOptions(segment=1)) == ["#SBATCH --segment=1"]
 
 
 def test_slurm_container() -> None:

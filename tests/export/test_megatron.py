@@ -199,9 +199,9 @@ def test_what_megatron_cannot_say_is_refused(change: object, said: str) -> None:
 @pytest.mark.parametrize(
     ("layers", "chunks", "layout"),
     [
-        ((2, 1, 3, 2), None, "Et*2|t*1|t*3|t*2L"),
-        ((2, 4, 2, 8), 2, "Et*1|t*2|t*1|t*4|t*1|t*2|t*1|t*4L"),
-        ((1, 0, 2, 1), None, "Et*1||t*2|t*1L"),
+        ((2, 1, 3, 2), None, "Et*2|t|t*3|t*2L"),
+        ((2, 4, 2, 8), 2, "Et|t*2|t|t*4|t|t*2|t|t*4L"),
+        ((1, 0, 2, 1), None, "Et||t*2|tL"),
     ],
 )
 def test_other_uneven_stages_are_a_layout(layers: tuple[int, ...], chunks: int | None, layout: str) -> None:

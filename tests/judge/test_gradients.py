@@ -11,7 +11,8 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.judge import estimate, judge_times, lower_s, upper_s
 from pipette_opt.judge.closed_form import closed_s
-from pipette_opt.judge.critical_path import walk
+from pipette_opt.judge.critical_path import Walked, walk
+from pipette_opt.judge.estimate import reduction_ends
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
 
@@ -41,6 +42,24 @@ def test_a_short_reduction_leaves_its_last_bucket() -> None:
     """A reduction that hides behind the backward shows its last bucket only."""
     times = bucketed(pipeline([1.0], [2.0], reduction=[0.4]), 4)
     assert judge_times(times, 2, "async").iteration_time_s == pytest.approx(6 + 0.1)
+
+
+def test_chunks_are_reduced_by_their_layers() -> None:
+    """
+    Two stages of two chunks, all operations 1 s; chunk 0 has 3/4 of the layers of stage 0, and 1/4 of stage 1's.
+
+    Of 2 s stage 0 reduces the last 1.5 s after its last backward; stage 1 the last 0.5 s, but its second chunk's 1.5 s
+    begin only 1 s before that backward ends.
+    """
+    chunk = np.ones((2, 2, 1))
+    times = pipeline(chunk, chunk, reduction=[2.0, 2.0])
+    shares = np.array([[0.75, 0.25], [0.25, 0.75]])
+    unequal = replace(bucketed(times, 1, 1), reduction_shares=shares)
+    walked = walk(times, 4, "async")
+    batch, one = PlacedBatch.of([unequal]), Walked(walked.launch_s[None], walked.finish_s[None])
+    first, last = reduction_ends(batch, one)[:, 0]
+    np.testing.assert_allclose(first, walked.launch_s[1, :, 0] + [0.5, 1.5])
+    np.testing.assert_allclose(last - walked.finish_s[:, 0], [1.5, 1.0])
 
 
 @pytest.mark.parametrize("seed", range(20))

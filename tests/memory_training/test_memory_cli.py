@@ -61,7 +61,6 @@ def test_predict_counts_embedding_and_head_where_chunks_need_it() -> None:
         ("--recompute-method", "block", "--recompute", "selective"),
         ("--expert-parallel", "2"),
         ("--expert-tensor-parallel", "1"),
-        ("--intra-node-gb-per-s", "64"),
     ],
 )
 def test_predict_refuses_what_has_no_effect(options: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel.layout import layout_of
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.specs import Instance
@@ -40,6 +41,19 @@ def beside_compute(made: Instance) -> list[ParallelConfig]:
     """Configurations with something beside compute."""
     found = [one for one in enumerate_candidates(made, SPACE) if one.overlap_grad_reduce]
     return found[:: max(1, len(found) // MOST)]
+
+
+def with_layout(config: ParallelConfig, rng: np.random.Generator) -> ParallelConfig:
+    """The same layers in chunks of random sizes, which may be empty."""
+    shape = config.num_chunks, config.pipeline_model_parallel_size
+    held = rng.multinomial(sum(config.layers_per_stage), np.full(shape[0] * shape[1], 1 / np.prod(shape))).reshape(
+        shape
+    )
+    return replace(
+        config,
+        layers_per_stage=tuple(held.sum(axis=0).tolist()),
+        pipeline_model_parallel_layout=layout_of(held.tolist()),
+    )
 
 
 def shares(made: Instance, configs: list[ParallelConfig], rng: np.random.Generator) -> list[float]:
@@ -86,3 +100,16 @@ def test_nothing_beside_compute_adds_nothing() -> None:
     configs = [replace(one, overlap_grad_reduce=False, overlap_param_gather=False) for one in beside_compute(made)]
     found = np.array(shares(made, list(dict.fromkeys(configs)), np.random.default_rng(1)))
     assert found == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("slowdown", [0.0, 0.3])
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_unequal_chunks(is_equal: bool, slowdown: float) -> None:
+    """Layouts at random: below the judge, and near it over equal links, where reductions may queue for one another."""
+    rng = np.random.default_rng(0)
+    made = job(np.full((8, 8), 2.0) if is_equal else rng.uniform(0.5, 3.0, (8, 8)), slowdown)
+    configs = [with_layout(one, rng) for one in beside_compute(made) if one.num_chunks > 1]
+    assert any(one.pipeline_model_parallel_layout for one in configs)
+    found = shares(made, configs, rng)
+    assert max(found) <= 1 + 1e-6
+    assert min(found) > (0.95 if is_equal else 0.0)

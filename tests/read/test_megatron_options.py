@@ -44,7 +44,7 @@ def test_options_have_their_types() -> None:
     [
         ("--recompute-granularity", ("selective", "full")),
         ("--recompute-method", ("uniform", "block")),
-        ("--moe-token-dispatcher-type", ("alltoall", "allgather")),
+        ("--moe-token-dispatcher-type", ("alltoall", "allgather", "flex")),
     ],
 )
 def test_words_are_checked(option: str, choices: tuple[str, ...]) -> None:

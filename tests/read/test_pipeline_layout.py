@@ -24,13 +24,13 @@ def test_layouts(layout: str, num_stages: int, expected: tuple[tuple[int, ...], 
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ("Ettxt|ttttL", "must be made of E, t, L and |, got x"),
+        ("Ettxt|ttttL", "must be made of E, t, m, L and |, got .x."),
         ("Etttt|tttt|L", "has 3 parts, which must be a multiple of the 2 pipeline stages"),
         ("tttt|ttttL", "must begin with its only E"),
         ("Etttt|tttt", "end with its only L"),
         ("Etttt|ttttt|tEt|tL", "its only E"),
         ("Etttt|tttL", "holds 7 layers, but the model has 8"),
-        ("Etttt|ttttmL", r"predict further tokens .m. are not modelled"),
+        ("Etttt|ttttmL", r"holds 1 heads that predict further tokens .m., but the model has none"),
     ],
 )
 def test_wrong_layouts(layout: str, message: str) -> None:
@@ -47,8 +47,9 @@ def test_layouts_decide() -> None:
     assert (config.layers_per_stage, config.virtual_pipeline_model_parallel_size) == ((6, 10), 2)
 
 
-def test_chunks_of_different_sizes_are_refused() -> None:
-    """A stage of 3 and 1 layers has no form here."""
+def test_chunks_of_different_sizes() -> None:
+    """A stage of 3 and 1 layers is a configuration with a layout, in its shortest form."""
     args = parse_megatron_args("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tt|t|ttL")
-    with pytest.raises(InputError, match="chunks of different sizes"):
-        args.parallel_config(8, 4)
+    config = args.parallel_config(8, 4)
+    assert (config.layers_per_stage, config.layers_per_chunk) == ((4, 4), ((3, 2), (1, 2)))
+    assert config.pipeline_model_parallel_layout == "Et*3|t*2|t|t*2L"

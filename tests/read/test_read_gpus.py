@@ -20,9 +20,25 @@ from pipette_opt.read.gpus import (
     recognise_gpu,
 )
 
-REQUIRED = (
-    "v100-16gb v100-32gb a100-40gb a100-80gb a10g l4 t4 h100-80gb h200-141gb gh200-96gb b200 gb200 b300 gb300".split()  # noqa: SIM905
-)
+REQUIRED = [
+    "v100-16gb",
+    "v100-32gb",
+    "a100-40gb",
+    "a100-80gb",
+    "a10g",
+    "l4",
+    "t4",
+    "h100-80gb",
+    "h200-141gb",
+    "gh200-96gb",
+    "b200",
+    "gb200",
+    "b300",
+    "gb300",
+    "mi300x",
+    "mi350x",
+    "mi355x",
+]
 
 
 def test_the_catalogue_is_complete_and_sourced() -> None:
@@ -46,6 +62,8 @@ def test_the_catalogue_is_complete_and_sourced() -> None:
         ("h200-141gb", 141, 989.4),
         ("b300", 270, 36000 / 2 / 8),
         ("gb300", 278, 360e3 / 2 / 72),
+        ("mi300x", 192, 1307.4),
+        ("mi355x", 288, 2516.6),
     ],
 )
 def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> None:
@@ -193,7 +211,8 @@ def test_every_gpu_has_laws_of_a_measured_one() -> None:
     for name, entry in catalogue.items():
         laws = entry.gpu.efficiency
         assert laws.like in measured
-        near = abs(entry.compute_capability - measured[laws.like].compute_capability) <= ONE_GENERATION
+        capability = entry.compute_capability
+        near = capability is not None and abs(capability - measured[laws.like].compute_capability) <= ONE_GENERATION
         expected = "measured" if name in measured else "interpolated" if near else "assumed"
         assert (name, laws.origin) == (name, expected)
     assert catalogue["h200-141gb"].gpu.efficiency.wide == catalogue["h100-80gb"].gpu.efficiency.wide

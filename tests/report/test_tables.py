@@ -17,6 +17,7 @@ from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.tables import (
     breakdown_table,
     certificate_table,
+    components_table,
     estimate_tables,
     hosts_tables,
     memory_table,
@@ -108,6 +109,16 @@ def test_memory_colours(upper_gib: int, colour: str) -> None:
     """Green, yellow above nine tenths, red above the capacity."""
     stage = replace(small_plan().memory[0], upper_bytes=upper_gib * GIB, capacity_bytes=80 * GIB)
     assert f"\x1b[{colour}m" in shown(memory_table([stage]), terminal=True)
+
+
+def test_components_are_shown() -> None:
+    """A row for each stage and a column for each part; nothing for plans of before."""
+    stages = small_plan().memory
+    text = "".join(shown(table) for table in components_table(stages))
+    assert [line.split()[-2:] for line in text.splitlines() if "stage" in line] == [
+        ["10.0", f"{20 - 2 * stage:.1f}"] for stage in range(len(stages))
+    ]
+    assert components_table([replace(one, components={}) for one in stages]) == []
 
 
 def test_extrapolation_is_said() -> None:

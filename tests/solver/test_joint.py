@@ -9,6 +9,7 @@ from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instanc
 
 from pipette_opt.base.units import GIB, TFLOP
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.optimize import OptimizeParams, optimize
@@ -16,7 +17,7 @@ from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.solver.joint import JointLimits
-from pipette_opt.specs import GpuSpec, Instance, NodeSpec
+from pipette_opt.specs import GpuSpec, Instance, ModelSpec, NodeSpec
 from pipette_opt.verify import verify
 
 SLOW = GpuSpec(
@@ -38,7 +39,19 @@ FEW = SearchSpace(
 )
 
 
-def mixed(kinds: tuple[GpuSpec, ...], rng: np.random.Generator, model_layers: int = 12) -> Instance:
+EXPERTS = replace(
+    LLAMA_8B,
+    num_layers=12,
+    num_experts=8,
+    moe_router_topk=2,
+    moe_ffn_hidden_size=2048,
+)
+"""A model whose layers with experts are narrower than those without."""
+
+
+def mixed(
+    kinds: tuple[GpuSpec, ...], rng: np.random.Generator, model_layers: int = 12, model: ModelSpec = LLAMA_8B
+) -> Instance:
     """Hosts of two GPUs, of these kinds, with links of their own."""
     values = rng.uniform(6.0, 25.0, (len(kinds), len(kinds)))
     hosts = cluster(
@@ -47,7 +60,7 @@ def mixed(kinds: tuple[GpuSpec, ...], rng: np.random.Generator, model_layers: in
         nodes=tuple(NodeSpec(host=f"n{i}", gpu=gpu, num_gpus=2) for i, gpu in enumerate(kinds)),
         link_matrices=(matrix(values, len(kinds)),),
     )
-    return instance(hosts, replace(LLAMA_8B, num_layers=model_layers), 24, 4096)
+    return instance(hosts, replace(model, num_layers=model_layers), 24, 4096)
 
 
 def fastest(job: Instance, space: SearchSpace) -> float:
@@ -92,6 +105,20 @@ def test_mixed_hosts_get_the_split_of_an_enumeration(kinds: tuple[GpuSpec, ...])
     verify(job, plan)
 
 
+@pytest.mark.parametrize(("dense", "chunks"), [(1, (1,)), (3, (1,)), (2, (1, 2))])
+def test_first_layers_without_experts_are_a_kind_of_their_own(dense: int, chunks: tuple[int, ...]) -> None:
+    """The plan is as fast as the fastest split of an enumeration, or faster with unequal chunks; the bound holds."""
+    job = mixed((A100_80, A100_80, SLOW), np.random.default_rng(1), model=replace(EXPERTS, num_dense_layers=dense))
+    space = replace(FEW, virtual_pipeline=chunks, expert_parallel=(1,), expert_tensor_parallel=(2,))
+    plan, best = solved(job, space), fastest(job, space)
+    assert plan.estimate.iteration_time_s <= best * (1 + 1e-4)
+    if plan.config.pipeline_model_parallel_layout is None:
+        assert plan.estimate.iteration_time_s == pytest.approx(best, rel=1e-4)
+    assert plan.certificate.lower_bound_s <= plan.estimate.iteration_time_s * (1 + 1e-6)
+    assert plan.certificate.joint_model is not None
+    assert "stages of unequal depth other than lighter ends" not in plan.certificate.not_searched
+
+
 def test_memory_binds_in_the_model() -> None:
     """As fast, but with less room: a host gets the layers that fit it, and more are not proposed."""
     small = GpuSpec(
@@ -128,6 +155,30 @@ def test_layers_that_are_given_are_not_chosen() -> None:
     plan = solved(job, replace(FEW, pipeline_parallel=(2,), uneven_layers=False))
     assert plan.certificate.joint_model is None
     assert "uneven layers per stage" in plan.certificate.not_searched
+
+
+@pytest.mark.parametrize("memory_gib", [24, 80])
+def test_bounds_of_families_hold_for_every_split(memory_gib: int) -> None:
+    """Usual ones, too, recomputed or not, on every placement; where all has room, recomputation adds nothing."""
+    small = replace(A100_80, name="small", memory_bytes=memory_gib * GIB)
+    job = mixed((small, small, SLOW), np.random.default_rng(2), model_layers=6)
+    space = replace(FEW, recompute=(None, "full"), virtual_pipeline=(1, 2), overlap_grad_reduce=None)
+    prepared = prepare(job, space, 0.01, keep=lambda config: False, joint=JointLimits(time_limit_s=30))
+    joined, work, capacity = prepared.joined, WorkBounds(job), prepared.memory.capacity_bytes
+    assert joined is not None
+    bounds = []
+    for one in prepared.memory.fitting:
+        bounds.append(joined.family_bound_s(one.config))
+        for block in node_blocks(one.config, 2, job.launcher):
+            grid = block.node_grid(one.config)
+            need = one.need_bytes.reshape(grid[0], -1).max(axis=1)
+            for hosts in itertools.permutations(range(3), int(np.prod(grid))):
+                nodes = np.array(hosts).reshape(grid)
+                seconds = estimate(job, one.config, block_placement(one.config, block, nodes)).iteration_time_s
+                assert work.of_any_split(one.config) <= seconds
+                if (capacity[nodes].reshape(grid[0], -1).min(axis=1) >= need).all():
+                    assert bounds[-1] <= seconds * (1 + 1e-9)
+    assert max(bounds) > 0
 
 
 def test_stopped_model_still_bounds() -> None:

@@ -231,8 +231,7 @@ def test_bound_of_a_family_is_below_its_model(hosts: tuple[int, ...], chunks: in
                 continue
             found = family_bound(family, np.array(hosts), counts=counts)
             assert 0.5 * least_s < found.seconds <= least_s * (1 + 1e-4)
-            assert found.units is not None
-            assert sum(found.units) == family.num_units
+            assert found.split is None or sum(found.split.units) == family.num_units
             assert family_bound(family, np.array(hosts), 1.05 * least_s, counts).seconds <= least_s * (1 + 1e-4)
 
 
@@ -243,8 +242,31 @@ def test_equal_costs_of_all_units_leave_room(seed: int) -> None:
     alike = replace(family, num_microbatches=1, most_units=np.full_like(family.most_units, family.num_units))
     least_s = min(time_of(alike, units, (0,) * 4, plain_counts(*alike.schedule)) for units in splits(alike))
     found = family_bound(alike, np.array([4]))
-    assert found.units is not None
+    assert found.split is not None
     assert 0.9 * least_s < found.seconds <= least_s
+
+
+@pytest.mark.parametrize(
+    ("columns", "hosts", "units", "fits"),
+    [
+        (2, (3, 5), 22, True),  # 2 units on two rows, 8 and 10 on those that are slow throughout
+        (2, (3, 5), 30, False),  # a row of a fast and a slow host has room for 2 units only
+        (1, (3, 1), 16, True),  # 2 + 2 + 2 + 10
+        (1, (3, 1), 17, False),
+    ],
+)
+def test_the_nearest_split_has_room_on_its_kinds(columns: int, hosts: tuple[int, int], units: int, fits: bool) -> None:
+    """The faster kind has memory for 2 units of a stage and the slower for 10; hosts are dealt to rows by speed."""
+    family = random_family(np.random.default_rng(0), 4, columns, 2, units=units)
+    few = np.repeat([[2], [10]], 4, axis=1)
+    family = replace(family, layer_s=np.array([[1.0, 2.0], [1.0, 2.0]]), most_units=few)
+    split = family_bound(family, np.array(hosts)).split
+    assert (split is not None) == fits
+    if split is not None:
+        assert sum(split.units) == units
+        assert split.kinds.sum(axis=0).tolist() == list(hosts)
+        for row, count in enumerate(split.units):
+            assert count <= few[split.kinds[row] > 0, row].min()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -47,6 +47,9 @@ class Forgery(NamedTuple):
     change: Callable[[Content], None]
 
 
+LAYOUT = "parallel.pipeline_model_parallel_layout"
+
+
 def put(path: str, value: Any) -> Callable[[Content], None]:
     """A field replaced; a function is given what was there."""
 
@@ -224,7 +227,18 @@ FORGERIES = (
         several(put("memory.0.predicted_gib", 50.0), put("memory.0.upper_gib", 60.0)),
     ),
     Forgery("memory.0.capacity_gib", "80", "memory_is_reproduced", put("memory.0.capacity_gib", 80.0)),
-    Forgery("memory.0.oom_probability", "1e-6", "memory_is_reproduced", put("memory.0.oom_probability", 1e-6)),
+    Forgery(
+        "memory.0.oom_probability",
+        "half",
+        "memory_is_reproduced",
+        put("memory.0.oom_probability", lambda old: old / 2),
+    ),
+    Forgery(
+        "memory.0.components_gib.activations",
+        "half",
+        "memory_is_reproduced",
+        put("memory.0.components_gib.activations", lambda old: old / 2),
+    ),
     Forgery(
         "memory.0.extrapolates",
         "the contrary",
@@ -234,7 +248,7 @@ FORGERIES = (
     Forgery("memory", "one stage less", "memory_fits", put("memory", lambda old: old[:1])),
     Forgery("inputs.max_oom_risk", "0.2", "memory_is_reproduced", put("inputs.max_oom_risk", 0.2)),
     Forgery("inputs.max_oom_risk", "2", "plan_is_searched", put("inputs.max_oom_risk", 2.0)),
-    Forgery("inputs.max_oom_risk", "5e-4", "memory_fits", put("inputs.max_oom_risk", 5e-4)),
+    Forgery("inputs.max_oom_risk", "1e-7", "memory_fits", put("inputs.max_oom_risk", 1e-7)),
     Forgery(
         "estimate.iteration_time_s",
         "a tenth less",
@@ -351,8 +365,14 @@ FORGERIES = (
     ),
     Forgery("parallel.micro_batch_size", "2", "reader", put("parallel.micro_batch_size", 2)),
     Forgery(
-        "parallel.layers_per_stage", "20, 12", "estimate_is_reproduced", put("parallel.layers_per_stage", [20, 12])
+        "parallel.layers_per_stage",
+        "20, 12",
+        "estimate_is_reproduced",
+        several(put("parallel.layers_per_stage", [20, 12]), put("parallel.pipeline_model_parallel_layout", None)),
     ),
+    Forgery("parallel.pipeline_model_parallel_layout", "other stages", "reader", put(LAYOUT, "Et|tL")),
+    Forgery("parallel.pipeline_model_parallel_layout", "not text", "reader", put(LAYOUT, 2)),
+    Forgery("inputs.search.more_layouts", "no layout", "plan_is_searched", put("inputs.search.more_layouts", ["t|t"])),
     Forgery(
         "parallel.recompute_granularity", "full", "plan_is_searched", put("parallel.recompute_granularity", "full")
     ),

@@ -38,7 +38,8 @@ def amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPredicto
     found = []
     for family in layer_families(instance, list(bases), predictor, IGNORED_RISK):
         if family.grid[2] == 1 and family.grid[0] * family.grid[1] <= instance.cluster.num_nodes:
-            found.append(deal_layers(stage_times(instance, family), family.num_microbatches))
+            units = deal_layers(stage_times(instance, family), family.num_microbatches)
+            found.append(family.with_units(units).layers_per_stage)
     return tuple(dict.fromkeys(found))
 
 

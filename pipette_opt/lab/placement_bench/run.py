@@ -22,8 +22,8 @@ from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.portfolio import compile_searches
 from pipette_opt.solver.solve import solve
-from pipette_opt.solver.tree_search.engine import compile_searches
 
 BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")
 """Columns beside the solver's."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from pipette_opt.memory_training.shapes import LocalShapes
-from pipette_opt.memory_training.transformer.operations import DTYPES, Dropout, Linear, Norm, Part, apply
+from pipette_opt.memory_training.transformer.operations import DTYPES, Dropout, FreshGradient, Linear, Norm, Part, apply
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 
@@ -20,8 +20,10 @@ class _Embedding(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, tokens: Tensor, tables: "nn.ParameterList", shards: int) -> Tensor:
-        ctx.tables, ctx.shards = tables, shards
+    def forward(
+        ctx: Any, anchor: Tensor, tokens: Tensor, tables: "nn.ParameterList", shards: int, fresh: FreshGradient
+    ) -> Tensor:
+        ctx.tables, ctx.shards, ctx.fresh = tables, shards, fresh
         outside = torch.empty_like(tokens, dtype=torch.bool)
         masked = torch.empty_like(tokens)
         ctx.save_for_backward(masked)
@@ -42,8 +44,9 @@ class _Embedding(Function):
         ordered = torch.empty_like(grad)
         for table in ctx.tables:
             torch.empty_like(table)
+        ctx.fresh.waiting = None
         del ordered
-        return None, None, None, None
+        return None, None, None, None, None
 
 
 class _CrossEntropy(Function):
@@ -72,6 +75,7 @@ class Embeddings(Part):
         super().__init__()
         dtype = DTYPES[training.precision]
         self.shapes, self.dropout = shapes, model.hidden_dropout > 0
+        self.fresh = FreshGradient(used_twice=False)
         self.tables = nn.ParameterList([self.weight(shapes.vocab, shapes.hidden, dtype=dtype)])
         if model.position_embedding_type == "learned_absolute":
             self.tables.append(self.weight(model.max_position_embeddings, shapes.hidden, dtype=dtype))
@@ -79,22 +83,29 @@ class Embeddings(Part):
     def forward(self, tokens: Tensor) -> Tensor:
         """Activations of one micro-batch from its token numbers."""
         anchor = torch.empty(0, requires_grad=True)
-        out = apply(_Embedding, anchor, tokens, self.tables, self.shapes.sequence_shards)
+        out = apply(_Embedding, anchor, tokens, self.tables, self.shapes.sequence_shards, self.fresh)
         return apply(Dropout, out) if self.dropout else out
 
 
 class Head(Part):
     """Final norm, output product over this rank's vocabulary, and the loss."""
 
-    def __init__(self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes, table: Tensor | None) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        training: TrainingSpec,
+        shapes: LocalShapes,
+        table: Tensor | None,
+        fresh: FreshGradient | None,
+    ) -> None:
         super().__init__()
         dtype = DTYPES[training.precision]
-        self.shapes = shapes
+        self.shapes, self.fresh = shapes, fresh
         self.norm = Norm(model, dtype)
         self.table = self.weight(shapes.vocab, shapes.hidden, dtype=dtype) if table is None else table
 
     def forward(self, x: Tensor) -> Tensor:
         """Loss of one micro-batch."""
         x = self.norm(x)
-        logits = apply(Linear, x, self.table.t(), self.shapes.sequence_shards, 1, False)
+        logits = apply(Linear, x, self.table.t(), self.shapes.sequence_shards, 1, False, self.fresh)
         return apply(_CrossEntropy, logits).mean()

@@ -20,6 +20,19 @@ def product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     return x @ weight
 
 
+class FreshGradient:
+    """The empty gradient of a weight that autograd gets; of a weight used twice it waits for the other one."""
+
+    def __init__(self, used_twice: bool) -> None:
+        self.used_twice = used_twice
+        self.waiting: Tensor | None = None
+
+    def make(self, weight: Tensor) -> None:
+        """The product is done."""
+        gradient = torch.empty_like(weight)
+        self.waiting = gradient if self.used_twice else None
+
+
 class Linear(Function):
     """
     ``x @ weight`` of one rank; ``gather`` and ``scatter`` say what sequence parallelism does before and after.
@@ -27,14 +40,16 @@ class Linear(Function):
     Gathering: the input is one shard of the sequence, collected for the product and again for the weight gradient;
     only the shard is kept. Scattering: the output is reduced into one shard. In fp8 (Transformer Engine's ``Linear``)
     an fp8 copy of the input is kept in its place, what is gathered is fp8, and so are the gradient's two copies, by
-    rows and by columns.
+    rows and by columns. ``fresh`` makes the gradient of the weight that autograd gets.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, gather: int, scatter: int, fp8: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, gather: int, scatter: int, fp8: bool, fresh: "FreshGradient | None" = None
+    ) -> Tensor:
         kept = torch.empty_like(x, dtype=torch.uint8) if fp8 else x
         ctx.save_for_backward(kept, weight)
-        ctx.gather, ctx.scatter, ctx.dtype, ctx.fp8 = gather, scatter, x.dtype, fp8
+        ctx.gather, ctx.scatter, ctx.dtype, ctx.fp8, ctx.fresh = gather, scatter, x.dtype, fp8, fresh
         total = kept if gather == 1 else kept.new_empty(x.shape[0] * gather, x.shape[1])
         out = product(total, weight, x.dtype)
         return out if scatter == 1 else out.new_empty(out.shape[0] // scatter, out.shape[1])
@@ -48,12 +63,17 @@ class Linear(Function):
         elif ctx.scatter > 1:
             grad = grad.new_empty(grad.shape[0] * ctx.scatter, grad.shape[1])
         if ctx.gather == 1:
-            return product(grad, weight.t(), ctx.dtype), None, None, None, None
+            grad_input = product(grad, weight.t(), ctx.dtype)
+            if ctx.fresh:
+                ctx.fresh.make(weight)
+            return grad_input, None, None, None, None, None
         gathered = x.new_empty(x.shape[0] * ctx.gather, x.shape[1])  # for the weight gradient, until the end
         grad_total = product(grad, weight.t(), ctx.dtype)
         grad_shard = torch.empty_like(x, dtype=ctx.dtype)
+        if ctx.fresh:
+            ctx.fresh.make(weight)
         del gathered, grad_total
-        return grad_shard, None, None, None, None
+        return grad_shard, None, None, None, None, None
 
 
 class Normalise(Function):

@@ -1,6 +1,5 @@
 """Tree search as an engine."""
 
-from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.classes.costs import has_class_costs
 from pipette_opt.solver.engine import Search, SearchEngine
 from pipette_opt.solver.tree_search.search import CellSearch
@@ -19,13 +18,3 @@ class TreeSearch(SearchEngine):
         incumbent = self.incumbent
         candidate, bound = incumbent.data.candidates[index], int(incumbent.bounds[index])
         return CellSearch(incumbent.data, candidate, bound, incumbent.ceiling_of(index))
-
-
-def compile_searches(data: ProblemData, candidate: CandidateData, ceiling: int) -> None:
-    """Load what a candidate may be searched with, which once per installation has to be compiled."""
-    from pipette_opt.solver.subset_dp.search import ChainSearch, searches_chain
-
-    if searches_chain(data, candidate):
-        ChainSearch(data, candidate, 0, ceiling).run(0.01)
-    elif has_class_costs(candidate):
-        CellSearch(data, candidate, 0, ceiling).run(0.01)

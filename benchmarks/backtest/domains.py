@@ -1,0 +1,124 @@
+"""
+What NVLink domains change of vendors' rows on GB200 and GB300: ``python benchmarks/backtest/domains.py [--out PAGE]``.
+
+The shipped stack predicts every row that the clock knows; nothing is fitted. Three machines: hosts of four GPUs that
+have nothing but their NICs between them; the same hosts in the domains of NVL72 racks; and, as a check, one host of 64
+GPUs in place of each domain, which is what the rows were predicted with before there were domains.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import vendor
+
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.cases import Case, make_cases, untimed
+from pipette_opt.calibrate.predict import predicted_times_s
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
+from pipette_opt.read.stack import read_stack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HOST, LARGE_HOST = 4, 64
+"""GPUs of a host (compute tray), and of a host that stands for a domain."""
+
+
+def main() -> None:
+    """Predict every row on each machine, write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "domains.md")
+    options = parser.parse_args()
+    measured = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
+    write_atomically(options.out, page(_rows(measured)))
+
+
+def page(groups: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> str:
+    """A table row for each group that has cases."""
+    lines = [
+        "# NVLink domains against vendors' rows",
+        "",
+        "Made by `python benchmarks/backtest/domains.py`. Rows on GB200 and GB300 of NVIDIA's tables and of MLPerf",
+        "Training, shipped stack, nothing fitted. Mean of `|predicted / measured - 1|`, and median of `predicted /",
+        "measured` in brackets. *NICs only*: hosts of four GPUs and their NICs, what was predicted without domains.",
+        "*Domains*: the same hosts in racks of which jobs use 16. *Large hosts*: 64 GPUs a host, in place of a domain.",
+        "",
+        "| rows | number | NICs only | domains | large hosts |",
+        "|---|---|---|---|---|",
+    ]
+    for name, runs in groups:
+        columns = [_error(machine(runs)) for machine in (_plain, _in_domains, _large)]
+        if columns[0][0]:
+            lines.append(f"| {name} | {columns[0][0]} | {' | '.join(text for _, text in columns)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(measured: Path) -> list[tuple[str, list[MeasuredRun]]]:
+    """Name and runs of each group; those whose experts span hosts, or whose job spans domains, apart."""
+    tables = read_runs(measured / "nvidia_perf_tables.csv")
+    dense = _fabric([run for part in vendor.dense(tables) for run in part])
+    mixtures = _fabric([run for part in vendor.experts(tables) for run in part])
+    logs = _fabric([run for part in vendor.mlperf(read_runs(measured / "mlperf_training.csv")) for run in part])
+
+    def some(runs: list[MeasuredRun], choose: Callable[[MeasuredRun], bool]) -> list[MeasuredRun]:
+        return [run for run in runs if choose(run)]
+
+    return [
+        ("mixtures, expert groups inside a host", some(mixtures, lambda run: _experts(run) <= HOST)),
+        ("mixtures, expert groups of 8", some(mixtures, lambda run: _experts(run) == 2 * HOST)),
+        ("mixtures, expert groups of 16 to 64", some(mixtures, lambda run: _experts(run) > 2 * HOST)),
+        ("dense, up to 64 GPUs", some(dense, lambda run: run.num_gpus <= LARGE_HOST)),
+        ("dense, several domains", some(dense, lambda run: run.num_gpus > LARGE_HOST)),
+        ("MLPerf, Llama 3.1 405B, several domains", logs),
+    ]
+
+
+def _fabric(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    return [run for run in runs if any(name in run.gpu_name for name in vendor.FABRIC)]
+
+
+def _experts(run: MeasuredRun) -> int:
+    return int(run.extra.get("ep") or 1)
+
+
+def _cases(runs: Sequence[MeasuredRun]) -> list[Case]:
+    found = make_cases(runs, read_stack())
+    timed = [case for case in found if isinstance(case, Case) and not untimed(case)]
+    return [case for case in timed if case.run.iter_time_s and not case.run.oom]
+
+
+def _in_domains(runs: Sequence[MeasuredRun]) -> list[Case]:
+    return _cases(runs)
+
+
+def _plain(runs: Sequence[MeasuredRun]) -> list[Case]:
+    """Without the level of the domain."""
+    return [
+        replace(case, instance=replace(case.instance, cluster=replace(case.instance.cluster, levels=())))
+        for case in _cases(runs)
+    ]
+
+
+def _large(runs: Sequence[MeasuredRun]) -> list[Case]:
+    """Hosts as large as the part of a domain that a job uses."""
+    sized = []
+    for run in runs:
+        count = min(run.num_gpus, LARGE_HOST)
+        links = {BANDWIDTH_COLUMN: str(vendor.LINK_GB_PER_S * count)}
+        sized.append(replace(run, gpus_per_node=count, extra=dict(run.extra) | links))
+    return _cases(sized)
+
+
+def _error(cases: Sequence[Case]) -> tuple[int, str]:
+    if not cases:
+        return 0, "-"
+    ratios: FloatArray = predicted_times_s(cases) / np.array([case.run.iter_time_s for case in cases])
+    return len(cases), f"{100 * float(np.abs(ratios - 1).mean()):.1f} % ({np.median(ratios):.2f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""
+What unequal model chunks are worth: ``python benchmarks/chunks.py [--cases N] [--out PAGE]``.
+
+Clusters of two to four hosts of four GPUs, made from seeds, of one or two kinds of GPU, and models of 6 to 12 layers
+with small and large vocabularies, dense and with experts. For each, with tensor groups of a host and 2 or 3 chunks a
+stage, every way to deal the layers to the chunks is judged on the hosts as listed, memory counted, and every split
+without interleaving: the fastest with equal chunks (stages of any sizes; embedding and head may count as layers) or
+without any, and the fastest of all. From the former the search moves single layers between chunks
+(``pipette_opt/solver/layouts.py``).
+"""
+
+import argparse
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt import __version__
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import IntArray
+from pipette_opt.base.units import GB, US
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.candidates.legality import broken_rules
+from pipette_opt.judge.many import estimate_many
+from pipette_opt.memory.filter import keep_fitting, usable_bytes
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel.layout import layout_of
+from pipette_opt.prepare import load_predictor
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.solver.layouts import near_layouts
+from pipette_opt.solver.pruning import FirstPlan
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
+
+RISK = 0.01
+"""Accepted risk of running out of memory, the default of ``solve``."""
+
+SEARCH_S = 20.0
+"""Time limit of the search of one case, in seconds."""
+
+AT_ONCE = 512
+"""Layouts that are judged together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One case: seconds of the fastest with equal chunks or none, of the fastest of all, and of the search's."""
+
+    name: str
+    layouts: int
+    equal_s: float
+    best_s: float
+    found_s: float
+    search_s: float
+    layout: str
+
+
+def cases(number: int) -> Iterator[tuple[str, Instance, int, int]]:
+    """Name, job, stages and chunks of each case."""
+    for seed in range(number):
+        rng = np.random.default_rng([41, seed])
+        hosts, chunks = int(rng.choice([2, 2, 3, 4])), int(rng.choice([2, 2, 3]))
+        chunks = 2 if hosts > 2 else chunks
+        layers = int(rng.integers(hosts * chunks, 13 if hosts < 4 else 11))
+        kinds = [("a100-80gb",), ("h100",), ("a100-80gb", "v100-32gb")][int(rng.integers(3))]
+        nodes = tuple(
+            NodeSpec(host=f"n{one}", gpu=read_gpu_entry(kinds[min(one, len(kinds) - 1)]).gpu, num_gpus=4)
+            for one in range(hosts)
+        )
+        links = rng.uniform(5.0, 25.0, (hosts, hosts)) * GB
+        cluster = ClusterSpec(
+            name=f"seed-{seed}",
+            nodes=nodes,
+            link_matrices=(LinkMatrix(concurrent_flows=1, bytes_per_s=links),),
+            intra_node_bytes_per_s=200 * GB,
+            intra_node_latency_s=8 * US,
+            inter_node_latency_s=12 * US,
+        )
+        vocabulary, dense = int(rng.choice([32_000, 128_000])), int(rng.integers(2))
+        experts = {"num_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 2048, "num_dense_layers": dense}
+        sort = str(rng.choice(["dense", "experts"]))
+        model = ModelSpec(
+            name="bench",
+            num_layers=layers,
+            hidden_size=4096,
+            ffn_hidden_size=14336,
+            num_attention_heads=32,
+            num_query_groups=8,
+            kv_channels=128,
+            vocab_size=vocabulary,
+            max_position_embeddings=8192,
+            gated_linear_unit=True,
+            untie_embeddings_and_output_weights=True,
+            add_bias_linear=False,
+            add_qkv_bias=False,
+            normalization="RMSNorm",
+            position_embedding_type="rope",
+            **(experts if sort == "experts" else {}),
+        )
+        batch = hosts * int(rng.choice([2, 4, 8]))
+        training = TrainingSpec(
+            global_batch_size=batch, seq_length=4096, precision="fp16" if len(kinds) > 1 else "bf16"
+        )
+        said = f"{hosts} x 4 {'+'.join(kinds)}, {layers} layers {sort}, vocabulary {vocabulary // 1000}k, batch {batch}"
+        yield f"{said}, {chunks} chunks", Instance(model=model, cluster=cluster, training=training), hosts, chunks
+
+
+def base_of(job: Instance, pp: int, chunks: int) -> ParallelConfig | None:
+    """A legal configuration whose layers are anywhere; ``None`` if there is none."""
+    held = [[job.model.num_layers - pp * chunks + 1, *[1] * (pp - 1)], *[[1] * pp] * (chunks - 1)]
+    config = ParallelConfig(
+        tensor_model_parallel_size=4,
+        pipeline_model_parallel_size=pp,
+        data_parallel_size=1,
+        micro_batch_size=1,
+        layers_per_stage=tuple(map(sum, zip(*held, strict=True))),
+        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+        pipeline_model_parallel_layout=layout_of(held),
+        sequence_parallel=True,
+    )
+    return None if broken_rules(job.model, job.training, config) else config
+
+
+def every_layout(base: ParallelConfig, num_layers: int) -> Iterator[ParallelConfig]:
+    """The layers dealt to the chunks in every way that leaves no stage without."""
+    pp, chunks = base.pipeline_model_parallel_size, base.num_chunks
+    parts = pp * chunks
+    for bars in itertools.combinations(range(num_layers + parts - 1), parts - 1):
+        held: IntArray = (np.diff([-1, *bars, num_layers + parts - 1]) - 1).reshape(chunks, pp)
+        layers = tuple(held.sum(axis=0).tolist())
+        if min(layers) > 0:
+            yield replace(base, layers_per_stage=layers, pipeline_model_parallel_layout=layout_of(held.tolist()))
+
+
+def in_groups(configs: Iterator[ParallelConfig]) -> Iterator[list[ParallelConfig]]:
+    """So many at once."""
+    while some := list(itertools.islice(configs, AT_ONCE)):
+        yield some
+
+
+def enumerated(
+    job: Instance, base: ParallelConfig, block: NodeBlock, nodes: IntArray, predictor: MemoryPredictor
+) -> tuple[int, dict[bool, tuple[ParallelConfig, float]]]:
+    """How many layouts were judged, and the fastest that fits with equal chunks (true) and of all (false)."""
+    capacity = usable_bytes(job.cluster, predictor)[nodes.reshape(len(nodes), -1)].min(axis=1)
+    best: dict[bool, tuple[ParallelConfig, float]] = {}
+    number = 0
+    for some in in_groups(every_layout(base, job.model.num_layers)):
+        number += len(some)
+        memory = keep_fitting(job, some, predictor, RISK)
+        fitting = [one.config for one in memory.fitting if (one.need_bytes <= capacity).all()]
+        if not fitting:
+            continue
+        times = estimate_many(job, [(one, block_placement(one, block, nodes)) for one in fitting])
+        for is_equal in (True, False):
+            able = [
+                index for index, one in enumerate(fitting) if not is_equal or one.pipeline_model_parallel_layout is None
+            ]
+            fastest = min(able, key=lambda index: times[index], default=None)
+            if fastest is not None and times[fastest] < best.get(is_equal, (base, np.inf))[1]:
+                best[is_equal] = fitting[fastest], float(times[fastest])
+    return number, best
+
+
+def measured(name: str, job: Instance, pp: int, chunks: int) -> Row | None:
+    """One case; ``None`` if nothing is legal, or no equal chunks fit."""
+    bases = [base for one in (1, chunks) if (base := base_of(job, pp, one)) is not None]
+    if len(bases) < 2:
+        return None
+    base = bases[0]
+    (block, *_), predictor = list(node_blocks(base, 4, job.launcher)), load_predictor(RISK, job)
+    nodes = np.arange(job.cluster.num_nodes).reshape(block.node_grid(base))
+    found = [enumerated(job, one, block, nodes, predictor) for one in bases]
+    number, best = sum(one for one, _ in found), [one for _, one in found]
+    if not any(best):
+        return None
+    equal, equal_s = min((one[True] for one in best if True in one), key=lambda one: one[1])
+    best_s = min(one[False][1] for one in best if one)
+    first = FirstPlan(config=equal, block=block, nodes=nodes, seconds=equal_s)
+    space, begun = SearchSpace(virtual_pipeline=(chunks,)), time.perf_counter()
+    near = near_layouts(job, space, first, predictor, RISK, SEARCH_S, threading.Event())
+    plan = (near or [first])[0]
+    return Row(
+        name=name,
+        layouts=number,
+        equal_s=equal_s,
+        best_s=best_s,
+        found_s=plan.seconds,
+        search_s=time.perf_counter() - begun,
+        layout=layout_of(plan.config.layers_per_chunk),
+    )
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The table, after its answer."""
+    worth = np.array([1 - row.best_s / row.equal_s for row in rows])
+    missed = np.array([row.found_s / row.best_s - 1 for row in rows])
+    reached = int((missed < 2e-4).sum())
+    lines = [
+        "# Unequal model chunks",
+        "",
+        f"On the fastest plan with equal chunks or none the best layout saves {100 * np.median(worth):.1f} %",
+        f"(median of {len(rows)} cases, {100 * worth.min():.1f} to {100 * worth.max():.1f} %). The search reaches it",
+        f"in {reached} of {len(rows)}, and is {100 * missed.max():.1f} % above it at most, in",
+        f"{np.median([row.search_s for row in rows]):.1f} s (median).",
+        "",
+        "| case | layouts | equal, ms | best, ms | saves | search above | s | layout found |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row, saves, above in zip(rows, worth.tolist(), missed.tolist(), strict=True):
+        lines.append(
+            f"| {row.name} | {row.layouts:,} | {1e3 * row.equal_s:.1f} | {1e3 * row.best_s:.1f} | {100 * saves:.1f} % "
+            f"| {100 * above:.2f} % | {row.search_s:.1f} | `{row.layout.replace('|', chr(92) + '|')}` |"
+        )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "- Equal: the fastest split into stages of any sizes, without interleaving or with equal chunks (embedding",
+            "  and head as layers or not). So the gain is that of unequal chunks; degrees and hosts are the same.",
+            "- Nothing runs beside compute here.",
+            f"- {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__}, `python benchmarks/chunks.py`; times are the "
+            "judge's, no run was measured.",
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Run and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[1])
+    parser.add_argument("--cases", type=int, default=24, help="cases that are tried; some are not legal or do not fit")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/chunks.md"))
+    options = parser.parse_args()
+    rows = []
+    for name, job, pp, chunks in cases(options.cases):
+        row = measured(name, job, pp, chunks)
+        print(f"{name}: {'left out' if row is None else f'{1 - row.best_s / row.equal_s:.2%}'}", file=sys.stderr)
+        rows += [] if row is None else [row]
+    write_atomically(options.out, page(rows))
+
+
+if __name__ == "__main__":
+    main()

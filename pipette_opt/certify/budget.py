@@ -1,0 +1,136 @@
+"""How the time limit of a search is shared out among its parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipette_opt.certify.ledger import CertifyParams
+from pipette_opt.judge.slots import search_share
+from pipette_opt.judge.solutions import JudgedSolution
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.solver.joint import JointLimits
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.specs import Instance
+
+JOINT_SHARE = 0.2
+"""Share of the time limit that the joint model over all splits of the layers may take, for each kind of GPU. Chosen."""
+
+ANNEALING_SHARE = 0.2
+"""Share of the time limit that annealing for a hint may take. Chosen."""
+
+HINT_S = 2.0
+"""Largest number of seconds for the same. Chosen."""
+
+CLOSED_FORM_SHARE = 0.4
+"""Share of the time left that is kept for the closed form where the judge's certificate comes first. Chosen."""
+
+INTERLEAVED_SHARE = 0.15
+"""Share of the time limit that is kept for what comes after the closed form. Chosen."""
+
+TIES_SHARE = 0.05
+"""Share of the time limit that the choice among equally fast plans may take. Chosen."""
+
+LEAST_CERTIFYING_S = 0.01
+"""Smallest number of seconds that the judge's certificate gets where a plan is known. Chosen."""
+
+LEAST_PLACING_S = 0.5
+"""The same where none is known, so that something is placed. Chosen."""
+
+LEAST_SOLVING_S = 0.1
+"""Smallest number of seconds that the closed form gets. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeParams:
+    """
+    How hard to search, and what risk to take.
+
+    Parameters
+    ----------
+    time_limit_s
+        Wall-clock time for annealing, solving and judging together.
+    gap_limit
+        Stop when the gap is proven to be at most this.
+    max_oom_risk
+        Probability of running out of memory that a plan may have; 1: memory does not count.
+    num_alternatives
+        Plans reported beside the best.
+    """
+
+    time_limit_s: float = 60.0
+    gap_limit: float = 0.0
+    workers: int = 2
+    seed: int = 0
+    max_oom_risk: float = 0.01
+    num_alternatives: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}.")
+        if not 0 <= self.gap_limit < 1:
+            raise ValueError(f"gap_limit must be in [0, 1), got {self.gap_limit}.")
+        if self.workers < 1:
+            raise ValueError(f"workers must be >= 1, got {self.workers}.")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be in [0, 2^31), got {self.seed}.")
+        if not 0 < self.max_oom_risk <= 1:
+            raise ValueError(f"max_oom_risk must be in (0, 1], got {self.max_oom_risk}.")
+
+
+class Budget:
+    """
+    The seconds of a search.
+
+    Parameters
+    ----------
+    limit_s
+        Of the time limit, what is not kept for the order of GPUs inside their hosts.
+    """
+
+    def __init__(self, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
+        self.params, self.watcher = params, watcher
+        self.limit_s = search_share(instance) * params.time_limit_s
+        self._kinds = min(len(instance.cluster.gpu_kinds), 3)
+
+    @property
+    def left_s(self) -> float:
+        """Of the limit; nothing once the search was stopped."""
+        return 0.0 if self.watcher.stop.is_set() else self.limit_s - self.watcher.elapsed_s
+
+    @property
+    def ties_s(self) -> float:
+        """For the choice among equally fast plans."""
+        return TIES_SHARE * self.limit_s
+
+    @property
+    def joint(self) -> JointLimits:
+        """The joint model's, before anything else."""
+        seconds = JOINT_SHARE * self._kinds * self.limit_s
+        return JointLimits(time_limit_s=seconds, workers=self.params.workers, seed=self.params.seed)
+
+    def hint_s(self, judged: Sequence[JudgedSolution]) -> float:
+        """For annealing a hint; without any plan all that annealing may take."""
+        left_s = self.limit_s - self.watcher.elapsed_s if judged else self.limit_s
+        return min(HINT_S, ANNEALING_SHARE * self.limit_s, left_s)
+
+    def certifying(self, judged: Sequence[JudgedSolution], kept_share: float = 0.0) -> CertifyParams:
+        """How the judge's certificate may work in the time left, of which a share is kept for the closed form."""
+        least_s = LEAST_CERTIFYING_S if judged else LEAST_PLACING_S
+        left_s = max(least_s, self.limit_s - self.ties_s - self.watcher.elapsed_s)
+        return CertifyParams(
+            time_limit_s=left_s,
+            reserve_s=kept_share * left_s,
+            gap_limit=self.params.gap_limit,
+            workers=self.params.workers,
+            seed=self.params.seed,
+            num_alternatives=self.params.num_alternatives,
+        )
+
+    def solving(self) -> SolverParams:
+        """How the closed form may be solved in the time left; its placements are annealed already."""
+        return SolverParams(
+            time_limit_s=max(LEAST_SOLVING_S, (1 - INTERLEAVED_SHARE) * self.limit_s - self.watcher.elapsed_s),
+            gap_limit=self.params.gap_limit,
+            workers=self.params.workers,
+            seed=self.params.seed,
+            first_s=0.0,
+        )

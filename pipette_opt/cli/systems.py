@@ -1,0 +1,254 @@
+"""``pipette-opt benchmark layers`` and ``squares``: what other systems choose, on their own costs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.cli import options as opt
+
+INSTANCES = "The instances"
+
+PROFILE = "galvatron_llama2_7b_profiles.json"
+"""Galvatron's published profile, in the folder of measured runs."""
+
+
+def layers(
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Galvatron's profiles, joined; by default the one of llama2-7b in $PIPETTE_OPT_SHARED/measured.",
+            rich_help_panel=INSTANCES,
+        ),
+    ] = None,
+    budgets: Annotated[
+        str, typer.Option(help="Memory of a GPU, GB, several separated by commas.", rich_help_panel=INSTANCES)
+    ] = "8,12,14,16,18,20,24",
+    batches: Annotated[
+        str, typer.Option(help="Global batches, several separated by commas.", rich_help_panel=INSTANCES)
+    ] = "8,16,32,64",
+    num_layers: Annotated[int, typer.Option(help="Layers of the model.", rich_help_panel=INSTANCES)] = 32,
+    stages: Annotated[
+        int | None, typer.Option(help="Only pipelines of so many stages.", rich_help_panel=INSTANCES)
+    ] = None,
+    time_limit: Annotated[float, typer.Option(help="Seconds for each budget.", rich_help_panel=opt.RUN)] = 10.0,
+    workers: opt.Workers = 1,
+    seed: opt.Seed = 0,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table here.", rich_help_panel=opt.RUN)] = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    A strategy for each layer: Galvatron's decision and the proven one, on Galvatron's own costs.
+
+    One host of eight GPUs. Strategies are tensor, sequence or data parallelism, ZeRO-2 or ZeRO-3, recomputed or not.
+
+    Example: [bold]pipette-opt benchmark layers --budgets 16,20,24 --batches 16[/]
+    """
+    import threading
+    from dataclasses import asdict
+
+    from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+    from pipette_opt.cli.output import check_place, check_stdout, say, show, show_json, write_csv
+    from pipette_opt.lab.backtest.memory_evaluation import measured_folder
+    from pipette_opt.lab.layer_bench.compare import compare_layers
+    from pipette_opt.lab.layer_bench.profile import read_profile
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    check_place(csv)
+    check_stdout(json, csv)
+    given = profile or measured_folder() / PROFILE
+    if profile is None and not given.exists():
+        raise InputError("--profile", f"is needed: there is no {given}; set PIPETTE_OPT_SHARED or give the file.")
+    if num_layers < 1:
+        raise InputError("--num-layers", f"must be >= 1, got {num_layers}.")
+    read = read_profile(given, num_layers)
+    if stages is not None and (stages not in (1, 2, 4, 8) or stages > num_layers):
+        raise InputError("--stages", f"must be 1, 2, 4 or 8, and at most the {num_layers} layers, got {stages}.")
+    if not time_limit > 0:
+        raise InputError("--time-limit", f"must be > 0, got {time_limit}.")
+    of_batches = opt.sizes("--batches", batches) or ()
+    of_budgets = _numbers("--budgets", budgets)
+    rows, stop = [], threading.Event()
+    with stop_on_interrupt(stop):
+        for row in compare_layers(read, of_batches, of_budgets, stages, time_limit, opt.threads(workers), seed, stop):
+            rows.append(row)
+            say(f"batch {row.batch}, {row.budget_gb:g} GB: {row.ours}")
+    if csv is not None and rows:
+        write_csv(csv, [asdict(row) for row in rows])
+    if json:
+        show_json([asdict(row) for row in rows])
+    else:
+        headers = (
+            "batch >",
+            "budget >",
+            "usable >",
+            "Galvatron >",
+            "ours >",
+            "faster >",
+            "gap >",
+            "searched >",
+            "ours >",
+        )
+        table = columns_table(*headers)
+        for row in rows:
+            table.add_row(
+                *(str(row.batch), f"{row.budget_gb:g} GB", f"{row.usable_mb} MB"),
+                *(seconds_text(row.galvatron_s), seconds_text(row.ours_s), percent(row.faster), f"{row.gap:.0e}"),
+                *(f"{row.galvatron_search_s:.1f} s", f"{row.ours_search_s:.1f} s"),
+            )
+        table.caption = "its search: all budgets of a batch together; -: proven that nothing fits"
+        show(spaced(table))
+    if stop.is_set():
+        say(f"stopped early: {len(rows)} of {len(of_batches) * len(of_budgets)} rows are done")
+        raise typer.Exit(STOPPED_EARLY)
+
+
+WIDTHS = (64, 128, 64)
+"""Of the layers of ``--check``: two, the first plain and the second skewed; with as many tokens as the first inputs."""
+
+
+@opt.spread
+def squares(
+    job_options: opt.JobOptions,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            help="Also run layers on squares of so many processes of this machine, e.g. 4,16 (needs torch).",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    Layers on squares of ranks (PrimePar) beside Megatron's tensor parallelism on as many, both priced.
+
+    Planned only: no launcher runs squares. Micro-batches are 1, 2, 4 and 8 samples for each row of the square.
+
+    Example: [bold]pipette-opt benchmark squares --model llama-2-7b --nodes 2 --gpu h100[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.costs.squares import square_traffic
+    from pipette_opt.lab.squares import claims, compare_squares
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    sides = [_side(ranks) for ranks in opt.sizes("--check", check) or ()]
+    rows = list(compare_squares(opt.read_job(job_options).instance))
+    checks = []
+    for side in sides:
+        from pipette_opt.measure.squares import check_squares
+
+        say(f"{side**2} processes over gloo")
+        checks.append(check_squares(WIDTHS[0], WIDTHS, side))
+    if json:
+        show_json(
+            {
+                "rows": [asdict(row) for row in rows],
+                "claims": [claim._asdict() for claim in claims(rows)],
+                "checks": [asdict(one) for one in checks],
+            }
+        )
+        return
+    table = columns_table(
+        *("GPUs >", "samples >", "Megatron >", "square >", "speedup >", "mixed >", "hidden >", "sent >"),
+        *("kept >", "no SP >"),
+    )
+    for row in rows:
+        table.add_row(
+            *(str(row.ranks), str(row.micro_batch), seconds_text(row.megatron_s), seconds_text(row.square_s)),
+            *(f"{row.speedup:.2f} x", f"{row.megatron_s / row.mixed_s:.2f} x", percent(row.hidden)),
+            f"{row.square_sent_bytes / row.megatron_sent_bytes:.2f} x",
+            *(f"{row.square_kept_bytes / row.megatron_kept_bytes:.2f} x", f"{row.memory:.2f} x"),
+        )
+    table.caption = (
+        "one layer and micro-batch; mixed: the faster for attention and for the MLP; sent, kept: the square over "
+        "Megatron with sequence parallelism; no SP: kept, over Megatron without it"
+    )
+    of_paper = columns_table("the paper", "here", "agrees")
+    for claim in claims(rows):
+        of_paper.add_row(claim.paper, claim.ours, "yes" if claim.agrees else "no")
+    show(spaced(table), spaced(of_paper))
+    if checks:
+        checked = columns_table("processes >", "largest error >", "sent by each >", "by the model >")
+        for one in checks:
+            sent, said = (sum(layer.total for layer in each) for each in (one.sent, map(square_traffic, one.products)))
+            checked.add_row(str(one.side**2), f"{one.worst:.1e}", f"{sent} elements", f"{said} elements")
+        show(spaced(checked))
+
+
+@opt.spread
+def rules(
+    job_options: opt.JobOptions,
+    space_options: opt.SpaceOptions,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds of each solve, up to a dozen.", rich_help_panel=opt.RUN)
+    ] = 15.0,
+    workers: opt.Workers = None,
+    seed: opt.Seed = 0,
+    json: opt.Json = False,
+) -> None:
+    """
+    Which rules of the layouts study (arXiv 2311.05610) hold for this job: solved with each and without.
+
+    Example: [bold]pipette-opt benchmark rules --example lab-16x8[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.lab.layout_rules import RULES, check_rules
+    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.plans.watcher import Watcher
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    job = opt.read_job(job_options)
+    space = opt.search_space(job, space_options)
+    params = opt.checked(
+        OptimizeParams,
+        time_limit_s=time_limit,
+        workers=opt.threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
+    watcher = Watcher()
+    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+        rows = check_rules(job.instance, space, params, watcher)
+    if json:
+        show_json([asdict(row) | {"gain": row.gain} for row in rows])
+    else:
+        table = columns_table("rule", "holds", "with >", "without >", "gain >", "why")
+        for row in rows:
+            table.add_row(
+                *(row.rule, row.verdict + (", proven" if row.is_proven else "")),
+                *(seconds_text(row.kept_s), seconds_text(row.broken_s)),
+                *("-" if row.gain is None else percent(row.gain), row.why),
+            )
+        show(spaced(table))
+    if watcher.stop.is_set():
+        say(f"stopped early: {len(rows)} of {len(RULES)} rules are done")
+        raise typer.Exit(STOPPED_EARLY)
+
+
+def _side(ranks: int) -> int:
+    """The side of a square of ranks."""
+    for side in (1, 2, 4, 8):
+        if side**2 == ranks:
+            return side
+    raise InputError("--check", f"must be 1, 4, 16 or 64 processes, got {ranks}.")
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    """Positive numbers separated by commas."""
+    found = []
+    for word in text.split(","):
+        try:
+            number = float(word)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < 1e6:
+            raise InputError(option, f"must be positive numbers separated by commas, got {word.strip()!r}.")
+        found.append(number)
+    return found

@@ -1,0 +1,71 @@
+"""What the peak of a stage is made of: weights, gradients, optimizer, activations, buffers, and all else."""
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.memory.formula import FormulaBytes
+from pipette_opt.memory.framework import COLUMNS
+
+COMPONENTS = ("weights", "gradients", "optimizer", "activations", "buffers", "other")
+"""
+Parts of a peak.
+
+Weights, gradients and optimizer: with what ZeRO gathers. Activations: kept for the backward passes in flight, brought
+back by a recomputation, and logits. Buffers: what the running pass or the optimizer step works with, placeholders of
+gradients, outputs of collectives. Other: workspaces, gaps of the allocator, NCCL's buffers. CUDA's context is in none:
+it is what a GPU's capacity lacks.
+"""
+
+_OF_COLUMN = {
+    "gradients": ("parameter_bytes", "gradient_copy_bytes"),
+    "buffers": (
+        "placeholders",
+        "step_bytes",
+        "step_state_bytes",
+        "run_ahead_buffers",
+        "pile_up_buffers",
+    ),
+    "other": ("base_gib", "group_gib"),
+}
+"""Columns by component; those of activations are the rest."""
+
+
+def stage_components(
+    formula: FormulaBytes, counted_bytes: FloatArray, contributions: FloatArray, moment: IntArray
+) -> FloatArray:
+    """
+    Bytes of each component of every row, shape ``(num_rows, len(COMPONENTS))``; none is negative.
+
+    Parameters
+    ----------
+    counted_bytes
+        Tensors of the passes: formula and network, or a trace.
+    contributions
+        Bytes of each of ``COLUMNS`` in the fullest moment, shape ``(num_rows, len(COLUMNS))``.
+    moment
+        0 where the passes are fullest, 1 where the optimizer step is.
+    """
+    in_step = (moment == 1) | formula.step_is_fullest
+    total = np.where(moment == 1, formula.static + formula.step_work, counted_bytes - formula.placeholders)
+    activations = np.where(in_step, 0.0, formula.saved + np.maximum(formula.recomputed, formula.head))
+    held = np.stack([formula.weights, formula.gradients, formula.optimizer, activations], axis=1)
+    parts: FloatArray = np.column_stack([held, total - held.sum(axis=1), np.zeros(len(total))])
+    counted = contributions[:, COLUMNS.index("counted")]
+    scale = counted / total
+    parts *= np.minimum(scale, 1.0)[:, None]
+    parts[:, COMPONENTS.index("other")] += np.maximum(counted - total, 0.0)
+    for number, name in enumerate(COLUMNS):
+        if name != "counted":
+            component = next((one for one, names in _OF_COLUMN.items() if name in names), "activations")
+            parts[:, COMPONENTS.index(component)] += contributions[:, number]
+    lacking = np.minimum(parts, 0.0).sum(axis=1)  # e.g. gradients that stay in 16 bits
+    parts = np.maximum(parts, 0.0)
+    parts[np.arange(len(parts)), parts.argmax(axis=1)] += lacking
+    return parts
+
+
+def whole_components(parts: FloatArray, predicted_bytes: IntArray) -> IntArray:
+    """The same in whole bytes that add up to the prediction; what rounding leaves is with the last."""
+    whole = np.floor(parts).astype(np.int64)
+    whole[:, -1] += predicted_bytes - whole.sum(axis=1)
+    return whole

@@ -1,0 +1,70 @@
+"""
+Megatron-Core's text of which model chunk holds what, ``pipeline_model_parallel_layout``.
+
+Parts between bars go round the stages: part ``c * pp + s`` is chunk ``c`` of stage ``s``. In a part ``E`` is the
+embedding, ``t`` a transformer layer, ``m`` a head that predicts further tokens, ``L`` the output head and loss. ``t*3``
+and ``(tt|)*4`` repeat, parentheses first and neither nested; commas mean nothing
+(``megatron/core/transformer/pipeline_parallel_layer_layout.py``, 0.16).
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+
+LETTERS = "EtmL"
+"""What a part may hold."""
+
+MOST_LETTERS = 100_000
+"""Largest number of letters and bars that a layout may be written out to; more is a slip of the pen. Chosen."""
+
+
+def layout_parts(layout: str) -> tuple[str, ...]:
+    """
+    The parts of a layout, written out.
+
+    Raises ``ValueError`` for letters that Megatron-Core does not know; what the parts hold is not looked at.
+    """
+    text = layout.replace(",", "")
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        if sum(len(found[1]) * int(found[2]) for found in re.finditer(pattern, text)) > MOST_LETTERS:
+            raise ValueError(f"repeats more than {MOST_LETTERS:,} letters.")
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+    wrong = sorted(set(text) - set(LETTERS) - {"|"})
+    if wrong:
+        raise ValueError(f"must be made of E, t, m, L and |, got {' '.join(map(repr, wrong))}.")
+    return tuple(text.split("|"))
+
+
+@lru_cache(maxsize=1 << 12)
+def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
+    """
+    Transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
+
+    Raises
+    ------
+    ValueError
+        If Megatron-Core would refuse the layout of a model without heads that predict further tokens.
+    """
+    parts = layout_parts(layout)
+    if len(parts) % num_stages:
+        raise ValueError(f"has {len(parts)} parts, which must be a multiple of the {num_stages} pipeline stages.")
+    text = "".join(parts)
+    if not text.startswith("E") or not text.endswith("L") or text.count("E") + text.count("L") != 2:
+        raise ValueError("must begin with its only E and end with its only L.")
+    if "m" in text:
+        raise ValueError(f"holds {text.count('m')} heads that predict further tokens (m), but the model has none.")
+    held = [part.count("t") for part in parts]
+    return tuple(tuple(held[start : start + num_stages]) for start in range(0, len(held), num_stages))
+
+
+def layout_of(layers_per_chunk: Sequence[Sequence[int]]) -> str:
+    """The shortest usual text of such chunks: ``Et*4|(t*3|)*6t*2L``; runs of three and more parts are repeats."""
+    held = [f"t*{layers}" if layers > 1 else "t" * layers for chunk in layers_per_chunk for layers in chunk]
+    held[0] = f"E{held[0]}"
+    held[-1] += "L"
+    text = ""
+    for part, run in groupby(held[:-1]):
+        count = len(list(run))
+        text += f"({part}|)*{count}" if count > 2 else f"{part}|" * count
+    return text + held[-1]

@@ -1,0 +1,205 @@
+"""The field ``levels`` of a cluster file: NVLink domains, leaves, spines and pods, from inside out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import IntArray
+from pipette_opt.base.units import GB, US, counted
+from pipette_opt.read.fields import Fields, did_you_mean
+from pipette_opt.read.gpus import UsualDomain, read_gpu_catalogue
+from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.inter_node import InterNode
+from pipette_opt.read.matrices import bandwidth_of, gb_text
+from pipette_opt.specs import ClusterSpec, NodeSpec
+from pipette_opt.specs.levels import Level
+
+_LEVEL = ("name", "hosts", "bandwidth_gb_per_s", "oversubscription", "latency_us", "scale_up")
+
+DOMAIN = "nvlink-domain"
+"""Name of a level that the catalogue gives."""
+
+MOST_LEVELS = 8
+"""Levels of a cluster; no network has more."""
+
+
+def levels_of(
+    top: Fields, nodes: Sequence[NodeSpec], inter: InterNode, inside: tuple[float, float], assumed: list[str]
+) -> tuple[Level, ...]:
+    """
+    As a cluster file says; the GPUs' usual NVLink domains where it says nothing, and no link was measured.
+
+    ``inside``: bytes per second and latency inside a host.
+    """
+    where = f"{top.where}, levels"
+    if not top.has("levels"):
+        return () if inter.measured else usual_levels(nodes, *inside, assumed)
+    flow = max((float(np.nanmax(one.bytes_per_s)) / one.concurrent_flows for one in inter.link_matrices), default=GB)
+    levels = read_levels(
+        top.data["levels"],
+        where,
+        [node.host for node in nodes],
+        inside_latency_s=inside[1],
+        flow_bytes_per_s=flow,
+        latency_s=inter.latency_s,
+    )
+    if levels and not inter.measured and len(set(levels[-1].group_of_node.tolist())) > 1:
+        outer = levels[-1]
+        if flow > outer.bytes_per_s or inter.latency_s < outer.latency_s:
+            base = f"{gb_text(flow)} GB/s a flow, {inter.latency_s / US:g} us"
+            said = f"is slower than inter_node, the link of hosts that no level holds ({base})"
+            raise InputError(f"{where}, {outer.name}", f"{said}; add a level without hosts, which holds all.")
+    return levels
+
+
+def read_levels(
+    data: object,
+    where: str,
+    hosts: Sequence[str],
+    *,
+    inside_latency_s: float,
+    flow_bytes_per_s: float,
+    latency_s: float,
+) -> tuple[Level, ...]:
+    """
+    The levels of a cluster file.
+
+    Parameters
+    ----------
+    inside_latency_s
+        Of a message inside a host: that of a level with ``scale_up`` where the file does not say.
+    flow_bytes_per_s, latency_s
+        Of a single flow over the fastest link between hosts: what ``oversubscription`` is a share of, and the latency
+        of other levels.
+    """
+    if not isinstance(data, list):
+        raise InputError(where, f"must be a list of {{name, hosts, bandwidth_gb_per_s}}, got {shown(data)}.")
+    if len(data) > MOST_LEVELS:
+        raise InputError(where, f"must be at most {MOST_LEVELS} levels, got {len(data)}.")
+    found: list[Level] = []
+    for index, entry in enumerate(data):
+        fields = Fields(f"{where}[{index}]", entry, _LEVEL)
+        name, scale_up = fields.text("name"), fields.flag("scale_up", False)
+        place = f"{where}[{index}], {name}"
+        groups = _groups(fields.data.get("hosts"), place, hosts)
+        both = fields.has("bandwidth_gb_per_s") and fields.has("oversubscription")
+        neither = not fields.has("bandwidth_gb_per_s") and (scale_up or not fields.has("oversubscription"))
+        if both or neither or (scale_up and fields.has("oversubscription")):
+            share = "" if scale_up else ", or oversubscription, a share of the NICs' rate"
+            raise InputError(place, f"must have one of: bandwidth_gb_per_s, what a single flow attains{share}.")
+        if fields.has("oversubscription"):
+            times = fields.positive("oversubscription")
+            if times < 1:
+                raise InputError(place, f"oversubscription must be >= 1 (2: half of the rate), got {times:g}.")
+            rate = flow_bytes_per_s / times
+        else:
+            rate = bandwidth_of(fields, "bandwidth_gb_per_s")
+        usual = inside_latency_s if scale_up else latency_s
+        latency = fields.not_negative("latency_us") * US if fields.has("latency_us") else usual
+        found.append(Level(name=name, group_of_node=groups, bytes_per_s=rate, latency_s=latency, scale_up=scale_up))
+    return tuple(found)
+
+
+def _groups(data: object, where: str, hosts: Sequence[str]) -> IntArray:
+    """Group of each host: so many in a row, groups written out, or all of them; a host of no group is its own."""
+    if data is None:
+        return np.zeros(len(hosts), dtype=np.int64)
+    if isinstance(data, int) and not isinstance(data, bool):
+        if data < 1 or len(hosts) % data:
+            problem = f"hosts is {data}, which does not divide the {len(hosts)} hosts; list those of each group."
+            raise InputError(where, problem)
+        return np.arange(len(hosts)) // data
+    if not isinstance(data, list):
+        raise InputError(where, f"hosts must be a number of hosts, or a list of groups of hosts, got {shown(data)}.")
+    number = {host: index for index, host in enumerate(hosts)}
+    groups = np.full(len(hosts), -1, dtype=np.int64)
+    for group, entry in enumerate(data):
+        for host in expand_hosts(entry, where):
+            if host not in number:
+                raise InputError(where, f"host {host!r} is not among the nodes.{did_you_mean(host, hosts)}")
+            before = groups[number[host]]
+            if before >= 0:
+                said = "twice in a group" if before == group else "in two groups"
+                raise InputError(where, f"host {host!r} is {said}.")
+            groups[number[host]] = group
+    alone = np.flatnonzero(groups < 0)
+    groups[alone] = len(data) + np.arange(len(alone))
+    return groups
+
+
+def usual_levels(
+    nodes: Sequence[NodeSpec], inside_bytes_per_s: float, inside_latency_s: float, assumed: list[str]
+) -> tuple[Level, ...]:
+    """NVLink domains as usual for GPUs that are sold in racks; none for others, or for hosts of another size."""
+    groups: list[int] = []
+    sizes: list[int] = []
+    sources: dict[str, None] = {}
+    start = 0
+    while start < len(nodes):
+        domain = _usual_domain(nodes[start])
+        run = next((i for i in range(start, len(nodes)) if nodes[i].gpu.kind != nodes[start].gpu.kind), len(nodes))
+        size = domain.size(run - start) if domain is not None else 1
+        if domain is not None:
+            sources[domain.source] = None
+        for index in range(run - start):
+            if index % size == 0:
+                sizes.append(0)
+            sizes[-1] += 1
+            groups.append(len(sizes) - 1)
+        start = run
+    if len(nodes) == 1 or max(sizes) == 1:
+        return ()
+    assumed.append(
+        f"NVLink domains: {counted(len(sizes), 'group')} of up to {max(sizes)} hosts in the order listed, as usual "
+        f"({'; '.join(sources)}). Write levels if they are others."
+    )
+    one = Level(
+        name=DOMAIN,
+        group_of_node=np.array(groups),
+        bytes_per_s=inside_bytes_per_s,
+        latency_s=inside_latency_s,
+        scale_up=True,
+    )
+    return (one,)
+
+
+def _usual_domain(node: NodeSpec) -> UsualDomain | None:
+    entry = read_gpu_catalogue().get(node.gpu.kind)
+    if entry is None or entry.usual_host is None or entry.usual_host.gpus_per_node != node.num_gpus:
+        return None
+    return entry.usual_domain
+
+
+def says_levels(cluster: ClusterSpec) -> bool:
+    """Whether the file of a cluster has the field: also where it has none, and its GPUs usually have."""
+    return bool(cluster.levels) or (
+        cluster.num_nodes > 1
+        and not cluster.links_measured
+        and any(_usual_domain(node) is not None for node in cluster.nodes)
+    )
+
+
+def level_entries(cluster: ClusterSpec) -> list[Mapping[str, Any]]:
+    """What a cluster file says of levels, with the hosts of each group."""
+    return [
+        {
+            "name": level.name,
+            "hosts": [
+                compress_hosts(tuple(cluster.hosts[node] for node in np.flatnonzero(level.group_of_node == group)))
+                for group in dict.fromkeys(level.group_of_node.tolist())
+            ],
+            "bandwidth_gb_per_s": round(level.bytes_per_s / GB, 6),
+            "latency_us": round(level.latency_s / US, 6),
+            **({"scale_up": True} if level.scale_up else {}),
+        }
+        for level in cluster.levels
+    ]
+
+
+def domain_record(cluster: ClusterSpec) -> dict[str, list[str]]:
+    """What a plan records of its NVLink domains: ``domains``, the hosts of each; nothing where all are single hosts."""
+    if cluster.most_in_domain == 1:
+        return {}
+    return {"domains": [str(group) for group in level_entries(cluster)[0]["hosts"]]}

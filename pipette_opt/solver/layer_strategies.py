@@ -1,0 +1,376 @@
+"""
+One strategy for each layer of each stage, proven: how its parameters, sequence and samples are spread, and recomputed.
+
+**Decided**: how many layers of each run of like layers take which strategy; in which order a stage passes through the
+layouts that its strategies use; one option for all stages, e.g. how the vocabulary is spread; and, where it is left
+open, how many layers each stage has. Layers of a run are alike, so that only their number matters, not which they are.
+
+**Minimised**: a sum of maxima of weighted times of the stages, which is what a pipeline takes.
+
+**Subject to**: the memory of each stage. Between neighbours whose layouts differ the stage pays the cost of the change.
+
+A stage visits a layout at most once in each run. That is optimal as long as a detour never makes a change cheaper, the
+triangle inequality, which is checked.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from ortools.sat.python.cp_model import (
+    FEASIBLE,
+    INFEASIBLE,
+    OPTIMAL,
+    CpModel,
+    CpSolver,
+    IntVar,
+    LinearExpr,
+    LinearExprT,
+)
+
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.solver.stoppable import TimeSlice
+
+RESOLUTION = 10**10
+"""Ticks in the scale of a problem: the time of its slowest strategies, weighted as in the objective. Chosen."""
+
+Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageTables:
+    """
+    What each choice costs on one stage.
+
+    Parameters
+    ----------
+    num_layers
+        Layers of each run of like layers, shape ``(runs,)``; ``None`` if the model deals them out.
+    times_s
+        Seconds of one layer, shape ``(parts, runs, strategies)``; e.g. a micro-batch, and the last one, which also
+        reduces gradients.
+    memory
+        What one layer holds, shape ``(runs, strategies)``, whole units of the caller's, e.g. bytes.
+    option_s, option_memory
+        The same of each option, shapes ``(parts, options)`` and ``(options,)``.
+    budget
+        What the stage has, same unit.
+    """
+
+    num_layers: IntArray | None
+    times_s: FloatArray
+    memory: IntArray
+    option_s: FloatArray
+    option_memory: IntArray
+    budget: int
+
+    def __post_init__(self) -> None:
+        parts, runs, strategies = self.times_s.shape
+        if self.memory.shape != (runs, strategies):
+            raise ValueError(f"memory must have shape {(runs, strategies)}, got {self.memory.shape}.")
+        if self.option_s.shape != (parts, len(self.option_memory)) or not self.option_s.size:
+            raise ValueError(
+                f"option_s must have shape ({parts}, {len(self.option_memory)}), got {self.option_s.shape}."
+            )
+        if self.num_layers is not None and (len(self.num_layers) != runs or min(self.num_layers) < 1):
+            raise ValueError(f"num_layers must be >= 1 for each of {runs} runs, got {self.num_layers}.")
+        if not (np.isfinite(self.times_s).all() and np.isfinite(self.option_s).all()):
+            raise ValueError("times_s and option_s must be finite.")
+        if min(self.times_s.min(), self.option_s.min()) < 0.0 or min(self.memory.min(), self.option_memory.min()) < 0:
+            raise ValueError("times and memory must be >= 0.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StrategyProblem:
+    """
+    The stages of a pipeline, and what is minimised.
+
+    Parameters
+    ----------
+    layouts
+        Layout of each strategy, shape ``(strategies,)``, 0 to ``len(change_s) - 1``.
+    change_s
+        Seconds between neighbours of different layouts, in each part, from row to column, shape ``(layouts, layouts)``.
+    terms
+        The objective is the sum of these, each the largest of some weighted times of stages; a term has shape
+        ``(alternatives, parts, stages)`` and whole numbers. A weight may be negative.
+    total_layers
+        Layers of all stages together where the model deals them out, at least one to each; else ``None``.
+    """
+
+    stages: tuple[StageTables, ...]
+    layouts: IntArray
+    change_s: FloatArray
+    terms: tuple[IntArray, ...]
+    total_layers: int | None = None
+
+    def __post_init__(self) -> None:
+        num = len(self.change_s)
+        if self.change_s.shape != (num, num) or not (np.diagonal(self.change_s) == 0.0).all():
+            raise ValueError("change_s must be square with a zero diagonal.")
+        if min(self.layouts) < 0 or max(self.layouts) >= num:
+            raise ValueError(f"layouts must be 0 to {num - 1}, got {sorted(set(self.layouts.tolist()))}.")
+        through = (self.change_s[:, :, None] + self.change_s[None]).min(axis=1)
+        if (self.change_s > through * (1 + 1e-9) + 1e-15).any():
+            raise ValueError("change_s must not be cheaper by a detour over a third layout.")
+        free = [stage.num_layers is None for stage in self.stages]
+        if any(free) and (not all(free) or self.total_layers is None or self.stages[0].memory.shape[0] != 1):
+            raise ValueError("layers are dealt out for all stages at once, and of one run of like layers.")
+
+    @property
+    def num_parts(self) -> int:
+        """Times of each layer that the objective knows."""
+        return len(self.stages[0].times_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageChoice:
+    """
+    What one stage does: blocks of layers in order.
+
+    Parameters
+    ----------
+    blocks
+        Run, strategy and number of layers of each block, in the order in which the stage passes through them.
+    times_s
+        Its time in each part, changes and option included, shape ``(parts,)``.
+    memory
+        What it holds.
+    """
+
+    blocks: tuple[tuple[int, int, int], ...]
+    times_s: FloatArray
+    memory: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StrategyChoice:
+    """
+    The best choice found, and what is proven.
+
+    Parameters
+    ----------
+    status
+        ``OPTIMAL``: no choice is faster than ``bound_s``, which is ``seconds`` up to the rounding to ticks.
+        ``INFEASIBLE``: none fits, or none is faster than the time to beat.
+    option, stages
+        The option, and what each stage does; ``None`` and empty without a choice.
+    seconds
+        The objective of the choice, exact; ``inf`` without one.
+    bound_s
+        No choice is faster.
+    """
+
+    status: Status
+    bound_s: float
+    seconds: float = float("inf")
+    option: int | None = None
+    stages: tuple[StageChoice, ...] = ()
+
+
+def choose_strategies(
+    problem: StrategyProblem, slice_: TimeSlice | None = None, to_beat_s: float = float("inf")
+) -> StrategyChoice:
+    """
+    The strategies of all layers with the least time that fit, by CP-SAT.
+
+    Parameters
+    ----------
+    slice_
+        Time and threads; ten seconds on one thread by default.
+    to_beat_s
+        Choices that are not faster are not looked for.
+    """
+    if slice_ is None:
+        slice_ = TimeSlice(ends=time.perf_counter() + 10.0, stop=threading.Event())
+    return _Model(problem, to_beat_s).solve(slice_)
+
+
+def objective_s(problem: StrategyProblem, times_s: FloatArray) -> float:
+    """The objective for given times of the stages, shape ``(parts, stages)``, seconds."""
+    return float(sum((term * times_s).sum(axis=(1, 2)).max() for term in problem.terms))
+
+
+def undominated(problem: StrategyProblem) -> BoolArray:
+    """
+    Strategies that may be part of a best choice, shape ``(runs, strategies)``.
+
+    Another of the same layout is at least as fast in every part and at least as small, on every stage, else.
+    """
+    figures = np.concatenate([np.concatenate([one.times_s, one.memory[None]]) for one in problem.stages])
+    runs, strategies = figures.shape[1:]
+    kept = np.ones((runs, strategies), dtype=np.bool_)
+    for run in range(runs):
+        for one in range(strategies):
+            better = (figures[:, run] <= figures[:, run, [one]]).all(axis=0)
+            equal = (figures[:, run] == figures[:, run, [one]]).all(axis=0)
+            better &= (problem.layouts == problem.layouts[one]) & ~(equal & (np.arange(strategies) >= one))
+            kept[run, one] = not better.any()
+    return kept
+
+
+class _Stage:
+    """Variables of one stage."""
+
+    def __init__(self, model: CpModel, problem: StrategyProblem, tables: StageTables, kept: BoolArray) -> None:
+        self.model, self.problem, self.tables = model, problem, tables
+        runs = len(tables.memory)
+        most = [problem.total_layers or 0] * runs if tables.num_layers is None else tables.num_layers.tolist()
+        self.counts: dict[tuple[int, int], IntVar] = {
+            (int(run), int(one)): model.new_int_var(0, int(most[run]), "") for run, one in np.argwhere(kept)
+        }
+        self.uses: dict[tuple[int, int], IntVar] = {}
+        self.arcs: list[tuple[tuple[int, int], tuple[int, int], IntVar]] = []
+        for run in range(runs):
+            of_run = [count for (other, _), count in self.counts.items() if other == run]
+            if tables.num_layers is None:
+                model.add(sum(of_run) >= 1)
+            else:
+                model.add(sum(of_run) == most[run])
+            for layout in sorted({int(problem.layouts[one]) for other, one in self.counts if other == run}):
+                used = self.uses[run, layout] = model.new_bool_var("")
+                inside = sum(c for (r, one), c in self.counts.items() if (r, problem.layouts[one]) == (run, layout))
+                model.add(inside >= used)
+                model.add(inside <= int(most[run]) * used)
+        if problem.change_s.any():
+            self._add_order(runs)
+
+    def _add_order(self, runs: int) -> None:
+        """The stage passes through the layouts that it uses one after the other, run after run."""
+        nodes = {key: index + 1 for index, key in enumerate(self.uses)}
+        arcs: list[tuple[int, int, Any]] = []
+        for one, index in nodes.items():
+            arcs.append((index, index, ~self.uses[one]))
+            if one[0] == 0:
+                arcs.append((0, index, self.model.new_bool_var("")))
+            if one[0] == runs - 1:
+                arcs.append((index, 0, self.model.new_bool_var("")))
+            for other, after in nodes.items():
+                if other != one and other[0] - one[0] in (0, 1):
+                    taken = self.model.new_bool_var("")
+                    arcs.append((index, after, taken))
+                    self.arcs.append((one, other, taken))
+        self.model.add_circuit(arcs)
+
+    def num_layers(self) -> LinearExprT:
+        """Layers of the stage."""
+        return sum(self.counts.values())
+
+    def time(self, part: int, options: Sequence[IntVar], tick_s: float) -> LinearExpr:
+        """Ticks, rounded down, of one part."""
+        variables: list[IntVar] = [*self.counts.values(), *options, *(taken for _, _, taken in self.arcs)]
+        seconds = [self.tables.times_s[part, run, one] for run, one in self.counts]
+        seconds += self.tables.option_s[part].tolist()
+        seconds += [self.problem.change_s[one[1], other[1]] for one, other, _ in self.arcs]
+        return LinearExpr.weighted_sum(variables, [int(value / tick_s) for value in seconds])
+
+    def memory(self, options: Sequence[IntVar]) -> LinearExpr:
+        """What the stage holds."""
+        sizes = [int(self.tables.memory[key]) for key in self.counts] + self.tables.option_memory.tolist()
+        return LinearExpr.weighted_sum([*self.counts.values(), *options], sizes)
+
+    def chosen(self, solver: CpSolver, option: int) -> StageChoice:
+        """What the solver chose."""
+        order = self._order(solver)
+        blocks = []
+        for run, layout in order:
+            for (other, one), count in self.counts.items():
+                if other == run and self.problem.layouts[one] == layout and (layers := solver.value(count)):
+                    blocks.append((run, one, layers))
+        times = self.tables.option_s[:, option].copy()
+        times += sum(layers * self.tables.times_s[:, run, one] for run, one, layers in blocks)
+        times += sum(self.problem.change_s[a[1], b[1]] for a, b in pairwise(order))
+        memory = sum(layers * int(self.tables.memory[run, one]) for run, one, layers in blocks)
+        memory += int(self.tables.option_memory[option])
+        return StageChoice(blocks=tuple(blocks), times_s=read_only(times), memory=memory)
+
+    def _order(self, solver: CpSolver) -> list[tuple[int, int]]:
+        """Runs and layouts in the order in which the stage passes through them."""
+        used = [key for key, value in self.uses.items() if solver.boolean_value(value)]
+        after = {one: other for one, other, taken in self.arcs if solver.boolean_value(taken)}
+        if not after:
+            return sorted(used)
+        order = [next(key for key in used if key not in after.values())]
+        while order[-1] in after:
+            order.append(after[order[-1]])
+        return order
+
+
+class _Model:
+    """The CP-SAT model of one problem."""
+
+    def __init__(self, problem: StrategyProblem, to_beat_s: float) -> None:
+        self.problem, self.model = problem, CpModel()
+        kept = undominated(problem)
+        self.options = [self.model.new_bool_var("") for _ in problem.stages[0].option_memory]
+        self.model.add_exactly_one(self.options)
+        self.stages = [_Stage(self.model, problem, tables, kept) for tables in problem.stages]
+        for stage in self.stages:
+            self.model.add(stage.memory(self.options) <= stage.tables.budget)
+        if problem.total_layers is not None:
+            self.model.add(sum(stage.num_layers() for stage in self.stages) == problem.total_layers)
+        scale = self._weighted(problem, self._slowest_s())
+        self.tick_s = (scale or 1.0) / RESOLUTION
+        layers = max(1, self._most_layers())
+        self.rounding = int(self._weighted(problem, np.full(problem.terms[0].shape[1:], layers + 1.0)))
+        times = [
+            [stage.time(part, self.options, self.tick_s) for stage in self.stages] for part in range(problem.num_parts)
+        ]
+        total = sum(self._largest(term, times) for term in problem.terms)
+        if to_beat_s < float("inf"):
+            self.model.add(total <= int(to_beat_s / self.tick_s) + self.rounding)
+        self.model.minimize(total)
+
+    @staticmethod
+    def _weighted(problem: StrategyProblem, times: FloatArray) -> float:
+        """The sum of the largest alternatives if no weight were negative."""
+        return float(sum((abs(term) * times).sum(axis=(1, 2)).max() for term in problem.terms))
+
+    def _most_layers(self) -> int:
+        """Layers and changes of a stage at most."""
+        stages = self.problem.stages
+        layers = [self.problem.total_layers or 0 if one.num_layers is None else one.num_layers.sum() for one in stages]
+        return int(max(layers)) + len(self.problem.change_s) * len(stages[0].memory)
+
+    def _slowest_s(self) -> FloatArray:
+        """Times if every layer and option were as slow as the slowest, shape ``(parts, stages)``, seconds."""
+        problem, slowest = self.problem, []
+        for stage in problem.stages:
+            layers = np.array([problem.total_layers]) if stage.num_layers is None else stage.num_layers
+            changes = problem.change_s.max() * len(problem.change_s) * len(layers)
+            slowest.append((stage.times_s.max(axis=2) * layers).sum(axis=1) + stage.option_s.max(axis=1) + changes)
+        return np.array(slowest).T
+
+    def _largest(self, term: IntArray, times: list[list[LinearExpr]]) -> LinearExprT:
+        """The largest of weighted times, ticks."""
+        sums: list[LinearExprT] = [
+            sum(int(weights[part, stage]) * times[part][stage] for part, stage in np.argwhere(weights).tolist())
+            for weights in term
+        ]
+        if len(sums) == 1:
+            return sums[0]
+        largest = self.model.new_int_var(-RESOLUTION, RESOLUTION, "")
+        for one in sums:
+            self.model.add(largest >= one)
+        return largest
+
+    def solve(self, slice_: TimeSlice) -> StrategyChoice:
+        """Solve it."""
+        solver = CpSolver()
+        status = slice_.solve(self.model, solver)
+        if status == INFEASIBLE:
+            return StrategyChoice(status="INFEASIBLE", bound_s=float("inf"))
+        bound_s = (solver.best_objective_bound - self.rounding) * self.tick_s
+        if status not in (OPTIMAL, FEASIBLE):
+            return StrategyChoice(status="UNKNOWN", bound_s=max(0.0, bound_s))
+        option = next(index for index, one in enumerate(self.options) if solver.boolean_value(one))
+        stages = tuple(stage.chosen(solver, option) for stage in self.stages)
+        seconds = objective_s(self.problem, np.array([stage.times_s for stage in stages]).T)
+        found: Status = "OPTIMAL" if status == OPTIMAL else "FEASIBLE"
+        return StrategyChoice(
+            status=found, bound_s=min(bound_s, seconds), seconds=seconds, option=option, stages=stages
+        )

@@ -1,0 +1,114 @@
+"""
+Levels of a network above the host, from inside out: NVLink domain, leaf, spine, pod, region.
+
+Two hosts have the link of the innermost level that holds both. In a level that scales up (an NVLink domain) every GPU
+has a port of its own, and NCCL takes all hosts for one (``MNNVL`` in NCCL's ``src/init.cc``). Other levels are reached
+through the NICs, which the GPUs of a host share.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray, read_only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Level:
+    """
+    Groups of hosts whose links are alike.
+
+    Parameters
+    ----------
+    name
+        Such as ``nvlink-domain``, ``leaf``, ``pod``.
+    group_of_node
+        The group that each host is in, whole numbers from 0, shape ``(num_nodes,)``.
+    bytes_per_s
+        What a single flow attains from a GPU of one host to a GPU of another of its group, one direction.
+    latency_s
+        Fixed cost of one message.
+    scale_up
+        Whether each GPU has a port of its own there.
+    most_hosts
+        Of a bound (``ClusterSpec.with_best_links``): any so many hosts of a group are a domain, for each ring its own.
+    """
+
+    name: str
+    group_of_node: IntArray
+    bytes_per_s: float
+    latency_s: float
+    scale_up: bool = False
+    most_hosts: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "group_of_node", read_only(self.group_of_node, np.int64))
+        if not self.bytes_per_s > 0:
+            raise ValueError(f"bandwidth of level {self.name} must be > 0, got {self.bytes_per_s}.")
+        if not self.latency_s >= 0:
+            raise ValueError(f"latency of level {self.name} must be >= 0, got {self.latency_s}.")
+
+    def of_hosts(self, keep: Sequence[int]) -> "Level":
+        """The same of some hosts, by index."""
+        return Level(
+            name=self.name,
+            group_of_node=self.group_of_node[list(keep)],
+            bytes_per_s=self.bytes_per_s,
+            latency_s=self.latency_s,
+            scale_up=self.scale_up,
+        )
+
+
+def check_levels(levels: Sequence[Level], num_nodes: int) -> None:
+    """Raise ``ValueError`` unless each level holds the one before, and is neither faster nor nearer."""
+    for place, level in enumerate(levels):
+        if level.group_of_node.shape != (num_nodes,):
+            raise ValueError(f"level {level.name} has {len(level.group_of_node)} hosts, the cluster has {num_nodes}.")
+        if level.scale_up and place:
+            raise ValueError(f"level {level.name} has scale_up; only the innermost level may have it.")
+    for inner, outer in pairwise(levels):
+        pairs = set(zip(inner.group_of_node.tolist(), outer.group_of_node.tolist(), strict=True))
+        if len(pairs) > len({group for group, _ in pairs}):
+            raise ValueError(
+                f"a group of level {inner.name} is in several of {outer.name}; give levels from inside out."
+            )
+        if outer.bytes_per_s > inner.bytes_per_s or outer.latency_s < inner.latency_s:
+            raise ValueError(
+                f"level {outer.name} is faster than {inner.name}, which it holds; give levels from inside out."
+            )
+
+
+def overlaid(
+    total: FloatArray,
+    levels: Sequence[Level],
+    num_flows: int,
+    ports: tuple[int, int],
+    cap: float | None,
+    measured: bool,
+) -> FloatArray:
+    """
+    What ``num_flows`` flows attain in sum between hosts, with the levels where nothing was measured.
+
+    Parameters
+    ----------
+    total
+        Without levels, shape ``(num_nodes, num_nodes)``; the diagonal is NaN.
+    ports
+        NICs and GPUs of a host: flows that do not share them.
+    cap
+        On all that leaves a host through its NICs; ``None`` for none.
+    measured
+        Whether ``total`` was measured, so that it counts where it is not NaN.
+    """
+    nics, gpus = ports
+    free = np.isnan(total) if measured else np.ones(total.shape, dtype=np.bool_)
+    np.fill_diagonal(free, False)
+    found = total.copy()
+    for level in reversed(levels):
+        rate = level.bytes_per_s * min(num_flows, gpus if level.scale_up else nics)
+        if cap is not None and not level.scale_up:
+            rate = min(rate, cap)
+        found[free & (level.group_of_node[:, None] == level.group_of_node[None, :])] = rate
+    return found

@@ -1,0 +1,68 @@
+"""A rank of megatron-core's own model, run without a GPU: what it takes, and what becomes of that."""
+
+from dataclasses import replace
+
+import pytest
+from clients_here import require_megatron_release
+from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.table import stage_table
+from pipette_opt.memory_training.anchor import anchored, run_fullest
+from pipette_opt.memory_training.megatron_rank import measure_rank
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+require_megatron_release()
+
+pytestmark = [
+    pytest.mark.client("megatron.core"),
+    # What megatron-core says on import without Transformer Engine and Apex, and torch about its use of torch.jit.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+SMALL = replace(LLAMA_8B, num_layers=4)
+GPT = replace(
+    SMALL,
+    gated_linear_unit=False,
+    add_bias_linear=True,
+    add_qkv_bias=True,
+    normalization="LayerNorm",
+)
+JOB = TrainingSpec(global_batch_size=16, seq_length=2048)
+SHARDED = config(2, 2, 2, 1, 4, sequence_parallel=True, use_distributed_optimizer=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "chosen", "stage"),
+    [
+        (SMALL, config(1, 1, 1, 1, 4), 0),
+        (SMALL, config(2, 1, 1, 2, 4), 0),
+        (SMALL, config(2, 2, 1, 1, 4, sequence_parallel=True), 0),
+        (SMALL, SHARDED, 1),
+        (SMALL, config(1, 2, 1, 1, layers_per_stage=(3, 1)), 0),
+        (GPT, config(2, 1, 1, 1, 4, sequence_parallel=True), 0),
+    ],
+)
+def test_megatron_takes_what_the_formula_counts(model: ModelSpec, chosen: ParallelConfig, stage: int) -> None:
+    """Megatron-core's modules, without the placeholders that Transformer Engine keeps: within half a percent."""
+    formula = formula_bytes(stage_table(model, JOB, [chosen]))
+    counted = float((formula.total - formula.placeholders)[stage])
+    assert measure_rank(model, JOB, chosen, stage) == pytest.approx(counted, rel=0.005)
+
+
+def test_a_plan_is_anchored() -> None:
+    """The fullest stage of two is run; predicted with the anchor it takes what the run took, and the rest."""
+    job = instance(cluster(1, kinds=(A100_80,)), SMALL, 16, 2048)
+    predictor = MemoryPredictor.load()
+    found = run_fullest(job, SHARDED, predictor, "cpu")
+    (before,) = predictor.predict(SMALL, job.training, [SHARDED], gpus_per_node=8)
+    assert found.stage == before.predicted_bytes.argmax()
+    again = replace(predictor, framework=anchored(predictor.framework, found))
+    (after,) = again.predict(SMALL, job.training, [SHARDED], gpus_per_node=8)
+    counted, _ = predictor.counted(SMALL, job.training, [SHARDED])
+    moved = after.predicted_bytes - before.predicted_bytes
+    wanted = (found.measured_bytes / found.counted_bytes - 1) * counted[found.stage]
+    assert moved[found.stage] == pytest.approx(wanted, rel=1e-3, abs=4096)
+    assert moved[1 - found.stage] == 0

@@ -1,0 +1,144 @@
+"""NVLink domains from candidates to plans: every bound, form and optimum against placements that are judged."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from levels import domain, in_domains
+from specs_for_tests import TINY, cluster, config, instance
+
+from pipette_opt.base.units import GB
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.judge.closed_form import closed_s
+from pipette_opt.judge.estimate import estimate, judge_times
+from pipette_opt.judge.solutions import best_links_times
+from pipette_opt.memory.filter import CheckedConfig
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.specs import Instance
+from pipette_opt.specs.levels import Level
+from pipette_opt.verify import verify
+from pipette_opt.verify.bounds import cheap_bounds_s
+
+MOE = replace(TINY, name="moe", num_layers=4, num_experts=8, add_bias_linear=False, add_qkv_bias=False)
+DENSE = replace(TINY, num_layers=4)
+
+SHARED = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
+
+CONFIGS = (
+    *(config(dp=16, num_layers=4, expert_model_parallel_size=ep) for ep in (1, 2, 8)),
+    config(dp=16, num_layers=4, **SHARED),
+    config(tp=2, pp=2, dp=4, num_layers=4, sequence_parallel=True, use_distributed_optimizer=True),
+    config(tp=4, pp=2, dp=2, num_layers=4, sequence_parallel=True),
+    config(tp=8, pp=2, num_layers=4),
+    config(pp=4, dp=4, num_layers=4, **SHARED),
+    config(pp=2, dp=8, num_layers=4, virtual_pipeline_model_parallel_size=2),
+    config(pp=2, dp=8, num_layers=4, expert_model_parallel_size=8, **SHARED),
+    config(
+        tp=2, dp=8, num_layers=4, sequence_parallel=True, expert_model_parallel_size=4, expert_tensor_parallel_size=2
+    ),
+    config(pp=4, dp=2, num_layers=4, expert_model_parallel_size=2),
+)
+
+
+def clusters(seed: int) -> list[Instance]:
+    """Domains of equal and of unequal size, below a leaf, and with pairs that were measured."""
+    rng = np.random.default_rng(seed)
+    leaf = Level(name="leaf", group_of_node=np.array([0] * 4 + [1] * 4), bytes_per_s=20 * GB, latency_s=5e-6)
+    tiers = replace(in_domains([0, 0, 1, 1, 2, 2, 3, 3]), levels=(domain([0, 0, 1, 1, 2, 2, 3, 3]), leaf))
+    slow = replace(tiers, link_matrices=cluster(8, 8.0).link_matrices)
+    values = rng.uniform(5.0, 25.0, (8, 8))
+    values[:3, :3] = values[3:, 3:] = np.nan
+    measured = replace(
+        in_domains([0, 0, 0, 1, 1, 1, 1, 1]), links_measured=True, link_matrices=cluster(8, values).link_matrices
+    )
+    return [
+        instance(spec, MOE, global_batch_size=16)
+        for spec in (in_domains([0] * 4 + [1] * 4), in_domains([0, 0, 0, 1, 1, 1, 2, 2]), slow, measured)
+    ]
+
+
+def problem(job: Instance, chosen: ParallelConfig, *, lower_form: bool) -> ProblemData:
+    """One configuration in integers, memory no matter."""
+    need = np.zeros(chosen.pipeline_model_parallel_size, dtype=np.int64)
+    fitting = [FittingCandidate(config=chosen, need_bytes=need)]
+    return build_problem_data(job, fitting, np.full(job.cluster.num_nodes, 1 << 40), lower_form=lower_form)
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "flex"])
+@pytest.mark.parametrize("number", range(len(CONFIGS)))
+def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
+    """On random orders of the hosts no bound is above the judge, and a closed form is the judge's own to ticks."""
+    chosen, rng = CONFIGS[number], np.random.default_rng(number)
+    for job in clusters(number):
+        if chosen.expert_model_parallel_size == 1:
+            job = replace(job, model=DENSE)
+        job = replace(job, training=replace(job.training, moe_token_dispatcher_type=dispatcher))
+        closed, lower = (problem(job, chosen, lower_form=form) for form in (False, True))
+        need = np.zeros(chosen.pipeline_model_parallel_size, dtype=np.int64)
+        checked = CheckedConfig(config=chosen, prediction=None, need_bytes=need)  # type: ignore[arg-type]
+        cheap = float(cheap_bounds_s(job, [checked], np.full(8, 1 << 40))[0])
+        work = WorkBounds(job)(chosen)
+        for one, least in zip(closed.candidates, lower.candidates, strict=True):
+            best = best_links_times(job, one)
+            assert best is not None
+            fastest = judge_times(best, one.num_microbatches, job.p2p).iteration_time_s
+            least = with_paths(job, lower, least, [])
+            for _ in range(6):
+                nodes = rng.permutation(8)[: one.num_cells].reshape(one.grid)
+                placement = block_placement(chosen, one.block, nodes)
+                judged = estimate(job, chosen, placement).iteration_time_s * (1 + 1e-9)
+                form = objective_ticks(lower, least, nodes)
+                assert max(work, cheap, fastest) <= judged
+                assert optimistic_ticks(lower, least) <= form
+                assert form * lower.tick_s <= judged
+                if one.exact:
+                    expected = closed_s(placed_times(job, chosen, placement), one.num_microbatches, job.p2p)
+                    found = objective_ticks(closed, one, nodes)
+                    assert found * closed.tick_s >= expected * (1 - 1e-9)
+                    assert (found - one.rounding_ticks) * closed.tick_s <= expected * (1 + 1e-9)
+
+
+def fastest_s(job: Instance, space: SearchSpace) -> float:
+    """The judge's least time over all configurations and placements, one by one."""
+    found = math.inf
+    for chosen in enumerate_candidates(job, space):
+        for block in node_blocks(chosen, job.cluster.gpus_per_node, job.launcher):
+            grid = block.node_grid(chosen)
+            for hosts in itertools.permutations(range(job.cluster.num_nodes), math.prod(grid)):
+                placement = block_placement(chosen, block, np.array(hosts).reshape(grid))
+                found = min(found, estimate(job, chosen, placement).iteration_time_s)
+    return found
+
+
+@pytest.mark.parametrize(("ep", "tp", "pp"), [(4, 1, 2), (1, 4, 2), (1, 1, 1)])
+def test_optimum_keeps_groups_inside_domains(ep: int, tp: int, pp: int) -> None:
+    """Hosts of two domains in turn: the plan is the fastest of all placements, and its groups stay in their domain."""
+    spec = replace(in_domains([0, 1, 0, 1]), link_matrices=cluster(4, 1.0).link_matrices)
+    job = instance(spec, MOE if ep > 1 else DENSE, global_batch_size=16, seq_length=2048)
+    space = SearchSpace(
+        num_gpus=8,
+        micro_batch_size=(1,),
+        virtual_pipeline=(1,),
+        recompute=(None,),
+        uneven_layers=False,
+        context_parallel=(1,),
+        tensor_parallel=(tp,),
+        pipeline_parallel=(pp,),
+        expert_parallel=(ep,),
+    )
+    plan = optimize(job, space, OptimizeParams(time_limit_s=60.0, workers=1))
+    assert plan.certificate.status == "OPTIMAL"
+    assert plan.estimate.iteration_time_s == pytest.approx(fastest_s(job, space), rel=2e-6)
+    verify(job, plan)
+    if pp == 2:
+        of_rank = job.cluster.domain_of_node[plan.placement.node].reshape(2, 4)
+        assert (of_rank == of_rank[:, :1]).all()
