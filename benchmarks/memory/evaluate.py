@@ -163,8 +163,9 @@ def report(
             stack_rows(left_out),
         ),
         (
-            "## The same within a stack\n\nLearnt from the small jobs of a split, mean errors on the larger ones; all "
-            "constants: as below, without what twins tell.\n\n",
+            "## The same within a stack\n\nLearnt from the small jobs of a split, mean errors on the larger ones. All "
+            "constants are fitted as below (peaks, and which jobs ran out; a device has an end), without what twins "
+            "tell; the others see peaks alone.\n\n",
             scale_out_rows(within),
         ),
         (

@@ -33,6 +33,7 @@ SPREADS = {
     "logit_bytes": 12.0,
     "loss_spare_bytes": 2.0,
     "whole_logit_bytes": 12.0,
+    "table_bytes": 5.0,
     "gathered_per_layer": 1.5,
     "run_ahead_buffers": 25.0,
     "pile_up_buffers": 25.0,

@@ -188,14 +188,14 @@ def _run_plan(path: Path, cluster: Path | None, device: str, out: Path) -> None:
     from pipette_opt.cli.plans import plan_and_instance
     from pipette_opt.judge.fullness import stack_predictor
     from pipette_opt.memory.framework import numbers_of
-    from pipette_opt.memory_training.anchor import anchored, run_fullest
-    from pipette_opt.memory_training.megatron_rank import device_here
+    from pipette_opt.memory_training.anchor import anchored, run_fullest, usual_device
     from pipette_opt.read.stack import write_stack
 
     opt.one_of("--device", device, ("auto", "cuda", "cpu"))
     check_file(out, "the stack is written there")
     check_place(out)
-    device = device_here() if device == "auto" else device
+    if device == "auto":
+        device = usual_device()
     plan, instance = plan_and_instance(path, cluster)
     predictor = stack_predictor(instance.stack)
     found = run_fullest(instance, plan.config, predictor, device)

@@ -131,6 +131,7 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
         "logit_bytes": logits,
         "loss_spare_bytes": logits * (facts.pipeline == 1),
         "whole_logit_bytes": logits * table.tensor * tensor,
+        "table_bytes": table.first * table.largest_table,
         "gathered_per_layer": gathered * passes * (table.shards > 1),
         "run_ahead_buffers": late * (facts.pipeline == 1) * flows,
         "pile_up_buffers": late * deep * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),

@@ -22,6 +22,7 @@ _OF_COLUMN = {
         "placeholders",
         "step_bytes",
         "step_state_bytes",
+        "table_bytes",
         "run_ahead_buffers",
         "pile_up_buffers",
     ),

@@ -80,6 +80,8 @@ class Framework:
         from the device, ``P2P._send_meta``), and no late buffer is cut into what the last logits left.
     whole_logit_bytes
         Per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
+    table_bytes
+        Per element of the embedding table on the first stage: its gradient in other formats.
     gathered_per_layer
         Buffers of the size of one gathered micro-batch (tokens times hidden size) with tensor parallelism, for each
         layer and pass in flight, where gathered inputs are kept and not gathered again.
@@ -136,6 +138,7 @@ class Framework:
     logit_bytes: float = 0.0
     loss_spare_bytes: float = 0.0
     whole_logit_bytes: float = 0.0
+    table_bytes: float = 0.0
     gathered_per_layer: float = 0.0
     run_ahead_buffers: float = 0.0
     pile_up_buffers: float = 0.0
@@ -223,6 +226,7 @@ COLUMNS = (
     "logit_bytes",
     "loss_spare_bytes",
     "whole_logit_bytes",
+    "table_bytes",
     "gathered_per_layer",
     "run_ahead_buffers",
     "pile_up_buffers",
@@ -248,7 +252,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "fused_score_bytes",
         "gathered_per_layer",
     ),
-    "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes"),
+    "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes", "table_bytes"),
     "buffer_spread": ("run_ahead_buffers", "pile_up_buffers"),
     "step_spread": ("step_bytes",),
 }

@@ -39,6 +39,13 @@ class Anchor:
         return float(np.clip(np.log(self.measured_bytes / self.counted_bytes), -LARGEST_OFFSET, LARGEST_OFFSET))
 
 
+def usual_device() -> str:
+    """The GPU if there is one, else none."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def run_fullest(
     instance: Instance,
     config: ParallelConfig,

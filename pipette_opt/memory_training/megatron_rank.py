@@ -32,11 +32,6 @@ ITERATIONS = 2
 """On a GPU: Adam's moments come with the first, placeholders of gradients stay after it."""
 
 
-def device_here() -> str:
-    """``cuda`` if torch sees a GPU, else ``cpu``."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def measure_rank(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, device: str = "cpu"
 ) -> int:
@@ -60,7 +55,8 @@ def measure_rank(
         if device == "cpu":
             stack.enter_context(mock.patch("torch.cuda.current_device", return_value="cpu"))
             stack.enter_context(FakeTensorMode())
-            storages = stack.enter_context(LiveStorages())
+            storages = LiveStorages()
+            stack.enter_context(storages)
             _run(model, training, config, stage, torch.device("cpu"), iterations=1)
             return int(storages.peak_bytes)
         torch.cuda.empty_cache()

@@ -13,7 +13,9 @@ BETA = 0.03
 """Errors of the logarithm beyond this count linearly."""
 
 
-def learn_residual(features: FloatArray, log_ratio: FloatArray, say: FloatArray, wanted: FloatArray) -> FloatArray:
+def learn_residual(
+    features: FloatArray, log_ratio: FloatArray, say: FloatArray, wanted: FloatArray, steps: int = STEPS
+) -> FloatArray:
     """
     What the network says of rows that it has not seen.
 
@@ -25,6 +27,8 @@ def learn_residual(features: FloatArray, log_ratio: FloatArray, say: FloatArray,
         ``log(measured / formula)``, shape ``(num_rows,)``.
     say
         Weight of each row, shape ``(num_rows,)``; must be positive.
+    steps
+        Of each of the networks whose mean is returned.
     """
     import torch
 
@@ -33,19 +37,21 @@ def learn_residual(features: FloatArray, log_ratio: FloatArray, say: FloatArray,
     inputs, asked = (torch.from_numpy((one - mean) / scale) for one in (features, wanted))
     targets, weights = torch.from_numpy(log_ratio), torch.from_numpy(say / say.sum())
     loss_of = torch.nn.SmoothL1Loss(beta=BETA, reduction="none")
-    said = np.zeros(len(wanted))
+    said, threads = np.zeros(len(wanted)), torch.get_num_threads()
+    torch.set_num_threads(1)  # the network is too small to share
     for seed in range(MEMBERS):
         torch.manual_seed(seed)
         sizes = (features.shape[1], *WIDTHS, 1)
         layers = [torch.nn.Linear(a, b, dtype=torch.float64) for a, b in pairwise(sizes)]
         network = torch.nn.Sequential(layers[0], torch.nn.Tanh(), layers[1], torch.nn.Tanh(), layers[2])
         optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-        for _ in range(STEPS):
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for _ in range(steps):
             optimizer.zero_grad()
             (weights * loss_of(network(inputs)[:, 0], targets)).sum().backward()
             optimizer.step()
             schedule.step()
         with torch.no_grad():
             said += network(asked)[:, 0].numpy() / MEMBERS
+    torch.set_num_threads(threads)
     return np.asarray(np.clip(said, log_ratio.min(), log_ratio.max()))

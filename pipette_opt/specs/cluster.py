@@ -391,12 +391,7 @@ class ClusterSpec:
     @property
     def usable_links(self) -> BoolArray:
         """Directed host pairs with a measurement or a level, shape ``(num_nodes, num_nodes)``; no host with itself."""
-        groups = [level.group_of_node for level in self.levels]
-        known = np.zeros((self.num_nodes,) * 2, dtype=np.bool_)
-        for one in (
-            *(~np.isnan(matrix.bytes_per_s) for matrix in self.link_matrices),
-            *(g[:, None] == g for g in groups),
-        ):
-            known |= one
-        np.fill_diagonal(known, False)
-        return known
+        known = [~np.isnan(matrix.bytes_per_s) for matrix in self.link_matrices]
+        known += [level.group_of_node[:, None] == level.group_of_node for level in self.levels]
+        usable: BoolArray = np.logical_or.reduce(known) & ~np.eye(self.num_nodes, dtype=np.bool_)
+        return usable

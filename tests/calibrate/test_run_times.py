@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from measured_runs import measured_run
 
-from pipette_opt.calibrate.cases import Case, make_cases, num_microbatches, with_stack
+from pipette_opt.calibrate.cases import Case, make_cases, with_stack
 from pipette_opt.calibrate.free import FREE
 from pipette_opt.calibrate.predict import judged_times_s, predicted_times_s
 from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.judge.many import judge_many
+from pipette_opt.parallel import microbatches_of
 from pipette_opt.specs import DEFAULT_STACK
 
 MIXTURE = {"num_experts": "8", "moe_router_topk": "2", "moe_ffn_hidden_size": "1024", "ep": "2"}
@@ -42,7 +43,7 @@ CASES = jobs()
 def test_cases_costed_together_take_what_each_takes_alone() -> None:
     """To the last bit: batches only save calls."""
     alone = [placed_times(case.instance, case.config, case.placement) for case in CASES]
-    expected = judge_many(alone, [num_microbatches(case) for case in CASES], "blocking")
+    expected = judge_many(alone, [microbatches_of(case.instance.training, case.config) for case in CASES], "blocking")
     np.testing.assert_array_equal(judged_times_s(CASES), expected)
 
 

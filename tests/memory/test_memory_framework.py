@@ -64,6 +64,7 @@ def test_units_weigh_what_they_say() -> None:
     # Query, keys and values have 512 elements a token and rank each.
     assert found["attention_copies"].tolist() == pytest.approx([8 * 2 * 4096 * 1536 / GIB, 4 * 2 * 4096 * 1536 / GIB])
     assert found["run_ahead_buffers"].tolist() == [0.0, 0.0]
+    assert found["table_bytes"].tolist() == pytest.approx([32768 * 1024 / 2 / GIB, 0.0])
     assert found["logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / 2 / GIB])
     assert found["whole_logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / GIB])
     assert columns(replace(CONFIG, tensor_model_parallel_size=1))["whole_logit_bytes"].tolist() == [0.0, 0.0]
@@ -102,7 +103,7 @@ def test_the_step_has_no_activations() -> None:
     size = step["parameter_bytes"]
     assert step["counted"] == pytest.approx(9 * size)
     assert step["step_state_bytes"] == pytest.approx(size)
-    assert not any(step[name].any() for name in ("activations", "logit_bytes", "run_ahead_buffers", "pile_up_buffers"))
+    assert not any(step[name].any() for name in ("activations", "logit_bytes", "run_ahead_buffers", "table_bytes"))
     assert not columns(moment=1)["step_state_bytes"].any()
 
 

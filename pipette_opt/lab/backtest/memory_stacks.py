@@ -14,10 +14,10 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory import known_memory
 from pipette_opt.calibrate.memory_calibration import SPREADS, fit_constants
-from pipette_opt.calibrate.memory_runs import MemoryRun
+from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.lab.backtest.memory_evaluation import Split, split_cases
 from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
-from pipette_opt.memory_training.residual import learn_residual
+from pipette_opt.memory_training.residual import STEPS, learn_residual
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 
@@ -78,14 +78,14 @@ def stack_peaks(folder: Path) -> dict[str, list[MemoryRun]]:
     }
 
 
-def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]]) -> list[LeftOut]:
-    """Every stack once, each of the others with the same say."""
+def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]], steps: int = STEPS) -> list[LeftOut]:
+    """Every stack once, each of the others with the same say; a network learns in so many steps."""
     results = []
     for name, outside in stacks.items():
         others = [runs for other, runs in stacks.items() if other != name]
         flat = [run for runs in others for run in runs]
         say = np.concatenate([np.full(len(runs), 1 / len(runs)) for runs in others])
-        said = learn_residual(_features(flat), _log_ratio(flat), say, _features(outside))
+        said = learn_residual(_features(flat), _log_ratio(flat), say, _features(outside), steps)
         off = _log_ratio(outside)
         results.append(
             LeftOut(
@@ -102,7 +102,16 @@ def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]]) -> list[LeftOut]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleOut:
-    """Mean errors of the peaks of the larger jobs of a stack: five constants, all, and a network from the smaller."""
+    """
+    Mean errors of the peaks of the larger jobs of a stack, from what the smaller ones tell.
+
+    Parameters
+    ----------
+    few, many
+        Five constants from the peaks; all of them, from peaks and from which jobs ran out, on devices with an end.
+    network
+        From the peaks.
+    """
 
     split: str
     num_peaks: int
@@ -115,7 +124,8 @@ def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
     """One split; none where it has no peaks."""
     if not (folder / split.file).is_file():
         return []
-    small, large = ([run for _, run in part if run.peak_gib is not None] for part in split_cases(split, folder))
+    known, judged = ([run for _, run in part] for part in split_cases(split, folder))
+    small, large = ([run for run in part if run.peak_gib is not None] for part in (known, judged))
     if not small or not large:
         return []
     say = np.ones(len(small))
@@ -125,7 +135,7 @@ def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
             split=split.name,
             num_peaks=len(large),
             few=_mean_error(_log_ratio(large, _few_constants(small, say))),
-            many=_mean_error(_log_ratio(large, fit_constants(small, Framework()))),
+            many=_mean_error(peak_errors(fit_constants(known, Framework()), large)),
             network=_mean_error(_log_ratio(large) - said),
         )
     ]
