@@ -23,8 +23,8 @@ SHARE = 0.9
 FEWEST_RUNS, FEWEST_SOURCES = 20, 2
 """Of a kind for which a band is given."""
 
-LEAST_LEFT_OUT = 0.5
-"""Share of the runs of a source, left out, that lie in the band of the others; with less a band promises too much."""
+KIND_FIELDS = ("low", "high", "stretch", "runs", "sources", "largest_gpus", "left_out", "larger")
+"""Of a kind in the table; its head says what they are."""
 
 HELD_OUT = "held_out_groups"
 """Errors of a calibrated stack on runs that its fit did not see."""
@@ -52,7 +52,7 @@ class KindBand:
     Parameters
     ----------
     low, high
-        Quantiles of measured over predicted time; ``None`` where too few runs are known.
+        Nine in ten runs left out took between these times the prediction; ``None`` where too few runs are known.
     largest_gpus
         GPUs of the largest run.
     """
@@ -82,7 +82,7 @@ def read_bands(path: Path | None = None) -> dict[str, KindBand]:
     kinds = _fields(place).any("kinds")
     found = {}
     for name, content in kinds.items():
-        row = Fields(f"{place}, {name}", content, ("low", "high", "runs", "sources", "largest_gpus", "left_out"))
+        row = Fields(f"{place}, {name}", content, KIND_FIELDS)
         known = row.has("low")
         found[name] = KindBand(
             low=row.positive("low") if known else None,
