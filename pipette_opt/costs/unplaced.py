@@ -1,7 +1,7 @@
 """What a configuration costs wherever it is placed: its compute, and what it sends."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,20 +101,16 @@ def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = N
     compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
     none = np.zeros(config.pipeline_model_parallel_size)
     least = hiding_s(instance, config, compute, least=True) if overlap else (none, none)
+    layers = {
+        (kind.has_experts, kind.is_recomputed): _layer_costs(instance, kind, compute)
+        for kind in layer_kinds(model, config)
+    }
     if known is not None:
-        layers = {}
-        for kind in layer_kinds(model, config):
-            layer = known.of_kind((kind.has_experts, kind.is_recomputed))
-            hidden = _hidden_behind(instance, kind, compute, exchanges=sum(layer.num_exchanges) > 0)
-            layers[kind.has_experts, kind.is_recomputed] = layer._replace(**hidden)
         return known._replace(compute=compute, layers=layers, least=least)
     return Costs(
         compute=compute,
         message_bytes=p2p_bytes(model, training, config),
-        layers={
-            (kind.has_experts, kind.is_recomputed): _layer_costs(instance, kind, compute)
-            for kind in layer_kinds(model, config)
-        },
+        layers=layers,
         gradient=once_traffic(model, training, config)
         if config.sharding_stage > 1
         else gradient_traffic(model, training, config),
@@ -145,21 +141,18 @@ def _layer_costs(instance: Instance, kind: LayerKind, compute: StageCompute) -> 
         layers=kind.layers,
         tensor=tensor_traffic(model, training, config, has_experts=kind.has_experts),
         context=context_traffic(model, training, config),
+        idle=compute.idle_s(kind.is_recomputed),
+        attention=_attention(instance, config),
         rings=expert_rings(model, training, config) if one is not None else (NO_TRAFFIC, NO_TRAFFIC),
         part_bytes=0.0 if one is None else one.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
-        **_hidden_behind(instance, kind, compute, exchanges=exchanges > 0),
+        beside=beside_exchange(instance, config) if exchanges else Beside((0.0, 0.0), 0.0),
     )
 
 
-def _hidden_behind(instance: Instance, kind: LayerKind, compute: StageCompute, *, exchanges: bool) -> dict[str, Any]:
-    """The fields of :class:`LayerCosts` that depend on the stack: work of one layer that hides what it sends."""
-    config = kind.config
-    return {
-        "idle": compute.idle_s(kind.is_recomputed),
-        "attention": hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0),
-        "beside": beside_exchange(instance, config) if exchanges else Beside((0.0, 0.0), 0.0),
-    }
+def _attention(instance: Instance, config: ParallelConfig) -> tuple[float, float]:
+    """What hides context-parallel communication, forward and backward of one layer."""
+    return hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0)
 
 
 def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
