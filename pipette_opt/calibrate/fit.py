@@ -123,7 +123,7 @@ def calibrate_runs(
         Of more runs a random sample of this size is used for constants, equally many of each group as far as possible;
         factors of layers are learned from all.
     validate
-        Whether to cross-validate, which takes as long as a few fits; Ctrl-C then ends it, and the fit is kept.
+        Whether to cross-validate, which takes less time than the fit; Ctrl-C then ends it, and the fit is kept.
     """
     base = replace(base, layers=None, versions=None)
     usable, left_out = usable_cases(runs, base, cluster)
