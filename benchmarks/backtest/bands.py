@@ -2,18 +2,19 @@
 How far public runs were from their predictions, by kind of job: ``python benchmarks/backtest/bands.py [--out FILE]``.
 
 Every visible row whose job the clock knows is predicted by the shipped stack, with nothing fitted; ``data/bands.yaml``
-gets the 5 and 95 % quantiles of measured over predicted time of each kind, and nothing else of the rows. A row seldom
+gets a band of measured over predicted time of each kind, and nothing else of the rows. A row seldom
 says what its network attains and what its recipe overlaps. Both are set to what its machine and its framework usually
 have, as users give their own links and their own overlap.
 
-How well a band holds where nobody has measured is tried by leaving one source out: how many of its runs lie in the band
-that the other sources make. WANT (CC BY-NC-SA) is used for such a check only.
+How well a band holds where nobody has measured is tried by leaving out each source, and the larger jobs: 5 and 95 %
+quantiles of the others are stretched until nine in ten of what is left out lie inside. WANT (CC BY-NC-SA) is used for a
+check of the result only.
 """
 
 import argparse
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ import numpy as np
 import yaml
 
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.types import FloatArray
+from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
+from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, told_apart
 from pipette_opt.calibrate.predict import predicted_times_s
-from pipette_opt.read.bands import FEWEST_RUNS, FEWEST_SOURCES, LEAST_LEFT_OUT, SHARE, job_kind
+from pipette_opt.read.bands import FEWEST_RUNS, FEWEST_SOURCES, SHARE, job_kind
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 
@@ -33,9 +35,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = """\
 # How far public runs were from their predictions by the shipped stack, by kind of job: 5 and 95 % quantiles of measured
-# over predicted iteration time, nothing fitted. Made by benchmarks/backtest/bands.py, which says how. `left_out`: share
-# of the runs of one source inside the band that the other sources make, over all sources. A kind without a band has
-# fewer than 20 runs, or one source, or a band that does not hold for runs left out. `gpus`: runs of each kind of GPU.
+# over predicted iteration time, nothing fitted, `stretch` times as far from the median, so that they hold for runs left
+# out. Made by benchmarks/backtest/bands.py, which says how. `left_out`: share of the runs of one source inside the band
+# that the other sources make, over all sources. `larger`: share of the larger jobs inside the band of the smaller ones.
+# A kind without a band has fewer than 20 runs, or one source, or sources that contradict each other (then these shares
+# are without a stretch). `gpus`: runs of each kind of GPU.
+# `apart`: predicted time over that of another run of the same job from which on `share` of such pairs had that order.
 # Rows are measurements published by: {sources}.
 """
 
@@ -62,19 +67,8 @@ that this program does not export to), and WANT, by its licence.
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 """Rows that never make a band."""
 
-NIC_SHARE = 0.9
-"""Of the nominal rate of its NICs, what a host attains; chosen."""
-
-NIC_BYTES_PER_S = {
-    "a100": 25e9,
-    "h100": 50e9,
-    "h200": 50e9,
-    "b200": 50e9,
-    "b300": 100e9,
-    "gb200": 50e9,
-    "gb300": 100e9,
-}
-"""Nominal, of the one NIC that each GPU has in a DGX or HGX host, one way (datasheets)."""
+MOST_STRETCH, STRETCH_STEP = 3.0, 0.05
+"""Of a band's width, in the logarithm: beyond the former it says nothing; chosen."""
 
 NOT_THIS_JOB = ("sft", "lora", "hybrid", "nemotron-h", "nemotron-3", "nemotron v3", "gpt-oss", "gpt oss", "deepseek")
 """Words of rows that are other jobs than the clock knows: fine-tuning, and layers that it does not have."""
@@ -89,6 +83,8 @@ class Point:
     source: str
     num_gpus: int
     ratio: float
+    predicted_s: float = 1.0
+    job: Hashable = None
 
 
 def main() -> None:
@@ -128,8 +124,17 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
             measured = case.run.iter_time_s
             if kind is not None and measured is not None and np.isfinite(predicted):
                 gpu = case.instance.cluster.nodes[0].gpu.name
-                ratio, num_gpus = measured / predicted, case.run.num_gpus
-                points.append(Point(kind=kind, gpu=gpu, source=name, num_gpus=num_gpus, ratio=ratio))
+                points.append(
+                    Point(
+                        kind=kind,
+                        gpu=gpu,
+                        source=name,
+                        num_gpus=case.run.num_gpus,
+                        ratio=measured / predicted,
+                        predicted_s=predicted,
+                        job=(name, job_of(case.run)),
+                    )
+                )
     return points
 
 
@@ -140,34 +145,82 @@ def bands_of(points: Sequence[Point]) -> dict[str, Any]:
         own = [one for one in points if one.kind == kind]
         sources = sorted({one.source for one in own})
         enough = len(own) >= FEWEST_RUNS and len(sources) >= FEWEST_SOURCES
-        left_out = _left_out(own) if enough else None
-        holds = left_out is not None and left_out >= LEAST_LEFT_OUT
-        low, high = _quantiles([one.ratio for one in own]) if holds else (None, None)
+        stretch = stretch_of(own) if enough else None
+        low, high = (None, None) if stretch is None else _band(_ratios(own), stretch)
         kinds[kind] = {
             "low": low,
             "high": high,
+            "stretch": stretch,
             "runs": len(own),
             "sources": len(sources),
             "largest_gpus": max(one.num_gpus for one in own),
-            "left_out": left_out,
+            "left_out": _share(own, _sources_left_out(own), stretch or 1.0) if enough else None,
+            "larger": _share(own, _larger_left_out(own), stretch or 1.0) if enough else None,
         }
-    return {"share": SHARE, "kinds": kinds, "gpus": dict(sorted(Counter(one.gpu for one in points).items()))}
+    return {
+        "share": SHARE,
+        "kinds": kinds,
+        "gpus": dict(sorted(Counter(one.gpu for one in points).items())),
+        "apart": apart_of(points),
+    }
 
 
-def _left_out(points: Sequence[Point]) -> float:
-    """Share of all runs that lie in the band of the other sources."""
-    inside = 0.0
-    for source, ratios in _by(points, lambda one: one.source).items():
-        low, high = _quantiles([one.ratio for one in points if one.source != source])
-        inside += len(ratios) * _inside(ratios, low, high)
-    return round(inside / len(points), 2)
+def apart_of(points: Sequence[Point]) -> dict[str, Any]:
+    """From which ratio on two predictions of one job had their order right."""
+    predicted = np.array([one.predicted_s for one in points])
+    measured = predicted * np.array([one.ratio for one in points])
+    pairs = pairs_of_jobs(predicted, measured, [one.job for one in points])
+    ratio = told_apart(pairs)
+    return {"ratio": None if ratio is None else round(ratio, 2), "share": ORDERED, "pairs": len(pairs)}
 
 
-def _quantiles(ratios: Sequence[float]) -> tuple[float, float]:
-    """Ends of the band, rounded outwards."""
+def stretch_of(points: Sequence[Point]) -> float | None:
+    """
+    How much wider than its runs' quantiles the band of a kind must be to hold where nobody has measured.
+
+    The least factor with which a band of the other sources holds ``SHARE`` of the runs of a source left out, and a band
+    of the smaller jobs that share of the larger ones (conformal prediction, whose residuals are those of whole groups
+    left out). ``None`` if no factor up to ``MOST_STRETCH`` does: the sources contradict each other.
+    """
+    portions = _sources_left_out(points), _larger_left_out(points)
+    for stretch in np.arange(1.0, MOST_STRETCH + 0.01, STRETCH_STEP).round(2).tolist():
+        shares = [_share(points, one, stretch) for one in portions]
+        if all(share is None or share >= SHARE for share in shares):
+            return float(stretch)
+    return None
+
+
+def _sources_left_out(points: Sequence[Point]) -> list[BoolArray]:
+    """Each source in turn."""
+    return [
+        np.array([one.source == source for one in points]) for source in dict.fromkeys(one.source for one in points)
+    ]
+
+
+def _larger_left_out(points: Sequence[Point]) -> list[BoolArray]:
+    """The jobs with more GPUs than half of the jobs have; none if all have equally many."""
+    gpus = np.array([one.num_gpus for one in points])
+    larger = gpus > np.median(gpus)
+    return [larger] if larger.any() else []
+
+
+def _share(points: Sequence[Point], portions: Sequence[BoolArray], stretch: float) -> float | None:
+    """Share of the runs in portions that lie in the band of the others; ``None`` without a portion."""
+    ratios = _ratios(points)
+    inside = [_inside(ratios[out], *_band(ratios[~out], stretch)) for out in portions]
+    return round(float(np.average(inside, weights=[out.sum() for out in portions])), 2) if portions else None
+
+
+def _ratios(points: Sequence[Point]) -> FloatArray:
+    return np.array([one.ratio for one in points])
+
+
+def _band(ratios: FloatArray, stretch: float) -> tuple[float, float]:
+    """Quantiles, so many times as far from the median in the logarithm, rounded outwards."""
     tail = (1 - SHARE) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail])
-    return float(np.floor(low * 100) / 100), float(np.ceil(high * 100) / 100)
+    low, middle, high = np.quantile(np.log(ratios), [tail, 0.5, 1 - tail])
+    ends = np.exp(middle + stretch * (low - middle)), np.exp(middle + stretch * (high - middle))
+    return float(np.floor(ends[0] * 100 + 1e-9) / 100), float(np.ceil(ends[1] * 100 - 1e-9) / 100)
 
 
 def _inside(ratios: FloatArray, low: float, high: float) -> float:
@@ -192,13 +245,10 @@ def _is_this_job(run: MeasuredRun) -> bool:
 
 def _as_usual(run: MeasuredRun) -> MeasuredRun:
     """The row with the links that its machine usually has, unless it says."""
-    if run.gpu is None or run.extra.get(BANDWIDTH_COLUMN):
+    usual = None if run.gpu is None else run.gpu.usual_host
+    if usual is None or run.extra.get(BANDWIDTH_COLUMN):
         return run
-    family = run.gpu.gpu.name.split("-")[0]
-    nic = NIC_BYTES_PER_S.get(family)
-    rate = None if nic is None else NIC_SHARE * nic
-    if rate is None:
-        return run
+    rate = usual.nics.host_bytes_per_s / usual.gpus_per_node
     return replace(run, extra={**run.extra, BANDWIDTH_COLUMN: f"{rate * run.gpus_per_node / 1e9:g}"})
 
 

@@ -98,6 +98,7 @@ class Fit:
             "ranges": self.ranges,
             "mean_error": {name: round(one.mean, 4) for name, one in known.items()},
             "p90_error": {name: round(one.p90, 4) for name, one in known.items()},
+            "apart": {name: round(one.apart, 3) for name, one in known.items() if one.apart is not None},
             "notes": list(self.notes),
         }
 
@@ -122,7 +123,7 @@ def calibrate_runs(
         Of more runs a random sample of this size is used for constants, equally many of each group as far as possible;
         factors of layers are learned from all.
     validate
-        Whether to cross-validate, which takes as long as a few fits; Ctrl-C then ends it, and the fit is kept.
+        Whether to cross-validate, which takes less time than the fit; Ctrl-C then ends it, and the fit is kept.
     """
     base = replace(base, layers=None, versions=None)
     usable, left_out = usable_cases(runs, base, cluster)

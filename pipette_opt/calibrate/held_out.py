@@ -7,7 +7,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.descent import Descent
-from pipette_opt.calibrate.metrics import Errors, measure
+from pipette_opt.calibrate.metrics import Errors, job_of, measure, pairs_of_jobs, told_apart
 from pipette_opt.calibrate.problem import Problem
 
 FOLDS = 4
@@ -40,12 +40,15 @@ class HeldOut:
         if folds < 2:
             return None
         portion = {group: index % folds for index, group in enumerate(groups)}
-        predicted, measured = [], []
+        predicted, measured, rows = [], [], list[int]()
         for fold in range(folds):
             out = [index for index, run in enumerate(runs) if portion[run.group] == fold]
             predicted.append(self._refit(out))
             measured.append(self.problem.measured_s[out])
-        return measure(np.concatenate(predicted), np.concatenate(measured))
+            rows += out
+        found_s, measured_s = np.concatenate(predicted), np.concatenate(measured)
+        pairs = pairs_of_jobs(found_s, measured_s, [job_of(runs[row]) for row in rows])
+        return replace(measure(found_s, measured_s), apart=told_apart(pairs))
 
     def larger(self, fewest: int) -> Errors | None:
         """The jobs with the most GPUs, by a fit to all others; ``None`` with fewer than ``fewest`` others."""

@@ -25,6 +25,16 @@ UNBELIEVABLE = 200.0
 """Measured over predicted time: rather milliseconds than seconds."""
 
 
+ORDERED = 0.75
+"""Share of the pairs whose order must be right for two predictions to be told apart; chosen."""
+
+WINDOW, APART_STEP, FARTHEST = 0.1, 0.01, 1.0
+"""Width of what is looked at together, its steps, and where they end; logarithms of the ratio of two predictions."""
+
+FEWEST_PAIRS = 50
+"""Pairs of runs that say anything about order; chosen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """
@@ -42,6 +52,8 @@ class Errors:
         Measured time of the run predicted fastest, over the fastest measured of the same job, minus one: the worst job.
     regret_of_all
         The same as if all runs were configurations of one job.
+    apart
+        See :func:`told_apart`; ``None`` where nobody asked, or there are too few pairs.
     """
 
     num_runs: int
@@ -51,6 +63,7 @@ class Errors:
     spearman: float
     regret: float
     regret_of_all: float
+    apart: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +118,48 @@ def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] 
         regret=max(_regret(predicted[chosen], measured[chosen]) for chosen in _places(jobs or [0] * len(ratio))),
         regret_of_all=_regret(predicted, measured),
     )
+
+
+def pairs_of_jobs(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object]) -> FloatArray:
+    """
+    Every pair of runs of one job: the slower one over the other by the prediction, and as measured; logarithms.
+
+    Returns
+    -------
+    FloatArray
+        Shape ``(num_pairs, 2)``; the first is positive, the second negative where the order was the other one.
+    """
+    logs, found = np.log(np.column_stack([predicted, measured])), [np.zeros((0, 2))]
+    for chosen in _places(jobs):
+        one, other = np.triu_indices(len(chosen), 1)
+        gap = logs[chosen][one] - logs[chosen][other]
+        found.append(gap * np.sign(gap[:, :1]))
+    pairs = np.concatenate(found)
+    told: FloatArray = pairs[pairs[:, 0] > 0]
+    return told
+
+
+def told_apart(pairs: FloatArray) -> float | None:
+    """
+    Predicted time of a plan over another's from which on predictions have their order right.
+
+    The smallest such that of the pairs predicted ``WINDOW`` further apart, there and everywhere beyond, a share of
+    ``ORDERED`` was measured in that order. Errors of two plans of one job are alike, so this is less than the error of
+    either.
+
+    Parameters
+    ----------
+    pairs
+        See :func:`pairs_of_jobs`. ``None`` with fewer than ``FEWEST_PAIRS``.
+    """
+    if len(pairs) < FEWEST_PAIRS:
+        return None
+    apart = 0.0
+    for start in np.arange(0.0, FARTHEST, APART_STEP):
+        inside = (pairs[:, 0] >= start) & (pairs[:, 0] < start + WINDOW)
+        if inside.sum() >= FEWEST_PAIRS and (pairs[inside, 1] > 0).mean() < ORDERED:
+            apart = float(start) + APART_STEP
+    return float(np.exp(apart))
 
 
 def _regret(predicted: FloatArray, measured: FloatArray) -> float:

@@ -17,7 +17,7 @@ def calibrate(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the stack; the file's by default.")] = None,
     max_runs: Annotated[int, typer.Option(help="Of more runs, use a sample of this size.", min=3)] = 400,
-    validate: Annotated[bool, typer.Option(help="Cross-validate, which takes a few times longer.")] = True,
+    validate: Annotated[bool, typer.Option(help="Cross-validate, which takes less time than the fit.")] = True,
     seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:

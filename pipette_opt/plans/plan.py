@@ -26,6 +26,9 @@ class Band:
         Which runs, for people.
     runs
         How many.
+    apart
+        Predicted time of a plan over that of another of the same job from which on three in four such pairs of runs
+        took their times in that order; nearer plans cannot be told apart. ``None`` where nobody knows.
     """
 
     low_s: float
@@ -33,6 +36,7 @@ class Band:
     share: float
     source: str
     runs: int
+    apart: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ SHARE = 0.9
 FEWEST_RUNS, FEWEST_SOURCES = 20, 2
 """Of a kind for which a band is given."""
 
-LEAST_LEFT_OUT = 0.5
-"""Share of the runs of a source, left out, that lie in the band of the others; with less a band promises too much."""
+KIND_FIELDS = ("low", "high", "stretch", "runs", "sources", "largest_gpus", "left_out", "larger")
+"""Of a kind in the table; its head says what they are."""
 
 HELD_OUT = "held_out_groups"
 """Errors of a calibrated stack on runs that its fit did not see."""
@@ -52,7 +52,7 @@ class KindBand:
     Parameters
     ----------
     low, high
-        Quantiles of measured over predicted time; ``None`` where too few runs are known.
+        Nine in ten runs left out took between these times the prediction; ``None`` where too few runs are known.
     largest_gpus
         GPUs of the largest run.
     """
@@ -82,7 +82,7 @@ def read_bands(path: Path | None = None) -> dict[str, KindBand]:
     kinds = _fields(place).any("kinds")
     found = {}
     for name, content in kinds.items():
-        row = Fields(f"{place}, {name}", content, ("low", "high", "runs", "sources", "largest_gpus", "left_out"))
+        row = Fields(f"{place}, {name}", content, KIND_FIELDS)
         known = row.has("low")
         found[name] = KindBand(
             low=row.positive("low") if known else None,
@@ -93,6 +93,17 @@ def read_bands(path: Path | None = None) -> dict[str, KindBand]:
     return found
 
 
+def told_apart(path: Path | None = None) -> float | None:
+    """
+    Predicted time of one plan over another's of the same job from which on public runs had that order.
+
+    ``None`` where too few pairs were compared. See :func:`pipette_opt.calibrate.metrics.told_apart`.
+    """
+    place = path or shipped_path("data", "bands.yaml")
+    row = Fields(f"{place}, apart", _fields(place).any("apart"), ("ratio", "share", "pairs"))
+    return row.positive("ratio") if row.has("ratio") else None
+
+
 def runs_by_gpu(path: Path | None = None) -> dict[str, int]:
     """How many public runs of each kind of GPU were compared with their predictions; kinds without any are absent."""
     runs = _fields(path or shipped_path("data", "bands.yaml")).any("gpus")
@@ -100,7 +111,7 @@ def runs_by_gpu(path: Path | None = None) -> dict[str, int]:
 
 
 def _fields(place: Path) -> Fields:
-    return Fields(str(place), read_yaml(place), ("share", "kinds", "gpus"))
+    return Fields(str(place), read_yaml(place), ("share", "kinds", "gpus", "apart"))
 
 
 def with_band(estimate: IterationTime, instance: Instance, config: ParallelConfig) -> IterationTime:
@@ -129,6 +140,7 @@ def job_band(instance: Instance, config: ParallelConfig, iteration_time_s: float
         share=SHARE,
         source=f"public runs like this ({kind}{shipped})",
         runs=row.runs,
+        apart=_shipped_apart(),
     )
 
 
@@ -143,9 +155,15 @@ def _own_band(fitted: Mapping[str, Any], config: ParallelConfig, iteration_time_
         share=SHARE,
         source="runs that the stack was calibrated with, each predicted without those like it",
         runs=int(fitted.get("num_runs", 0)),
+        apart=fitted.get("apart", {}).get(HELD_OUT),
     )
 
 
 @cache
 def _shipped() -> dict[str, KindBand]:
     return read_bands()
+
+
+@cache
+def _shipped_apart() -> float | None:
+    return told_apart()

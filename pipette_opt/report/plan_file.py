@@ -279,6 +279,7 @@ def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
             "share": band.share,
             "from": band.source,
             "runs": band.runs,
+            "apart": band.apart,
         },
     }
 
@@ -289,7 +290,8 @@ def _read_estimate(estimate: Entries) -> IterationTime:
     if estimate.data.get("band") is not None:
         given = estimate.mapping("band")
         numbers = {name: given.number(name) for name in ("low_s", "high_s", "share")}
-        band = Band(**numbers, source=given.text("from"), runs=given.whole("runs"))
+        apart = given.optional("apart", given.positive) if "apart" in given.data else None
+        band = Band(**numbers, source=given.text("from"), runs=given.whole("runs"), apart=apart)
     path = estimate.mapping("critical_path").numbers() if "critical_path" in estimate.data else {}
     return IterationTime(
         iteration_time_s=estimate.positive("iteration_time_s"),

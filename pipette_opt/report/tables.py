@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.units import counted, gib
+from pipette_opt.judge.solutions import simplicity
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import Certificate, IterationTime, JointModel, Plan, StageMemory
 from pipette_opt.report.bars import Bar
@@ -70,6 +71,8 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     ]
     if plan.alternatives:
         parts.append(alternatives_table(plan))
+    if near := near_ties(plan):
+        parts.append(words(near))
     if plan.baselines:
         parts.append(baselines_table(plan))
     parts += left_out_table(plan.not_modelled)
@@ -77,6 +80,32 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
         parts.append(notes(plan.notes))
     parts += [*beside, Text(), said]
     return parts
+
+
+def near_ties(plan: Plan) -> str:
+    """
+    How many of the plan and its alternatives predictions cannot tell apart, and the simplest; empty where none is near.
+
+    Simpler: fewer GPUs, less recomputed, fewer chunks, see :func:`~pipette_opt.judge.solutions.simplicity`.
+    """
+    band, best_s = plan.estimate.band, plan.estimate.iteration_time_s
+    if band is None or band.apart is None:
+        return ""
+    near = [
+        (one.config, one.iteration_time_s)
+        for one in plan.alternatives
+        if one.iteration_time_s is not None and one.iteration_time_s <= band.apart * best_s
+    ]
+    if not near:
+        return ""
+    config, seconds = min([(plan.config, best_s), *near], key=lambda one: simplicity(one[0]))
+    simplest = "this plan" if config == plan.config else f"{config.label()}, {100 * (seconds / best_s - 1):+.1f} %"
+    shown = counted(1 + len(plan.alternatives), "plan")
+    return (
+        f"{1 + len(near)} of {shown} are within {100 * (band.apart - 1):.0f} %, nearer than predictions tell apart "
+        "(from there on three in four pairs of runs of one job had the predicted order); the simplest is "
+        f"{simplest}."
+    )
 
 
 def verdict_line(said: str) -> RenderableType:

@@ -121,7 +121,7 @@ def test_an_interrupt_while_validating_writes_the_stack(
     assert done.exit_code == 4, done.output
     before = stack.read_text()
     assert read_stack(stack).source == "fitted to 5 runs of runs.csv"
-    monkeypatch.setattr("pipette_opt.calibrate.problem.descend", interrupt)
+    monkeypatch.setattr("pipette_opt.calibrate.problem.Problem.fit", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 130, done.output
     assert stack.read_text() == before

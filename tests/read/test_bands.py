@@ -15,6 +15,7 @@ from pipette_opt.read.bands import (
     job_kind,
     read_bands,
     runs_by_gpu,
+    told_apart,
     with_band,
 )
 from pipette_opt.read.gpus import read_gpu_catalogue
@@ -73,6 +74,7 @@ def test_a_band_scales_the_time() -> None:
     assert row.low is not None
     assert band.low_s == pytest.approx(20 * row.low)
     assert (band.share, band.runs) == (0.9, row.runs)
+    assert band.apart == told_apart()
     assert band.source == "public runs like this (dense, 16 bit, Ampere or older)"
     assert job_band(job(), config(tp=8, dp=row.largest_gpus // 8, num_layers=8), 20.0) is not None
     assert job_band(job(), config(tp=8, dp=row.largest_gpus // 8 + 1, num_layers=8), 20.0) is None
@@ -88,6 +90,11 @@ def test_a_calibrated_stack_has_its_own() -> None:
     band = job_band(own, config(tp=8), 22.0)
     assert band is not None
     assert (band.low_s, band.high_s, band.runs) == (pytest.approx(20.0), pytest.approx(22 / 0.9), 40)
+    assert band.apart is None
+    told = replace(given, stack=replace(given.stack, fitted=fitted | {"apart": {"held_out_groups": 1.04}}))
+    own_band = job_band(told, config(tp=8), 22.0)
+    assert own_band is not None
+    assert own_band.apart == 1.04
     assert job_band(own, config(tp=8, dp=16, num_layers=8), 22.0) is None
     old = replace(given, stack=replace(given.stack, fitted={"num_runs": 40}))
     band = job_band(old, config(tp=8), 22.0)
