@@ -16,9 +16,10 @@ and one that needs more time is halved.
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from operator import attrgetter, itemgetter
 
 import numpy as np
@@ -133,21 +134,16 @@ class Joined:
         How large the model was, and what it proved about all other splits.
     go_on
         Proves on, for so many seconds, against a new time to beat, without handing on more splits.
-    least_s
-        No split of a family is faster, the usual ones included; by :func:`family_key`. Families that were not bounded
-        are not among them.
+    split_bound_s
+        No plan of a configuration is faster, whatever is sent beside compute, by the bounds of its families; 0 where
+        there are none.
     """
 
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
     model: JointModel
     go_on: Callable[[float, float], JointModel]
-    least_s: Mapping[ParallelConfig, float]
-
-    def family_bound_s(self, config: ParallelConfig) -> float:
-        """No plan of a configuration is faster, by the bound of its family; 0 if there is none."""
-        key = family_key(config)
-        return 0.0 if key is None else self.least_s.get(key, 0.0)
+    split_bound_s: Callable[[ParallelConfig], float]
 
 
 def family_key(config: ParallelConfig) -> ParallelConfig | None:
@@ -605,24 +601,44 @@ class _Joint:
         memory = check_memory(self.instance, [*others, config], self.predictor, self.max_oom_risk)
         return any(one.config == config for one in memory.fitting)
 
+    def _split_bounds(self) -> Callable[[ParallelConfig], float]:
+        """The bound of single splits: that of their families, or where that is below the time to beat, their own."""
+        of_key: dict[ParallelConfig | None, list[LayerFamily]] = {}
+        for family in self.least_s:
+            of_key.setdefault(family_key(family.config), []).append(family)
+        for slower, faster in self.slower.items():
+            of_key[family_key(slower)] = of_key.get(family_key(faster), [])
+        to_beat_s = self.to_beat_s
+
+        @cache
+        def bound_s(config: ParallelConfig) -> float:
+            key = family_key(config)
+            families = [] if key is None else of_key.get(key, [])
+            bounds = [self._bound_of_split(one, config, to_beat_s) for one in families]
+            return min((bound for bound in bounds if bound is not None), default=0.0)
+
+        return bound_s
+
+    def _bound_of_split(self, family: LayerFamily, config: ParallelConfig, to_beat_s: float) -> float | None:
+        """No plan of a family with the layers of a configuration is faster; ``None`` if it has no such split."""
+        least_s, units = self.least_s[family], family.units_of(config.layers_per_stage)
+        if units is None or least_s >= to_beat_s:
+            return None if units is None else least_s
+        only = replace(family, most_units=np.minimum(family.most_units, units))
+        paths = self._known_paths(family.schedule)
+        found = family_bound(only, self._hosts_of_kind(), to_beat_s, paths, FEW_HALVINGS, MOST_NODES, least_s)
+        return max(found.seconds, least_s)
+
     def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
         waiting = [bound_s for bound_s, _ in self.waiting[:1]]
         bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
-        least_s: dict[ParallelConfig, float] = {}
-        for family, seconds in self.least_s.items():
-            if (key := family_key(family.config)) is not None:
-                least_s[key] = min(seconds, least_s.get(key, seconds))
-        for slower, faster in self.slower.items():
-            one, other = family_key(slower), family_key(faster)
-            if one is not None and other in least_s:
-                least_s[one] = least_s[other]
         return Joined(
             splits=tuple(self.splits),
             first=self.first,
             go_on=self._go_on,
-            least_s=least_s,
+            split_bound_s=self._split_bounds(),
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=float(bound_s),

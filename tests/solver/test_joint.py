@@ -168,7 +168,7 @@ def test_bounds_of_families_hold_for_every_split(memory_gib: int) -> None:
     assert joined is not None
     bounds = []
     for one in prepared.memory.fitting:
-        bounds.append(joined.family_bound_s(one.config))
+        bounds.append(joined.split_bound_s(one.config))
         for block in node_blocks(one.config, 2, job.launcher):
             grid = block.node_grid(one.config)
             need = one.need_bytes.reshape(grid[0], -1).max(axis=1)
