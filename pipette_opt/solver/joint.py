@@ -317,10 +317,8 @@ class _Joint:
 
     def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        tight = {
-            one.config for one in plain if one.most_units.min() <= one.num_units - len(one.config.layers_per_stage)
-        }
-        self.roomy.update(set(bases) - tight)
+        tight = {family_key(one.config) for one in plain if one.most_units.min() <= one.num_units - one.schedule[0]}
+        self.roomy.update(base for base in bases if family_key(base) not in tight)
         able = []
         for family in plain:
             bound_s = self._bound(family, halvings=0).seconds
