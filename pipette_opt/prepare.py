@@ -192,7 +192,7 @@ def prepare(
             annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
             work=work,
             given=given and with_edge_loss(given, memory),
-            family_bound_s=(lambda config: 0.0) if joined is None else joined.family_bound_s,
+            family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
         )
 
     if joint is not None and layers_are_free(instance, space):

@@ -42,7 +42,8 @@ def load_kernel() -> None:
     times, whole = np.ones((1, 1, 1)), np.ones((1, 1), dtype=np.int64)
     least_time(
         0.0, 2.0, 1, np.zeros(1), times, times, times, np.zeros((1, 1, 1), dtype=np.int64), whole,
-        1, 1, np.ones(1, dtype=np.int64), -1, whole.copy(), whole.copy(),
+        1, 1, np.ones(1, dtype=np.int64), -1, np.zeros((1, 1)), np.zeros((1, 1)), 0, whole.copy(),
+        whole.copy(),
     )  # fmt: skip
 
 
@@ -52,6 +53,8 @@ def family_bound(
     to_beat_s: float = float("inf"),
     counts: PathCounts | None = None,
     halvings: int = HALVINGS,
+    nodes: int = 0,
+    least_s: float = 0.0,
 ) -> FamilyBound:
     """
     The least time in which all units have room, to a bisection.
@@ -65,6 +68,10 @@ def family_bound(
         Paths of the schedule, of the judge's critical ones; those that every schedule has by default.
     halvings
         Of the interval in which the bound lies; 0 only asks whether a split may be faster than the time to beat.
+    nodes
+        Nodes of a search over the kinds of GPU of all rows, at most, for each of these questions; 0: none.
+    least_s
+        What is known of the bound.
     """
     from pipette_opt.solver.family_kernel import least_time
 
@@ -85,10 +92,14 @@ def family_bound(
     slowest += family.num_units * (unit + again).max(axis=(1, 2))
     # Where every unit costs a path the same, rounding alone would leave no room in exactly that time.
     slowest *= 1 + MARGIN
+    ends = (np.arange(rows) + 1) * per_row - 1
+    moved = paths.moved[:, ends] * float(rows > 1)
+    links = family.link_s[np.ix_(order, order)]
+    links = links - links[np.isfinite(links)].min(initial=np.inf) if np.isfinite(links).any() else np.zeros_like(links)
     least, room = np.zeros_like(most), np.zeros_like(most)
     seconds = least_time(
-        0.0, min(float(slowest.max()), to_beat_s), halvings, base, fixed, unit, again, extra, most,
-        family.num_units, per_row, able, spare, least, room,
+        least_s, min(float(slowest.max()), to_beat_s), halvings, base, fixed, unit, again, extra, most,
+        family.num_units, per_row, able, spare, moved, links, nodes, least, room,
     )  # fmt: skip
     if not room.any():
         return FamilyBound(seconds=to_beat_s if to_beat_s < slowest.max() else float("inf"))

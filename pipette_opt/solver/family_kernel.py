@@ -14,7 +14,24 @@ MOST_ROUNDS = 12
 
 @njit(cache=True, nogil=True)
 def least_time(  # type: ignore[no-untyped-def]
-    low, high, halvings, base, fixed, unit, again, extra, most, units, per_row, able, spare, least, room
+    low,
+    high,
+    halvings,
+    base,
+    fixed,
+    unit,
+    again,
+    extra,
+    most,
+    units,
+    per_row,
+    able,
+    spare,
+    moved,
+    links,
+    nodes,
+    least,
+    room,
 ):
     """
     No split is faster, by halving the interval; ``high`` if none is faster than that.
@@ -40,17 +57,42 @@ def least_time(  # type: ignore[no-untyped-def]
         Rows that hosts of each kind and the faster ones can fill, shape ``(kinds,)``.
     spare
         Hosts of the fastest kind that are left when they have filled those rows; -1 if a row is a single host.
+    moved
+        Transfers of each path from a row to the next (cyclic), shape ``(paths, rows)``.
+    links
+        What a transfer takes between two kinds beyond the least that is in ``base``, shape ``(kinds, kinds)``.
+    nodes
+        Of the search for classes of all rows, at most; 0: they stay open.
     least, room
         Take the limits of each stage's units where all is in time, shape ``(kinds, pp)``.
     """
     kinds, pp = most.shape
     lower, upper = np.zeros((kinds, pp), dtype=np.int64), np.zeros((kinds, pp), dtype=np.int64)
-    if not _in_time(high, base, fixed, unit, again, extra, most, units, per_row, able, spare, lower, upper):
+    if not _search(
+        high, base, fixed, unit, again, extra, most, units, per_row, able, spare, moved, links, nodes, lower, upper
+    ):
         return high
     _copy(lower, upper, least, room)
     for _ in range(halvings):
         middle = 0.5 * (low + high)
-        if _in_time(middle, base, fixed, unit, again, extra, most, units, per_row, able, spare, lower, upper):
+        if _search(
+            middle,
+            base,
+            fixed,
+            unit,
+            again,
+            extra,
+            most,
+            units,
+            per_row,
+            able,
+            spare,
+            moved,
+            links,
+            nodes,
+            lower,
+            upper,
+        ):
             high = middle
             _copy(lower, upper, least, room)
         else:
@@ -65,6 +107,86 @@ def _copy(lower, upper, least, room):  # type: ignore[no-untyped-def]
         for stage in range(lower.shape[1]):
             least[kind, stage] = lower[kind, stage]
             room[kind, stage] = upper[kind, stage]
+
+
+@njit(cache=True, nogil=True)
+def _search(  # type: ignore[no-untyped-def]
+    total, base, fixed, unit, again, extra, most, units, per_row, able, spare, moved, links, nodes, least, room
+):
+    """
+    Whether some classes of all rows leave limits with which no path is over time, as far as so many nodes tell.
+
+    Depth first; a node has the classes of some rows. ``least`` and ``room`` are those of the last node.
+    """
+    kinds, pp = most.shape
+    rows = pp // per_row
+    if nodes == 0 or kinds == 1:
+        return _in_time(total, base, fixed, unit, again, extra, most, units, per_row, able, spare, least, room)
+    stack, depth = np.full((rows * kinds + 1, rows), -1, dtype=np.int64), 1
+    own, classes = np.zeros((kinds, pp), dtype=np.int64), np.zeros(rows, dtype=np.int64)
+    sent = np.zeros(len(base))
+    for _ in range(nodes):
+        if depth == 0:
+            return False
+        depth -= 1
+        for row in range(rows):
+            classes[row] = stack[depth, row]
+        for kind in range(kinds):
+            for stage in range(pp):
+                of_row = classes[stage // per_row]
+                own[kind, stage] = most[kind, stage] if of_row < 0 or of_row == kind else 0
+        _send(base, moved, links, classes, _are_pure(classes, able, spare), sent)
+        if not _in_time(total, sent, fixed, unit, again, extra, own, units, per_row, able, spare, least, room):
+            continue
+        # The open row where the class decides over the most units is the next.
+        chosen, most_at_stake = -1, -1
+        for row in range(rows):
+            if classes[row] >= 0:
+                continue
+            fewest, largest = units, 0
+            for kind in range(kinds):
+                held = 0
+                for stage in range(row * per_row, (row + 1) * per_row):
+                    held += room[kind, stage] if room[kind, stage] >= least[kind, stage] else 0
+                fewest, largest = min(fewest, held), max(largest, held)
+            if largest - fewest > most_at_stake:
+                chosen, most_at_stake = row, largest - fewest
+        if chosen < 0:
+            return True
+        for kind in range(kinds - 1, -1, -1):  # the fastest first
+            for row in range(rows):
+                stack[depth, row] = classes[row]
+            stack[depth, chosen] = kind
+            depth += 1
+    if depth == 0:
+        return False
+    return _in_time(total, base, fixed, unit, again, extra, most, units, per_row, able, spare, least, room)
+
+
+@njit(cache=True, nogil=True)
+def _are_pure(classes, able, spare):  # type: ignore[no-untyped-def]
+    """Whether all hosts of a row are of its class: rows are single hosts, or those of the faster kind are all used."""
+    if spare < 0:
+        return True
+    fastest = 0
+    for row in range(len(classes)):
+        fastest += classes[row] == 0
+    return len(able) == 2 and spare == 0 and fastest == able[0]
+
+
+@njit(cache=True, nogil=True)
+def _send(base, moved, links, classes, are_pure, sent):  # type: ignore[no-untyped-def]
+    """What each path takes beside its stages, with the links between rows whose kinds are known."""
+    rows = len(classes)
+    for path in range(len(base)):
+        sent[path] = base[path]
+    for row in range(rows):
+        one, other = classes[row], classes[(row + 1) % rows]
+        if min(one, other) < 0 or (max(one, other) > 0 and not are_pure):
+            continue
+        for path in range(len(base)):
+            if moved[path, row] > 0:
+                sent[path] += moved[path, row] * links[one, other]
 
 
 @njit(cache=True, nogil=True)

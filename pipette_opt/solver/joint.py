@@ -16,16 +16,16 @@ and one that needs more time is halved.
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from operator import attrgetter, itemgetter
 
 import numpy as np
 
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
-from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
 from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.costs.placed import placed_times
@@ -74,12 +74,6 @@ SLICE_SHARE = 0.1
 MOST_SPLITS = 24
 """Largest number of splits that are handed on to be searched beside the usual ones. Chosen."""
 
-FIRST_SHARE = 0.05
-"""Largest share of the time limit that one CP-SAT call may take to find a time to beat. Chosen."""
-
-MOST_FIRST_S = 1.0
-"""Largest number of seconds for the same. Chosen."""
-
 LIKELY_PATHS = 10
 """
 Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
@@ -91,6 +85,12 @@ MOST_TRIES = 6
 Number of times that a family is bounded before a model is made, each with the critical path of the split near to the
 last bound: a hundredth of a second each, where CP-SAT takes a tenth. Chosen.
 """
+
+MOST_NODES = 400
+"""Largest number of choices of kinds of GPU for some rows that a bound of a family looks at. Chosen."""
+
+FEW_HALVINGS = 6
+"""Halvings of the interval in which a bound by such a search lies: to a sixtieth of what a family may gain. Chosen."""
 
 SETTLED = 1e-3
 """
@@ -134,21 +134,16 @@ class Joined:
         How large the model was, and what it proved about all other splits.
     go_on
         Proves on, for so many seconds, against a new time to beat, without handing on more splits.
-    least_s
-        No split of a family is faster, the usual ones included; by :func:`family_key`. Families that were not bounded
-        are not among them.
+    split_bound_s
+        No plan of a configuration is faster, whatever is sent beside compute, by the bounds of its families; 0 where
+        there are none.
     """
 
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
     model: JointModel
     go_on: Callable[[float, float], JointModel]
-    least_s: Mapping[ParallelConfig, float]
-
-    def family_bound_s(self, config: ParallelConfig) -> float:
-        """No plan of a configuration is faster, by the bound of its family; 0 if there is none."""
-        key = family_key(config)
-        return 0.0 if key is None else self.least_s.get(key, 0.0)
+    split_bound_s: Callable[[ParallelConfig], float]
 
 
 def family_key(config: ParallelConfig) -> ParallelConfig | None:
@@ -296,12 +291,10 @@ class _Joint:
                 some = bounded[count : min(count + BETWEEN_LOOKS, enough)]
                 families += self._families([base for _, base in some])
                 count += len(some)
-            self._find_first(families)
+            self._bound_again(self._able(families))
         self.waiting = bounded[count:]
         self._list_first()
-        promising = self._able(self.bounds_s)
-        self._bound_again(promising)
-        self.parts = self._parts(self._able(promising))
+        self.parts = self._parts(self._narrowed(self._able(self.bounds_s)))
         self._prove(MOST_SPLITS)
         self._list_first()
         return self._joined()
@@ -324,10 +317,8 @@ class _Joint:
 
     def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        tight = {
-            one.config for one in plain if one.most_units.min() <= one.num_units - len(one.config.layers_per_stage)
-        }
-        self.roomy.update(set(bases) - tight)
+        tight = {family_key(one.config) for one in plain if one.most_units.min() <= one.num_units - one.schedule[0]}
+        self.roomy.update(base for base in bases if family_key(base) not in tight)
         able = []
         for family in plain:
             bound_s = self._bound(family, halvings=0).seconds
@@ -341,10 +332,10 @@ class _Joint:
             self.bounds_s[family] = self.least_s[family] = self._bound(family).seconds
         return more
 
-    def _bound(self, family: LayerFamily, halvings: int = HALVINGS) -> FamilyBound:
+    def _bound(self, family: LayerFamily, halvings: int = HALVINGS, nodes: int = 0) -> FamilyBound:
         """By the paths that are known of its schedule."""
-        paths = self._known_paths(family.schedule)
-        return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings)
+        paths, least_s = self._known_paths(family.schedule), self.least_s.get(family, 0.0)
+        return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings, nodes, least_s)
 
     def _known_paths(self, schedule: tuple[int, int, int]) -> PathCounts:
         some = [plain_counts(*schedule), *self.learned.get(schedule, [])]
@@ -356,21 +347,37 @@ class _Joint:
 
     def _bound_again(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
         """Those that may still be faster than the time to beat, by all paths that are known now."""
-        self._learn_likely(families)
         able = []
         for family in families:
             if self.is_over:
                 able.append(family)
                 continue
-            for _ in range(MOST_TRIES):
-                found = self._bound(family)
-                self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
-                self.least_s[family] = max(found.seconds, self.least_s[family])
-                if found.split is None or not self._try(family, found.split):
-                    break
-            if found.seconds < self.to_beat_s:
+            if self.bounds_s[family] >= self.to_beat_s:
+                continue
+            self._learn_likely([family])
+            self._bound_with_tries(family, HALVINGS)
+            if self.bounds_s[family] < self.to_beat_s:
                 able.append(family)
         return able
+
+    def _narrowed(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
+        """Those that may still be faster by a search over the kinds of GPU of their rows, the least bounds first."""
+        if len(self._hosts_of_kind()) > 1:
+            for family in families:
+                if self.is_over:
+                    break
+                if self.bounds_s[family] < self.to_beat_s:
+                    self._bound_with_tries(family, FEW_HALVINGS, MOST_NODES)
+        return self._able(families)
+
+    def _bound_with_tries(self, family: LayerFamily, halvings: int, nodes: int = 0) -> None:
+        """Bound a family with the critical paths of splits near to its bounds, until these are known."""
+        for _ in range(MOST_TRIES):
+            found = self._bound(family, halvings, nodes)
+            self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
+            self.least_s[family] = max(found.seconds, self.least_s[family])
+            if found.split is None or not self._try(family, found.split):
+                return
 
     def _able(self, families: Iterable[LayerFamily]) -> list[LayerFamily]:
         """Those that may be faster than the time to beat, the most promising first."""
@@ -419,37 +426,6 @@ class _Joint:
         split, bound_s = model.solve(limit_s, self.limits.workers, self.limits.seed, self.stop)
         self.size = self.size.joined(model.size)
         return split, bound_s
-
-    def _find_first(self, families: Sequence[LayerFamily]) -> None:
-        """
-        A time to beat from some families.
-
-        With a time to beat CP-SAT's presolve removes most of a model, without one it takes seconds. So the first models
-        are of few families, those with the least bounds.
-        """
-        count, ordered = 1, next(self._in_models(self._able(families)), [])
-        while ordered and not self.is_over:
-            self._settle(ordered[:count])
-            if count >= len(ordered):
-                return
-            count *= GROWTH
-            ordered = self._able(ordered)
-
-    def _settle(self, families: Sequence[LayerFamily]) -> None:
-        """The best split of some families, until the judge agrees with the model."""
-        families = self._bound_again(families)
-        if not families:
-            return
-        model = self._model(families)
-        while not self.is_over:
-            self.report(f"choosing layers and GPUs for {counted(len(families), 'kind')} of configurations")
-            split, _ = self._solve(model, min(MOST_FIRST_S, FIRST_SHARE * self.limits.time_limit_s))
-            if split is None:
-                return
-            seconds, new = self._judge(model, split)
-            if not new or split.bound_s >= (1 - NEARLY_SETTLED) * min(seconds, self.to_beat_s):
-                return
-            model.below(self.to_beat_s)
 
     def _parts(self, families: Sequence[LayerFamily], most: int = MOST_VARIABLES) -> list[_Part]:
         """Families in models of no more variables than that, those with like bounds together."""
@@ -588,8 +564,11 @@ class _Joint:
         seconds, counts = self._judged(family, split)
         if counts is None or split.bound_s >= (1 - NEARLY_SETTLED) * seconds:
             return False
+        # Over the best links, as the bound is.
         kinds = np.where(split.kinds > 0, family.layer_s.sum(axis=0), 0.0).argmax(axis=1)
-        path = _longest(family, counts, np.array(split.units, dtype=np.float64), kinds)
+        units = np.array(split.units, dtype=np.float64)
+        counts = critical_counts(family.times(units, kinds), family.num_microbatches, self.instance.p2p)
+        path = _longest(family, counts, units, kinds)
         if (row := (family.schedule, path.table()[0].tobytes())) in self.seen:
             return False
         self.seen.add(row)
@@ -620,24 +599,44 @@ class _Joint:
         memory = check_memory(self.instance, [*others, config], self.predictor, self.max_oom_risk)
         return any(one.config == config for one in memory.fitting)
 
+    def _split_bounds(self) -> Callable[[ParallelConfig], float]:
+        """The bound of single splits: that of their families, or where that is below the time to beat, their own."""
+        of_key: dict[ParallelConfig | None, list[LayerFamily]] = {}
+        for family in self.least_s:
+            of_key.setdefault(family_key(family.config), []).append(family)
+        for slower, faster in self.slower.items():
+            of_key[family_key(slower)] = of_key.get(family_key(faster), [])
+        to_beat_s = self.to_beat_s
+
+        @cache
+        def bound_s(config: ParallelConfig) -> float:
+            key = family_key(config)
+            families = [] if key is None else of_key.get(key, [])
+            bounds = [self._bound_of_split(one, config, to_beat_s) for one in families]
+            return min((bound for bound in bounds if bound is not None), default=0.0)
+
+        return bound_s
+
+    def _bound_of_split(self, family: LayerFamily, config: ParallelConfig, to_beat_s: float) -> float | None:
+        """No plan of a family with the layers of a configuration is faster; ``None`` if it has no such split."""
+        least_s, units = self.least_s[family], family.units_of(config.layers_per_stage)
+        if units is None or least_s >= to_beat_s:
+            return None if units is None else least_s
+        only = replace(family, most_units=np.minimum(family.most_units, units))
+        paths = self._known_paths(family.schedule)
+        found = family_bound(only, self._hosts_of_kind(), to_beat_s, paths, FEW_HALVINGS, MOST_NODES, least_s)
+        return max(found.seconds, least_s)
+
     def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
         waiting = [bound_s for bound_s, _ in self.waiting[:1]]
         bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
-        least_s: dict[ParallelConfig, float] = {}
-        for family, seconds in self.least_s.items():
-            if (key := family_key(family.config)) is not None:
-                least_s[key] = min(seconds, least_s.get(key, seconds))
-        for slower, faster in self.slower.items():
-            one, other = family_key(slower), family_key(faster)
-            if one is not None and other in least_s:
-                least_s[one] = least_s[other]
         return Joined(
             splits=tuple(self.splits),
             first=self.first,
             go_on=self._go_on,
-            least_s=least_s,
+            split_bound_s=self._split_bounds(),
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=float(bound_s),

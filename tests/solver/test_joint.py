@@ -1,6 +1,8 @@
 """Layers, kinds of GPU and degrees chosen together: against every split on every placement, by the judge."""
 
 import itertools
+import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +18,7 @@ from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
-from pipette_opt.solver.joint import JointLimits
+from pipette_opt.solver.joint import JointLimits, _bases, _Joint
 from pipette_opt.specs import GpuSpec, Instance, ModelSpec, NodeSpec
 from pipette_opt.verify import verify
 
@@ -157,18 +159,21 @@ def test_layers_that_are_given_are_not_chosen() -> None:
     assert "uneven layers per stage" in plan.certificate.not_searched
 
 
-@pytest.mark.parametrize("memory_gib", [24, 80])
-def test_bounds_of_families_hold_for_every_split(memory_gib: int) -> None:
+@pytest.mark.parametrize(("memory_gib", "dense"), [(24, None), (80, None), (24, 3), (32, 3), (80, 2)])
+def test_bounds_of_families_hold_for_every_split(memory_gib: int, dense: int | None) -> None:
     """Usual ones, too, recomputed or not, on every placement; where all has room, recomputation adds nothing."""
     small = replace(A100_80, name="small", memory_bytes=memory_gib * GIB)
-    job = mixed((small, small, SLOW), np.random.default_rng(2), model_layers=6)
+    model = LLAMA_8B if dense is None else replace(EXPERTS, num_dense_layers=dense)
+    job = mixed((small, small, SLOW), np.random.default_rng(2), model_layers=6, model=model)
     space = replace(FEW, recompute=(None, "full"), virtual_pipeline=(1, 2), overlap_grad_reduce=None)
+    if dense is not None:
+        space = replace(space, expert_parallel=(1,), expert_tensor_parallel=(2,))
     prepared = prepare(job, space, 0.01, keep=lambda config: False, joint=JointLimits(time_limit_s=30))
     joined, work, capacity = prepared.joined, WorkBounds(job), prepared.memory.capacity_bytes
     assert joined is not None
     bounds = []
     for one in prepared.memory.fitting:
-        bounds.append(joined.family_bound_s(one.config))
+        bounds.append(joined.split_bound_s(one.config))
         for block in node_blocks(one.config, 2, job.launcher):
             grid = block.node_grid(one.config)
             need = one.need_bytes.reshape(grid[0], -1).max(axis=1)
@@ -179,6 +184,38 @@ def test_bounds_of_families_hold_for_every_split(memory_gib: int) -> None:
                 if (capacity[nodes].reshape(grid[0], -1).min(axis=1) >= need).all():
                     assert bounds[-1] <= seconds * (1 + 1e-9)
     assert max(bounds) > 0
+
+
+@pytest.mark.parametrize(("memory_gib", "dense"), [(24, None), (80, None), (12, 3), (80, 3)])
+def test_recomputation_is_left_out_where_every_split_has_room_without(memory_gib: int, dense: int | None) -> None:
+    """By the memory of every split on the smallest host, also where first layers without experts fill stages."""
+    small = replace(A100_80, name="small", memory_bytes=memory_gib * GIB)
+    model = LLAMA_8B if dense is None else replace(EXPERTS, num_dense_layers=dense)
+    job = mixed((small, A100_80, A100_80), np.random.default_rng(2), model_layers=6, model=model)
+    space = replace(FEW, recompute=(None, "full"), expert_parallel=(1,), num_gpus=4)
+    predictor = load_predictor(0.01, job)
+    search = _Joint(
+        instance=job,
+        space=space,
+        predictor=predictor,
+        max_oom_risk=0.01,
+        limits=JointLimits(time_limit_s=30),
+        report=lambda step: None,
+        stop=threading.Event(),
+        loading=nullcontext,
+        work=WorkBounds(job),
+    )
+    bases = list(_bases(job, enumerate_candidates(job, space)))
+    search._families(bases)
+    room = int(usable_bytes(job.cluster, predictor).min())
+    for base in (one for one in bases if one.recomputation is None):
+        pp = base.pipeline_model_parallel_size
+        cuts = itertools.combinations(range(1, 6), pp - 1)
+        splits = [replace(base, layers_per_stage=tuple(np.diff([0, *cut, 6]).tolist())) for cut in cuts]
+        fits = all(one.need_bytes.max() <= room for one in keep_fitting(job, splits, predictor).fitting)
+        fits &= len(keep_fitting(job, splits, predictor).fitting) == len(splits)
+        assert (base in search.roomy) <= fits
+        assert (memory_gib == 80 and dense is None) <= (base in search.roomy)
 
 
 def test_stopped_model_still_bounds() -> None:

@@ -187,6 +187,8 @@ def test_rows_of_several_hosts_are_bounded_from_below(seed: int) -> None:
             if any(units[s] > family.most_units[kind, s] for s in range(2) for kind in rows[s]):
                 continue
             best = min(best, max(time_of(family, units, tuple(rows[:, d]), counts) for d in range(2)))
+    for nodes in (0, 5, 100):
+        assert family_bound(family, np.array([2, 2]), counts=counts, nodes=nodes).seconds <= best
     model = LayerModel([family], np.array([2, 2]), 2 * best if np.isfinite(best) else 1000.0)
     split, bound_s = model.solve(20, 1, 0, STOP)
     assert (split is None) == np.isinf(best)
@@ -232,6 +234,12 @@ def test_bound_of_a_family_is_below_its_model(hosts: tuple[int, ...], chunks: in
             found = family_bound(family, np.array(hosts), counts=counts)
             assert 0.5 * least_s < found.seconds <= least_s * (1 + 1e-4)
             assert found.split is None or sum(found.split.units) == family.num_units
+            by_kinds = family_bound(family, np.array(hosts), counts=counts, nodes=1000).seconds
+            assert found.seconds * (1 - 1e-4) <= by_kinds <= least_s * (1 + 1e-4)
+            if len(hosts) > 1:  # all kinds and links are decided
+                assert by_kinds > 0.8 * least_s
+            few = family_bound(family, np.array(hosts), counts=counts, nodes=3).seconds
+            assert few <= least_s * (1 + 1e-4)
             assert family_bound(family, np.array(hosts), 1.05 * least_s, counts).seconds <= least_s * (1 + 1e-4)
 
 
@@ -281,6 +289,7 @@ def test_bound_of_rows_of_three_kinds_is_below_every_placement(seed: int) -> Non
             if not any(units[s] > family.most_units[kind, s] for s in range(3) for kind in rows[s]):
                 best = min(best, max(time_of(family, units, tuple(rows[:, d]), counts) for d in range(2)))
     assert family_bound(family, np.array(hosts)).seconds <= best
+    assert family_bound(family, np.array(hosts), nodes=1000).seconds <= best
 
 
 def test_the_last_row_needs_no_link_to_the_first_without_interleaving() -> None:
