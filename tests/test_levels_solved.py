@@ -73,13 +73,15 @@ def problem(job: Instance, chosen: ParallelConfig, *, lower_form: bool) -> Probl
     return build_problem_data(job, fitting, np.full(job.cluster.num_nodes, 1 << 40), lower_form=lower_form)
 
 
+@pytest.mark.parametrize("dispatcher", ["alltoall", "flex"])
 @pytest.mark.parametrize("number", range(len(CONFIGS)))
-def test_no_bound_is_above_a_placement(number: int) -> None:
+def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
     """On random orders of the hosts no bound is above the judge, and a closed form is the judge's own to ticks."""
     chosen, rng = CONFIGS[number], np.random.default_rng(number)
     for job in clusters(number):
         if chosen.expert_model_parallel_size == 1:
             job = replace(job, model=DENSE)
+        job = replace(job, training=replace(job.training, moe_token_dispatcher_type=dispatcher))
         closed, lower = (problem(job, chosen, lower_form=form) for form in (False, True))
         need = np.zeros(chosen.pipeline_model_parallel_size, dtype=np.int64)
         checked = CheckedConfig(config=chosen, prediction=None, need_bytes=need)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from pipette_opt.read.gpus import read_gpu
@@ -117,6 +118,20 @@ def experts(gpu: str, dtype: str) -> pd.DataFrame:
     rows = _table("moe", gpu)
     which = (rows.dtype == dtype) & (rows.kernel == "moe_torch_flow_cutlass") & (rows.suspect == 0)
     which &= (rows.ep == 1) & (rows.distribution == "balanced") & (rows.sustained == 0) & (rows.num_tokens >= 2048)
+    return rows[which].reset_index(drop=True)
+
+
+def collectives(gpu: str, fewest_bytes: float) -> pd.DataFrame:
+    """NCCL inside one host; at least so many bytes over each hop."""
+    rows = _table("collectives", gpu)
+    hop = rows.bytes * (rows.gpus - 1) / rows.gpus * np.where(rows.op == "all_reduce", 2.0, 1.0)
+    return rows[hop >= fewest_bytes].reset_index(drop=True)
+
+
+def deepep(gpu: str) -> pd.DataFrame:
+    """DeepEP's normal kernels with all multiprocessors that were tried."""
+    rows = _table("deepep", gpu)
+    which = (rows["mode"] == "normal") & (rows.sms == rows.sms.max()) & (rows.tokens >= 4096)
     return rows[which].reset_index(drop=True)
 
 

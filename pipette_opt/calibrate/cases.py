@@ -69,11 +69,12 @@ def make_cases(
     A file in which some rows name a norm kernel (``... + RMS kernel``) has unfused norms in the others.
     """
     named = {run.source for run in runs if NORM_KERNEL in run.attention_kernel.lower()}
+    hosts = AssumedHosts(stack)
     return [
         make_case(
             run,
             stack,
-            cluster,
+            cluster or hosts,
             fused_norm=run.source not in named or NORM_KERNEL in run.attention_kernel.lower(),
         )
         for run in runs
@@ -81,7 +82,11 @@ def make_cases(
 
 
 def make_case(
-    run: MeasuredRun, stack: StackSpec, cluster: ClusterSpec | None = None, *, fused_norm: bool = True
+    run: MeasuredRun,
+    stack: StackSpec,
+    cluster: "ClusterSpec | AssumedHosts | None" = None,
+    *,
+    fused_norm: bool = True,
 ) -> Case | Skipped:
     """
     What the row describes, launched in the identity order.
@@ -107,7 +112,8 @@ def make_case(
         config.num_microbatches(training.global_batch_size)
         _check_precision(run)
         check_experts(model, training, config)
-        spec = cluster or assumed_cluster(run, run.gpu, stack)
+        hosts = cluster or AssumedHosts(stack)
+        spec = hosts(run) if isinstance(hosts, AssumedHosts) else hosts
         placement = identity_placement(config, spec.gpus_per_node, np.arange(spec.num_nodes), "tp-cp-ep-dp-pp")
     except ValueError as error:
         return Skipped(run=run, reason=str(error).rstrip("."))
@@ -135,15 +141,7 @@ def untimed(case: Case) -> str:
 
 def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None = None) -> list[Case]:
     """The same runs with another stack; assumed hosts follow its links, ``cluster`` where there is one stays."""
-    known: dict[tuple[object, ...], ClusterSpec] = {}
-
-    def hosts(run: MeasuredRun) -> ClusterSpec:
-        assert run.gpu is not None
-        key = (run.gpu.gpu.name, run.gpus_per_node, run.num_gpus, node_bytes_per_s(run, stack))
-        if key not in known:
-            known[key] = assumed_cluster(run, run.gpu, stack)
-        return known[key]
-
+    hosts = AssumedHosts(stack)
     return [
         replace(case, instance=replace(case.instance, stack=stack, cluster=cluster or hosts(case.run)))
         for case in cases
@@ -299,6 +297,29 @@ def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> 
         if filled > wanted or (meets and filled == wanted):
             stage = min(stage + 1, pp - 1)
     return tuple(layers)
+
+
+class AssumedHosts:
+    """
+    Hosts of runs whose links nobody measured, as :func:`assumed_cluster` says: the same object for equal ones.
+
+    Parameters
+    ----------
+    stack
+        Whose links are assumed.
+    """
+
+    def __init__(self, stack: StackSpec) -> None:
+        self._stack = stack
+        self._known: dict[tuple[object, ...], ClusterSpec] = {}
+
+    def __call__(self, run: MeasuredRun) -> ClusterSpec:
+        """Hosts of a run whose GPU is known."""
+        assert run.gpu is not None
+        key = (run.gpu.gpu.name, run.gpus_per_node, run.num_gpus, node_bytes_per_s(run, self._stack))
+        if key not in self._known:
+            self._known[key] = assumed_cluster(run, run.gpu, self._stack)
+        return self._known[key]
 
 
 def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class LeastSquares:
         Mean and standard deviation of the prior of each value.
     largest
         Upper limit of each value.
+    known_slopes
+        Derivatives near the answer, to be used in place of new ones, shape ``(num_residuals, num_values)``.
     """
 
     residuals_of: Callable[[FloatArray], FloatArray]
@@ -44,6 +47,7 @@ class LeastSquares:
     centre: FloatArray
     spread: FloatArray
     largest: FloatArray
+    known_slopes: FloatArray | None = None
 
     def loss(self, residuals: FloatArray, values: FloatArray) -> float:
         """Badness of the residuals, and how far the values are from their priors."""
@@ -51,7 +55,9 @@ class LeastSquares:
         return float((self.say * badness(residuals)).sum() / NOISE**2 + prior.sum())
 
     def slopes(self, residuals: FloatArray, values: FloatArray) -> FloatArray:
-        """Derivatives of the residuals, one evaluation for each value."""
+        """Derivatives of the residuals, one evaluation for each value unless they are known."""
+        if self.known_slopes is not None:
+            return self.known_slopes
         slopes = np.empty((len(residuals), len(values)))
         for index in range(len(values)):
             moved = values.copy()
@@ -61,24 +67,63 @@ class LeastSquares:
 
     def step(self, residuals: FloatArray, values: FloatArray, slopes: FloatArray, damping: float) -> FloatArray:
         """Values after one damped step."""
-        weights = self.say * _weights(residuals) / NOISE**2
-        curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(1.0 / self.spread**2)
+        weights, curvature = self._weights(residuals), self._curvature(residuals, slopes)
         downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self.spread**2)
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
         trial: FloatArray = np.minimum(values + np.clip(step, -1.0, 1.0), self.largest)
         return trial
 
+    def uncertainty(self, residuals: FloatArray, slopes: FloatArray) -> FloatArray:
+        """Standard deviation of each value, beside what the residuals tell: at most that of its prior."""
+        deviation: FloatArray = np.sqrt(np.diag(np.linalg.inv(self._curvature(residuals, slopes))))
+        return deviation
 
-def descend(problem: LeastSquares, values: FloatArray, max_iterations: int) -> tuple[FloatArray, FloatArray, float]:
+    def _curvature(self, residuals: FloatArray, slopes: FloatArray) -> FloatArray:
+        weighted = slopes * self._weights(residuals)[:, None]
+        curvature: FloatArray = slopes.T @ weighted + np.diag(1.0 / self.spread**2)
+        return curvature
+
+    def _weights(self, residuals: FloatArray) -> FloatArray:
+        """Slope of the badness over each residual."""
+        return self.say * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / NOISE**2
+
+
+class Descent(NamedTuple):
     """
-    Values, their residuals and the loss.
+    Where a descent ended.
+
+    Parameters
+    ----------
+    values, residuals, loss
+        Of the end.
+    slopes
+        Derivatives there, made there or nearby.
+    """
+
+    values: FloatArray
+    residuals: FloatArray
+    loss: float
+    slopes: FloatArray
+
+
+def descend(
+    problem: LeastSquares, values: FloatArray, max_iterations: int, slopes: FloatArray | None = None
+) -> Descent:
+    """
+    Make the loss small, from some values on.
 
     Slopes take as many evaluations as there are values, so they are made anew only when the old ones, with what the
     steps showed since, lead no further.
+
+    Parameters
+    ----------
+    slopes
+        Derivatives near the first values, to begin with.
     """
     residuals = problem.residuals_of(values)
     loss, damping = problem.loss(residuals, values), 1e-2
-    slopes, fresh = problem.slopes(residuals, values), True
+    fresh = slopes is None
+    slopes = problem.slopes(residuals, values) if slopes is None else slopes
     for _ in range(max_iterations):
         before = loss
         for _ in range(MAX_DAMPINGS):
@@ -100,7 +145,7 @@ def descend(problem: LeastSquares, values: FloatArray, max_iterations: int) -> t
             slopes, fresh, damping = problem.slopes(residuals, values), True, 1e-2
         else:
             fresh = False
-    return values, residuals, loss
+    return Descent(values, residuals, loss, slopes)
 
 
 def badness(residuals: FloatArray) -> FloatArray:
@@ -108,8 +153,3 @@ def badness(residuals: FloatArray) -> FloatArray:
     size = np.abs(residuals)
     bad: FloatArray = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
     return bad
-
-
-def _weights(residuals: FloatArray) -> FloatArray:
-    """Slope of the badness over the residual."""
-    return np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12))

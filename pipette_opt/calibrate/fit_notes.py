@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.free import FREE, Free
 from pipette_opt.calibrate.left_out import named
 from pipette_opt.calibrate.versions import run_version
 from pipette_opt.read.runs import MeasuredRun
@@ -25,6 +29,16 @@ JOB_FIELDS = (
 """What two rows of one job have in common, besides further columns."""
 
 
+LITTLE = 0.7
+"""Standard deviation of a constant after the fit, over its prior's, from which on its variance is hardly halved."""
+
+FEWEST_OF_A_SET = 3
+"""Runs of a source on one kind of host that are compared with those of others."""
+
+APART = 1.1
+"""Measured over fitted time of one source over that of another from which on there is a note; chosen."""
+
+
 def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
     """Rows that say the same and took very different times: something about them is not in the file."""
     jobs: dict[tuple[object, ...], list[MeasuredRun]] = {}
@@ -41,6 +55,48 @@ def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
     found.sort(reverse=True)
     more = [f"{len(found) - MOST_REPEATS} more jobs like that"] if len(found) > MOST_REPEATS else []
     return [note for _, note in found[:MOST_REPEATS]] + more
+
+
+def told_notes(free: Sequence[Free], told: FloatArray, base: StackSpec) -> list[str]:
+    """
+    Constants that the runs say nothing, or little, of.
+
+    Parameters
+    ----------
+    free
+        Constants that were fitted.
+    told
+        Standard deviation of each after the fit, over that before, shape ``(num_free,)``.
+    """
+    fitted = {one.name for one in free}
+    nothing = [one.name for one in FREE if one.name not in fitted]
+    little = [one.name for one, left in zip(free, told.tolist(), strict=True) if left > LITTLE]
+    notes = []
+    if nothing:
+        notes.append(f"the runs tell nothing of {', '.join(nothing)}: as in {base.name}")
+    if little:
+        notes.append(f"the runs tell little of {', '.join(little)}: near those of {base.name}")
+    return notes
+
+
+def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]:
+    """
+    Runs of several sources, or kinds of host, that one set of constants does not fit together.
+
+    Parameters
+    ----------
+    residuals
+        Logarithms of measured over predicted times.
+    """
+    sets: dict[str, list[float]] = {}
+    for run, residual in zip(runs, residuals.tolist(), strict=True):
+        name = f"{run.source or 'no source'} on {run.gpu_name}, {run.gpus_per_node} a host"
+        sets.setdefault(name, []).append(residual)
+    middle = {name: float(np.median(one)) for name, one in sets.items() if len(one) >= FEWEST_OF_A_SET}
+    if len(middle) < 2 or max(middle.values()) - min(middle.values()) < np.log(APART):
+        return []
+    said = "; ".join(f"{name}: {np.exp(one):.2f}" for name, one in sorted(middle.items(), key=lambda one: one[1]))
+    return [f"sources differ in measured over fitted time ({said}): calibrate each alone, if they are several clusters"]
 
 
 def layer_notes(stack: StackSpec) -> list[str]:

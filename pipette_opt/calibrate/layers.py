@@ -8,16 +8,15 @@ no factor at all. A shape with few runs is shrunk towards 1, one unlike all that
 it helps runs of a number of GPUs (or, where all have one, of a number of stages) that were left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.calibrate.cases import Case, with_stack
-from pipette_opt.calibrate.predict import predicted_times_s
+from pipette_opt.calibrate.cases import Case
 from pipette_opt.costs.learned import layer_shape
-from pipette_opt.specs import ClusterSpec, StackSpec
+from pipette_opt.specs import StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers, likeness
 
 SPREAD = 0.1
@@ -37,36 +36,34 @@ LEAST_GAIN = 0.02
 
 def learn_layers(
     cases: Sequence[Case],
-    predicted_s: FloatArray,
+    predicted_s_of: Callable[[StackSpec], FloatArray],
     measured_s: FloatArray,
     stack: StackSpec,
-    cluster: ClusterSpec | None,
-    edge_risk: FloatArray,
 ) -> LearnedLayers | None:
     """
     Factors of the shapes that the runs have; ``None`` if they do not help runs left out.
 
     Parameters
     ----------
-    predicted_s, measured_s
-        Of each run, by ``stack``, which has no factors yet.
-    edge_risk
-        See :mod:`pipette_opt.calibrate.edge`.
+    predicted_s_of
+        Seconds of each run, by a stack.
+    measured_s
+        Of each run.
+    stack
+        Has no factors yet.
     """
-    shapes: list[LayerFactor] = []
+    predicted_s, found = predicted_s_of(stack), dict[LayerFactor, int]()
     which = np.full(len(cases), -1)
     for index, case in enumerate(cases):
         shape = layer_shape(case.instance, case.config, case.instance.cluster.gpu_kinds[0])
         if shape is not None:
-            if shape not in shapes:
-                shapes.append(shape)
-            which[index] = shapes.index(shape)
-    known = which >= 0
+            which[index] = found.setdefault(shape, len(found))
+    known, shapes = which >= 0, list(found)
     if not known.any():
         return None
     residual = np.clip(np.log(measured_s / predicted_s), -LARGEST, LARGEST)[known]
     longer = LearnedLayers(shapes=tuple(replace(one, factor=float(np.exp(STEP))) for one in shapes))
-    moved = predicted_times_s(with_stack(cases, replace(stack, layers=longer), cluster), edge_risk)
+    moved = predicted_s_of(replace(stack, layers=longer))
     share = (np.log(moved / predicted_s) / STEP)[known]
     sizes = np.array([case.run.num_gpus for case in cases])[known]
     if len(np.unique(sizes)) == 1:

@@ -27,16 +27,13 @@ SPREADS = {
     "step_state_bytes": 10.0,
     "activations": 0.4,
     "attention_copies": 0.5,
-    "fragments": 0.3,
     "norm_bytes": 6.0,
     "score_bytes": 4.0,
     "fused_score_bytes": 2.0,
-    "flash1_bytes": 8.0,
     "logit_bytes": 12.0,
     "loss_spare_bytes": 2.0,
     "whole_logit_bytes": 12.0,
     "table_bytes": 5.0,
-    "gathered_buffers": 1.0,
     "gathered_per_layer": 1.5,
     "run_ahead_buffers": 25.0,
     "pile_up_buffers": 25.0,
@@ -44,8 +41,7 @@ SPREADS = {
     "unusable_gib": 0.5,
 }
 """
-Standard deviations of the priors: by how much stacks differ; of logits unseen, by one copy in 16 bits; of buffers that
-stay, by one: Megatron-Core has one to gather into, which is counted, nanotron one more (``MemoryBuffer``).
+Standard deviations of the priors: by how much stacks differ; of logits unseen, by one copy in 16 bits.
 """
 
 HOPS: Sequence[Mapping[str, float]] = (

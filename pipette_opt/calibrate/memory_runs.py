@@ -12,7 +12,7 @@ from pipette_opt.memory.twins import as_twins_take
 SURELY_OUT = 1.1
 """More than so many times what there is, is not there by a slip of the prediction."""
 
-_KEPT = but(("step_bytes", "fragments", "run_ahead_buffers", "pile_up_buffers")) & SHOWN
+_KEPT = but(("step_bytes", "run_ahead_buffers", "pile_up_buffers")) & SHOWN
 _STEPPED = but(("step_bytes",)) & SHOWN
 
 

@@ -6,22 +6,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, untimed
 from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.rivals import RIVALS
 from pipette_opt.calibrate.versions import run_version
+from pipette_opt.costs.collectives import has_tied_stages
 from pipette_opt.costs.edge import edge_times_s
-from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.many import judge_many
-from pipette_opt.parallel import microbatches_of
+from pipette_opt.costs.placed import costed_batch, grid_of, placed_times
+from pipette_opt.costs.times import PlacedBatch
+from pipette_opt.costs.unplaced import Costs, costs_of
+from pipette_opt.judge.many import judge_batches
+from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.read.runs import MeasuredRun
-from pipette_opt.specs import ClusterSpec, StackSpec
+from pipette_opt.specs import ClusterSpec, ModelSpec, StackSpec, TrainingSpec
 
 MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probability")
 """What a predictor of memory says of a run."""
 
 NOT_FINITE = "the constants of the stack give no finite time"
+
+KnownCosts = dict[tuple[ModelSpec, TrainingSpec, ParallelConfig], Costs]
+"""What configurations cost wherever they are placed."""
 
 MemoryColumns = Callable[[Case | Skipped], Mapping[str, float]]
 """Gives ``MEMORY_COLUMNS``, or some of them."""
@@ -90,7 +97,7 @@ def predict_runs(
         if isinstance(case, Skipped) or reason:
             predictions.append(Prediction(run=case.run, memory=told, reason=reason))
         elif not math.isfinite(time_s := next(times)):
-            predictions.append(Prediction(run=case.run, memory=told, reason=NOT_FINITE))
+            predictions.append(Prediction(run=case.run, memory=told, reason=why_not_finite(case)))
         else:
             forms = rival_times_s(case) if rivals else {}
             predictions.append(Prediction(run=case.run, iter_time_s=time_s, rivals_s=forms, memory=told))
@@ -99,25 +106,76 @@ def predict_runs(
 
 def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None) -> FloatArray:
     """
-    Iteration times by the judge, shape ``(len(cases),)``.
+    Iteration times, shape ``(len(cases),)``; infinite where a link is used that was not measured.
 
     Parameters
     ----------
     edge_risk
         See :func:`~pipette_opt.calibrate.edge.edge_risks`; 0 without.
     """
-    times = np.empty(len(cases))
-    for p2p in {case.instance.p2p for case in cases}:
-        members = [index for index, case in enumerate(cases) if case.instance.p2p == p2p]
-        placed = [placed_times(cases[i].instance, cases[i].config, cases[i].placement) for i in members]
-        microbatches = [microbatches_of(cases[i].instance.training, cases[i].config) for i in members]
-        times[members] = judge_many(placed, microbatches, p2p)
-    times *= [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
-    if edge_risk is None:
-        return times
-    lost: FloatArray = np.array([edge_times_s(case.instance, case.config) for case in cases]).reshape(-1, 3)
-    times += (edge_risk * lost).sum(axis=1)
+    return with_version_and_edge_s(cases, judged_times_s(cases), edge_risk)
+
+
+def with_version_and_edge_s(
+    cases: Sequence[Case], judged_s: FloatArray, edge_risk: FloatArray | None = None
+) -> FloatArray:
+    """What the judge says, as the version of each run has it, and what is lost at the edge of memory."""
+    times = judged_s * [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
+    if edge_risk is not None:
+        for index in np.flatnonzero(edge_risk.any(axis=1)).tolist():
+            times[index] += float(edge_risk[index] @ edge_times_s(cases[index].instance, cases[index].config))
     return times
+
+
+def judged_times_s(cases: Sequence[Case], known: KnownCosts | None = None) -> FloatArray:
+    """
+    Iteration times by the judge, shape ``(len(cases),)``; infinite where a link is used that was not measured.
+
+    Parameters
+    ----------
+    known
+        Filled with the costs of each configuration, and read: the stack may be another one each time.
+    """
+    batches = [(np.array(members), _costs(cases, members, known)) for members in _alike(cases)]
+    microbatches = np.array([microbatches_of(case.instance.training, case.config) for case in cases], dtype=np.int64)
+    times = np.full(len(cases), np.inf)
+    for p2p in {case.instance.p2p for case in cases}:
+        ours = [(members, batch) for members, batch in batches if cases[members[0]].instance.p2p == p2p]
+        times = np.minimum(times, judge_batches(ours, microbatches, p2p))
+    return times
+
+
+def _alike(cases: Sequence[Case]) -> list[list[int]]:
+    """Cases that are costed together, see :func:`~pipette_opt.costs.placed.costed_batch`."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for index, case in enumerate(cases):
+        given, config = case.instance, case.config
+        job = None if given.model.num_experts is None else (given.model, given.training)
+        hosts = (id(given.cluster), id(given.stack), given.p2p, given.allreduce)
+        key = (grid_of(config, case.placement), hosts, has_tied_stages(given.model, config), job)
+        found.setdefault(key, []).append(index)
+    return list(found.values())
+
+
+def _costs(cases: Sequence[Case], members: Sequence[int], known: KnownCosts | None) -> PlacedBatch:
+    """Costs of cases that are alike."""
+    ours, costs = [cases[index] for index in members], []
+    for case in ours:
+        given = case.instance
+        key = given.model, given.training, case.config
+        costs.append(costs_of(given, case.config, None if known is None else known.get(key)))
+        if known is not None:
+            known.setdefault(key, costs[-1])
+    return costed_batch(ours[0].instance, [(case.config, case.placement) for case in ours], costs)
+
+
+def why_not_finite(case: Case) -> str:
+    """Why there is no time for a run: a link that nobody measured, or the constants."""
+    try:
+        placed_times(case.instance, case.config, case.placement)
+    except MissingLinkError as error:
+        return error.problem.rstrip(".")
+    return NOT_FINITE
 
 
 def rival_times_s(case: Case) -> dict[str, float]:

@@ -396,8 +396,9 @@ def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> lis
     for layout in space.more_layouts:
         if len(layout_parts(layout)) == pp * chunks:
             held = layout_layers(layout, pp)
-            found.append((tuple(map(sum, zip(*held, strict=True))), layout))
-    return found
+            is_unequal = len(set(map(tuple, held))) > 1
+            found.append((tuple(map(sum, zip(*held, strict=True))), layout if is_unequal else None))
+    return list(dict.fromkeys(found))
 
 
 def _no_split(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> str:

@@ -12,7 +12,7 @@ from pipette_opt.base.errors import InputError
 if TYPE_CHECKING:
     from pipette_opt.base.types import P2PMode
     from pipette_opt.cli.current import Current
-    from pipette_opt.parallel import ParallelConfig, microbatches_of
+    from pipette_opt.parallel import ParallelConfig
     from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plans.plan import StageMemory
     from pipette_opt.specs import Instance
@@ -26,6 +26,7 @@ MEASURED = ("1f1b", "interleaved")
 def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Current":
     """The same launch with another schedule, and with what its memory loses where that is nearly full."""
     from pipette_opt.judge.estimate import estimate
+    from pipette_opt.parallel import microbatches_of
     from pipette_opt.read.bands import with_band
 
     instance, config = current.instance, current.config

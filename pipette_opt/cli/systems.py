@@ -184,7 +184,7 @@ def rules(
     space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: Annotated[
-        float, typer.Option(help="Seconds of each solve, of up to eleven.", rich_help_panel=opt.RUN)
+        float, typer.Option(help="Seconds of each solve, up to a dozen.", rich_help_panel=opt.RUN)
     ] = 15.0,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,

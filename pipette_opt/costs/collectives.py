@@ -230,6 +230,24 @@ def best_hop(cluster: ClusterSpec, num_flows: int, num_hosts: int, stack: StackS
     return float(rate[known].max(initial=-np.inf)) if known.any() else float("nan"), step
 
 
+def least_ring_s(
+    cluster: ClusterSpec, traffic: RingTraffic, *, group_flows: int, num_flows: int, num_hosts: int, stack: StackSpec
+) -> float:
+    """No ring over so many hosts takes less, seconds, arguments as of :func:`inter_node_ring_s`; 0 without a link."""
+    if cluster.most_in_domain == 1:
+        times = inter_node_ring_s(
+            cluster.fastest_pair(), traffic, group_flows=group_flows, num_flows=num_flows, stack=stack
+        )
+        return float(np.nanmin(times)) if not np.isnan(times).all() else 0.0
+    rate, step_s = best_hop(cluster, num_flows, num_hosts, stack)
+    if np.isnan(rate):
+        return 0.0
+    rate *= group_flows
+    if group_flows > 1:
+        rate = min(rate, float(cluster.inside_bytes_per_s(group_flows)) * stack.intra_node)
+    return traffic.num_calls * stack.collective_s + traffic.num_steps * step_s + traffic.hop_bytes / rate
+
+
 def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
     """Traffic of several groups."""
     return RingArrays(*(np.array(values, dtype=np.float64) for values in zip(*traffic, strict=True)))

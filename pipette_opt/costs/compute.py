@@ -6,6 +6,7 @@ replaces the layer's time where it has one.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
-from pipette_opt.costs.experts import expert_replicas, moe_layers, stage_expert_parameters
+from pipette_opt.costs.experts import REMEMBERED, expert_replicas, moe_layers, stage_expert_parameters
 from pipette_opt.costs.layer_kinds import layer_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
@@ -79,6 +80,7 @@ class StageCompute:
         return self.idle_forward_s, self.idle_recomputed_s if is_recomputed else self.idle_backward_s
 
 
+@lru_cache(maxsize=REMEMBERED)
 def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """
     Parameters of one tensor rank of each stage, routed experts apart, shape ``(pp,)``.
@@ -97,7 +99,7 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     parameters[-1] += model.norm_parameters
     if model.untie_embeddings_and_output_weights or pp > 1:
         parameters[-1] += vocabulary
-    return parameters
+    return read_only(parameters, np.float64)
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
@@ -227,7 +229,17 @@ def _optimizer_parts_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[FloatArray, FloatArray]:
     """Adam, and the cast to fp8, of each stage, shape ``(pp,)``."""
-    model, training = instance.model, instance.training
+    training = instance.training
+    owned, to_cast = _owned_and_cast(instance.model, config)
+    moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
+    form = linear_format(gpu, training, rates)
+    adam = owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
+    """Parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape ``(pp,)``."""
     parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
     with_experts = moe_layers(model, config).sum(axis=0)
     dense = np.array(config.layers_per_stage) - with_experts
@@ -236,10 +248,7 @@ def _optimizer_parts_s(
     if config.use_distributed_optimizer:
         parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
         experts = experts / expert_replicas(config)
-    moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
-    adam = (parameters + experts) * moved / (gpu.memory_bytes_per_s * rates.streaming)
-    form = linear_format(gpu, training, rates)
-    return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
+    return parameters + experts, to_cast
 
 
 def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[float, float] | None:

@@ -24,13 +24,18 @@ The backward pass makes the mirror image of each. With an imbalance above 1 the 
 times the mean, and the others wait for it.
 """
 
+import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
+
+REMEMBERED = 4096
+"""Configurations whose layers and parameters are remembered, as calibration asks for the same ones again and again."""
 
 
 class ExpertTraffic(NamedTuple):
@@ -56,14 +61,14 @@ class ExpertTraffic(NamedTuple):
     ring_size: int
 
 
+@lru_cache(maxsize=REMEMBERED)
 def moe_layers(model: ModelSpec, config: ParallelConfig) -> IntArray:
     """Layers with experts of each chunk of each stage, shape ``(num_chunks, pp)``; the model's first have none."""
     of_chunk = np.array(config.layers_per_chunk, dtype=np.int64)
     if model.num_experts is None:
-        return np.zeros_like(of_chunk)
+        return read_only(np.zeros_like(of_chunk), np.int64)
     ends = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape)
-    with_experts: IntArray = np.clip(ends - model.num_dense_layers, 0, of_chunk)
-    return with_experts
+    return read_only(np.clip(ends - model.num_dense_layers, 0, of_chunk), np.int64)
 
 
 def expert_block(config: ParallelConfig) -> int:
@@ -85,10 +90,11 @@ def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
     return int(np.lcm(expert_block(config), slot)) // slot
 
 
+@lru_cache(maxsize=REMEMBERED)
 def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """Parameters of routed experts on one rank of each stage, shape ``(pp,)``."""
-    held: FloatArray = moe_layers(model, config).sum(axis=0) * (model.expert_layer_parameters / expert_block(config))
-    return held
+    held = moe_layers(model, config).sum(axis=0) * (model.expert_layer_parameters / expert_block(config))
+    return read_only(held, np.float64)
 
 
 def tokens_of_rank(training: TrainingSpec, config: ParallelConfig) -> int:
@@ -119,12 +125,15 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
         return np.ones(ep + 1)
-    topk, there = model.moe_router_topk, np.arange(ep + 1) * (model.num_experts // ep)
-    chosen = np.arange(topk)[:, None]
-    none = np.prod(np.maximum(model.num_experts - there - chosen, 0) / (model.num_experts - chosen), axis=0)
-    shares = np.ones(ep + 1)
-    shares[1:] = (1.0 - none[1:]) / (topk * there[1:] / model.num_experts)
-    return shares
+    local = model.num_experts // ep
+    there = [distinct_share(model.num_experts, model.moe_router_topk, ranks * local) for ranks in range(1, ep + 1)]
+    return np.array([1.0, *there])
+
+
+def distinct_share(num_experts: int, topk: int, there: int) -> float:
+    """Tokens with one of ``there`` experts among their ``topk`` of all, over their copies for these experts."""
+    none = math.comb(num_experts - there, topk) / math.comb(num_experts, topk)
+    return (1.0 - none) / (topk * there / num_experts)
 
 
 def expert_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ExpertTraffic:

@@ -6,12 +6,13 @@ keep their activations; each of the two is as in a configuration that treats all
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import IntArray
-from pipette_opt.costs.experts import moe_layers
+from pipette_opt.base.types import IntArray, read_only
+from pipette_opt.costs.experts import REMEMBERED, moe_layers
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec
 
@@ -48,7 +49,8 @@ def pure_configs(config: ParallelConfig) -> tuple[ParallelConfig, ...]:
     return replace(alike, recompute_granularity=None), alike
 
 
-def layer_kinds(model: ModelSpec, config: ParallelConfig) -> list[LayerKind]:
+@lru_cache(maxsize=REMEMBERED)
+def layer_kinds(model: ModelSpec, config: ParallelConfig) -> tuple[LayerKind, ...]:
     """Every kind that some chunk has; layers without experts first, and of each sort the recomputed ones last."""
     with_experts = moe_layers(model, config)
     dense = np.array(config.layers_per_chunk, dtype=np.int64) - with_experts
@@ -59,5 +61,7 @@ def layer_kinds(model: ModelSpec, config: ParallelConfig) -> list[LayerKind]:
     for has_experts, all_of_them, repeated in ((False, dense, again), (True, with_experts, recomputed - again)):
         pure = pure_configs(config)
         counts = (all_of_them,) if len(pure) == 1 else (all_of_them - repeated, repeated)
-        found += [LayerKind(one, has_experts, layers) for one, layers in zip(pure, counts, strict=True)]
-    return [kind for kind in found if kind.layers.any()]
+        found += [
+            LayerKind(one, has_experts, read_only(layers, np.int64)) for one, layers in zip(pure, counts, strict=True)
+        ]
+    return tuple(kind for kind in found if kind.layers.any())

@@ -82,7 +82,7 @@ def placed_batches(
     """Times of many placements, in batches of one grid; with each the places of its members in ``placed``."""
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
-        grids.setdefault(_grid(config, placement), []).append(index)
+        grids.setdefault(grid_of(config, placement), []).append(index)
     known: dict[ParallelConfig, Costs] = {}
     return [
         (np.array(members), placed_batch(instance, [placed[index] for index in members], known))
@@ -107,15 +107,30 @@ def placed_batch(
     for config, _ in placed:
         if config not in known:
             known[config] = costs_of(instance, config)
+    return costed_batch(instance, placed, [known[config] for config, _ in placed])
+
+
+def costed_batch(
+    instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]], costs: list[Costs]
+) -> PlacedBatch:
+    """
+    Times of placements of one grid, whose configurations cost that much.
+
+    Parameters
+    ----------
+    instance
+        Its cluster, stack and collectives are those of all. Models and jobs may differ where they have no experts, if
+        all or none of the models tie embeddings of the first and the last stage.
+    """
     first, placement = placed[0]
     check_expert_ranks(instance.model, first, placement.order)
     ranks = RankGrid.of(first, placement.order).ranks()
     gpus = np.stack([gpu_numbers(instance.cluster, one.node, one.local_rank) for _, one in placed])
-    configs = [config for config, _ in placed]
-    return _Batch(instance, configs, [known[config] for config in configs], gpus[:, ranks]).times()
+    return _Batch(instance, [config for config, _ in placed], costs, gpus[:, ranks]).times()
 
 
-def _grid(config: ParallelConfig, placement: Placement) -> Grid:
+def grid_of(config: ParallelConfig, placement: Placement) -> Grid:
+    """What placements that are costed together have in common."""
     return (
         config.tensor_model_parallel_size,
         config.context_parallel_size,

@@ -88,18 +88,29 @@ class Costs(NamedTuple):
         return other._replace(layers=np.zeros_like(other.layers))
 
 
-def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
-    """What a configuration costs wherever it is placed."""
+def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = None) -> Costs:
+    """
+    What a configuration costs wherever it is placed.
+
+    Parameters
+    ----------
+    known
+        The same with another stack: what does not depend on the stack is taken from there.
+    """
     model, training = instance.model, instance.training
     compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
     none = np.zeros(config.pipeline_model_parallel_size)
+    least = hiding_s(instance, config, compute, least=True) if overlap else (none, none)
+    layers = {
+        (kind.has_experts, kind.is_recomputed): _layer_costs(instance, kind, compute)
+        for kind in layer_kinds(model, config)
+    }
+    if known is not None:
+        return known._replace(compute=compute, layers=layers, least=least)
     return Costs(
         compute=compute,
         message_bytes=p2p_bytes(model, training, config),
-        layers={
-            (kind.has_experts, kind.is_recomputed): _layer_costs(instance, kind, compute)
-            for kind in layer_kinds(model, config)
-        },
+        layers=layers,
         gradient=once_traffic(model, training, config)
         if config.sharding_stage > 1
         else gradient_traffic(model, training, config),
@@ -107,7 +118,7 @@ def costs_of(instance: Instance, config: ParallelConfig) -> Costs:
         sharded=sharded_costs(model, training, config),
         embedding=embedding_traffic(model, training, config),
         buckets=num_buckets(model, config) if overlap else none.astype(np.int64),
-        least=hiding_s(instance, config, compute, least=True) if overlap else (none, none),
+        least=least,
         experts=None if model.num_experts is None else _expert_costs(instance, config),
     )
 
@@ -131,12 +142,17 @@ def _layer_costs(instance: Instance, kind: LayerKind, compute: StageCompute) -> 
         tensor=tensor_traffic(model, training, config, has_experts=kind.has_experts),
         context=context_traffic(model, training, config),
         idle=compute.idle_s(kind.is_recomputed),
-        attention=hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0),
+        attention=_attention(instance, config),
         rings=expert_rings(model, training, config) if one is not None else (NO_TRAFFIC, NO_TRAFFIC),
         part_bytes=0.0 if one is None else one.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
         beside=beside_exchange(instance, config) if exchanges else Beside((0.0, 0.0), 0.0),
     )
+
+
+def _attention(instance: Instance, config: ParallelConfig) -> tuple[float, float]:
+    """What hides context-parallel communication, forward and backward of one layer."""
+    return hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0)
 
 
 def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:

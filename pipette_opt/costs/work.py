@@ -25,7 +25,15 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
-from pipette_opt.costs.collectives import RingTraffic, across_s, best_hop, gather_traffic, intra_node_ring_s, stacked
+from pipette_opt.costs.collectives import (
+    RingTraffic,
+    across_s,
+    gather_traffic,
+    intra_node_ring_s,
+    least_ring_s,
+    stacked,
+    tensor_traffic,
+)
 from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
@@ -218,7 +226,32 @@ def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]
             if has_experts is not None:
                 pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), has_experts=has_experts))
         pieces[1] += min(_experts_s(instance, config, blocks))
+    else:
+        forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
+        for piece, has_experts in enumerate(_kinds_of_layers(instance)):
+            if has_experts is not None:
+                pieces[piece] += _tensor_s(instance, config, blocks[0], (forward, backward), has_experts)
     return pieces
+
+
+def _tensor_s(
+    instance: Instance, config: ParallelConfig, block: NodeBlock, idle_s: tuple[float, float], has_experts: bool
+) -> float:
+    """Communication of a layer's tensor groups that span hosts, at least, forward and backward together."""
+    members = config.tensor_model_parallel_size // block.nodes_per_slot
+    rings = tensor_traffic(instance.model, instance.training, config, has_experts=has_experts)
+    least = [
+        least_ring_s(
+            instance.cluster,
+            ring,
+            group_flows=members,
+            num_flows=members,
+            num_hosts=block.nodes_per_slot,
+            stack=instance.stack,
+        )
+        for ring in rings
+    ]
+    return sum(max(seconds - idle, 0.0) for seconds, idle in zip(least, idle_s, strict=True))
 
 
 def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
@@ -268,10 +301,17 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     moved = RingTraffic(gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
     if replicas <= members:
         return intra_node_ring_s(instance.cluster, moved, replicas, instance.stack)
-    hosts = np.array(replicas // members)
     if instance.cluster.most_in_domain > 1:
-        rate, _ = best_hop(instance.cluster, gpus, int(hosts), instance.stack)
-        return 0.0 if np.isnan(rate) else moved.hop_bytes / (rate * members)
+        moved = moved._replace(num_calls=0)
+        return least_ring_s(
+            instance.cluster,
+            moved,
+            group_flows=members,
+            num_flows=gpus,
+            num_hosts=replicas // members,
+            stack=instance.stack,
+        )
+    hosts = np.array(replicas // members)
     # A ring over a faster link takes no longer, so the fastest pair of hosts says all.
     flow = instance.cluster.fastest_pair_bytes_per_s(gpus) / gpus
     if np.isnan(flow):

@@ -46,6 +46,7 @@ SAID_OF_CONFIG = (
     "context_parallel_size",
     "expert_model_parallel_size",
     "virtual_pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout",
     "sequence_parallel",
     "recompute_granularity",
     "recompute_method",

@@ -42,6 +42,7 @@ SAID_OF_CONFIG = (
     "expert_model_parallel_size",
     "expert_tensor_parallel_size",
     "virtual_pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout",
     "sequence_parallel",
     "recompute_granularity",
     "recompute_method",

@@ -33,6 +33,7 @@ SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attentio
 SAID_OF_CONFIG = (
     "context_parallel_size",
     "virtual_pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout",
     "sequence_parallel",
     "recompute_granularity",
     "use_distributed_optimizer",

@@ -33,8 +33,22 @@ def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Pla
     a link that was not measured. ``InputError`` if the batch does not divide.
     """
     microbatches = np.array([microbatches_of(instance.training, config) for config, _ in placed], dtype=np.int64)
+    return judge_batches(placed_batches(instance, placed), microbatches, instance.p2p)
+
+
+def judge_batches(batches: Sequence[_Members], microbatches: IntArray, p2p: P2PMode) -> FloatArray:
+    """
+    Iteration times of placements in 1F1B, in seconds, shape ``(num_placements,)``; infinite as in the function above.
+
+    Parameters
+    ----------
+    batches
+        Costs of placements, with the places of these in the answer; each place once.
+    microbatches
+        Of each placement, shape ``(num_placements,)``.
+    """
     by_shape: dict[_Shape, list[_Members]] = {}
-    for members, batch in placed_batches(instance, placed):
+    for members, batch in batches:
         _, chunks, pp, _ = batch.forward_s.shape
         linked = np.ones(batch.size, dtype=np.bool_)
         linked[list(batch.missing)] = False
@@ -42,9 +56,9 @@ def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Pla
             rows = np.flatnonzero(linked & (microbatches[members] == m))
             if len(rows):
                 by_shape.setdefault((pp, m, chunks, batch.overlap_p2p), []).append((members[rows], batch.some(rows)))
-    result = np.full(len(placed), np.inf)
+    result = np.full(len(microbatches), np.inf)
     for shape, parts in by_shape.items():
-        _judge_into(result, shape, parts, instance.p2p)
+        _judge_into(result, shape, parts, p2p)
     return result
 
 

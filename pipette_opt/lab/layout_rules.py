@@ -7,6 +7,7 @@ if the best plan that keeps it is not slower than the best plan that breaks it; 
 says so.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -191,8 +192,8 @@ def check_rules(
     """
     Every rule: the job as it is, then the sides that its best plan is not on.
 
-    Every plan that is found counts on the side of each rule on which it is, so that a search that ends too early is not
-    a side's loss. With other kernels the job is solved once more at the degrees of the best plan, for the same reason.
+    Every plan that is found counts on the side of each rule on which it is, and each side is solved once more at the
+    degrees of the best plan so far, so that a search that ends too early is not a side's loss.
 
     Parameters
     ----------
@@ -214,7 +215,7 @@ def check_rules(
         for wanted, side in ((True, rule.kept), (False, rule.broken)):
             found = _Found(bound_s=base.certificate.lower_bound_s)
             if rule.is_kept(instance, base.config) != wanted and not stop.is_set():
-                found.add(_solved(side(instance, space), params, watcher))
+                found.add(_solved(side(instance, space), min(plans, key=_time_s).config, params, watcher))
             if found.plan is not None:
                 plans.append(found.plan)
             sides[rule.name, wanted] = found
@@ -228,34 +229,33 @@ def check_rules(
         own = bool(rule.is_kept(instance, best.config))
         sides[rule.name, own] = _Found(plan=best, bound_s=base.certificate.lower_bound_s)
         other = sides[rule.name, not own] = _Found()
-        job = (rule.broken if own else rule.kept)(instance, space)
-        if job is not None and not stop.is_set():
-            other.add(_solved(job, params, watcher))
-            other.add(replace(_solved((job[0], _pinned(space, best.config)), params, watcher), bound_s=0.0, reason=""))
+        if not stop.is_set():
+            job = (rule.broken if own else rule.kept)(instance, space)
+            other.add(_solved(job, best.config, params, watcher))
     rows = [_row(rule, sides[rule.name, True], sides[rule.name, False]) for rule in RULES]
     return [row for row in rows if row.verdict != "open" or row.why]
 
 
-def _pinned(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
-    """The space at the degrees and the micro-batch of a configuration."""
-    return replace(
-        space,
-        tensor_parallel=(config.tensor_model_parallel_size,),
-        pipeline_parallel=(config.pipeline_model_parallel_size,),
-        data_parallel=(config.data_parallel_size,),
-        micro_batch_size=(config.micro_batch_size,),
-    )
-
-
-def _solved(job: Job | None, params: OptimizeParams, watcher: Watcher | None) -> _Found:
-    """The best plan of a job and its bound, or why it has none."""
+def _solved(job: Job | None, near: ParallelConfig, params: OptimizeParams, watcher: Watcher | None) -> _Found:
+    """The best plan of a job and its bound, or why it has none; also looked for at the degrees of a configuration."""
     if job is None:
         return _Found(bound_s=float("inf"), reason="pinned options leave nothing of this side")
     try:
         plan = optimize(*job, params, watcher)
     except (InfeasibleError, InputError) as error:
         return _Found(bound_s=float("inf"), reason=str(error).splitlines()[0])
-    return _Found(plan=plan, bound_s=plan.certificate.lower_bound_s)
+    found = _Found(plan=plan, bound_s=plan.certificate.lower_bound_s)
+    if plan.certificate.status != "OPTIMAL":
+        instance, space = job
+        pinned = replace(
+            space,
+            tensor_parallel=(near.tensor_model_parallel_size,),
+            pipeline_parallel=(near.pipeline_model_parallel_size,),
+            data_parallel=(near.data_parallel_size,),
+        )
+        with contextlib.suppress(InfeasibleError, InputError):
+            found.add(_Found(plan=optimize(instance, pinned, params, watcher)))
+    return found
 
 
 def _row(rule: LayoutRule, kept: _Found, broken: _Found) -> RuleRow:

@@ -56,8 +56,8 @@ class StageFacts:
         GPUs of one host; infinite if nobody says.
     link
         Of the links inside a host, see :func:`link_share`.
-    unfused_norm, unfused_softmax, flash1
-        1 where these are several kernels, and where flash attention is of the first version.
+    unfused_norm, unfused_softmax
+        1 where these are several kernels.
     """
 
     replicas: FloatArray
@@ -66,7 +66,6 @@ class StageFacts:
     link: FloatArray
     unfused_norm: FloatArray
     unfused_softmax: FloatArray
-    flash1: FloatArray
 
 
 def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
@@ -93,7 +92,7 @@ def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: Float
         | _passes(table, facts),
         always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
     )
-    moments[0]["activations"] = moments[0]["fragments"] = formula.saved
+    moments[0]["activations"] = formula.saved
     rows = [np.stack([moment.get(name, zero) for name in COLUMNS], axis=1) for moment in moments]
     return np.stack(rows) / GIB
 
@@ -129,12 +128,10 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
         "norm_bytes": 2 * passes * table.tokens / table.shards * table.hidden * facts.unfused_norm,
         "score_bytes": scores * facts.unfused_softmax,
         "fused_score_bytes": scores * (1 - facts.unfused_softmax),
-        "flash1_bytes": facts.flash1 * (table.layers > 0) * table.tokens * table.query,
         "logit_bytes": logits,
         "loss_spare_bytes": logits * (facts.pipeline == 1),
         "whole_logit_bytes": logits * table.tensor * tensor,
         "table_bytes": table.first * table.largest_table,
-        "gathered_buffers": gathered,
         "gathered_per_layer": gathered * passes * (table.shards > 1),
         "run_ahead_buffers": late * (facts.pipeline == 1) * flows,
         "pile_up_buffers": late * deep * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),

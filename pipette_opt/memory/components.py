@@ -23,7 +23,6 @@ _OF_COLUMN = {
         "step_bytes",
         "step_state_bytes",
         "table_bytes",
-        "gathered_buffers",
         "run_ahead_buffers",
         "pile_up_buffers",
     ),

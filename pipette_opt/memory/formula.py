@@ -140,11 +140,11 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     # The product of the head gives autograd an empty gradient, too (Megatron-Core's tensor_parallel/layers.py).
     head_gradient = (table.zero < 2) * table.element * table.hidden * table.vocab
     head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input + head_gradient
+    # Of a table that both ends share it waits for the gradient of the embeddings.
+    waiting = (table.zero < 2) * table.element * table.shared_table
     head = table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits)
     # Of unequal chunks the last stage may hold more layers later than while its head is at work.
     later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
-    # Of a table that both ends share it waits for the gradient of the embeddings.
-    waiting = (table.zero < 2) * table.element * table.shared_table
     weights, gradients, optimizer = _static_bytes(table)
     return FormulaBytes(
         weights=weights,

@@ -68,14 +68,10 @@ class Framework:
     attention_copies
         Query, keys and values of every layer and pass in flight, held once more, as a share: where the product that all
         three are cut from stays until the backward pass.
-    fragments
-        Gaps between stored activations, as a share of them; closed when memory is short.
     norm_bytes
         Per element of the inputs of unfused norms.
     score_bytes, fused_score_bytes
         Per attention score beyond those counted, where softmax is several kernels, and where it is one.
-    flash1_bytes
-        Per element of a layer's query: what the first version of flash attention works with beyond the second.
     logit_bytes
         Per logit of this rank beyond those counted: copies in other formats, shifted copies.
     loss_spare_bytes
@@ -86,12 +82,11 @@ class Framework:
         Per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
     table_bytes
         Per element of the embedding table on the first stage: its gradient in other formats.
-    gathered_buffers
-        Buffers of the size of one gathered micro-batch (tokens times hidden size) with tensor parallelism.
     gathered_per_layer
-        The same for each layer and pass in flight, where gathered inputs are kept and not gathered again.
+        Buffers of the size of one gathered micro-batch (tokens times hidden size) with tensor parallelism, for each
+        layer and pass in flight, where gathered inputs are kept and not gathered again.
     run_ahead_buffers
-        The same without a pipeline, each with the piece of it that a rank keeps: what collectives read and write waits
+        Such buffers without a pipeline, each with the piece that a rank keeps: what collectives read and write waits
         for its turn while the host runs ahead, as many as the queue of launches holds (1024 kernels, some 20 for each).
     pile_up_buffers
         The same with a pipeline, where hosts are ahead of busy GPUs, or all of the job is on one host, whose pipeline
@@ -137,16 +132,13 @@ class Framework:
     step_state_bytes: float = 0.0
     activations: float = 0.0
     attention_copies: float = 0.0
-    fragments: float = 0.0
     norm_bytes: float = 8.0
     score_bytes: float = 4.0
     fused_score_bytes: float = 0.0
-    flash1_bytes: float = 8.0
     logit_bytes: float = 0.0
     loss_spare_bytes: float = 0.0
     whole_logit_bytes: float = 0.0
     table_bytes: float = 0.0
-    gathered_buffers: float = 0.0
     gathered_per_layer: float = 0.0
     run_ahead_buffers: float = 0.0
     pile_up_buffers: float = 0.0
@@ -228,16 +220,13 @@ COLUMNS = (
     "step_state_bytes",
     "activations",
     "attention_copies",
-    "fragments",
     "norm_bytes",
     "score_bytes",
     "fused_score_bytes",
-    "flash1_bytes",
     "logit_bytes",
     "loss_spare_bytes",
     "whole_logit_bytes",
     "table_bytes",
-    "gathered_buffers",
     "gathered_per_layer",
     "run_ahead_buffers",
     "pile_up_buffers",
@@ -245,7 +234,7 @@ COLUMNS = (
 )
 """Constants in which the memory of a stage is linear."""
 
-RETURNED = ("step_bytes", "fragments")
+RETURNED = ("step_bytes",)
 """Columns whose blocks the allocator returns when memory is short."""
 
 OUTSIDE = ("group_gib",)
@@ -258,14 +247,13 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "activation_spread": (
         "activations",
         "attention_copies",
-        "fragments",
         "norm_bytes",
         "score_bytes",
         "fused_score_bytes",
         "gathered_per_layer",
     ),
     "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes", "table_bytes"),
-    "buffer_spread": ("gathered_buffers", "run_ahead_buffers", "pile_up_buffers"),
+    "buffer_spread": ("run_ahead_buffers", "pile_up_buffers"),
     "step_spread": ("step_bytes",),
 }
 """Columns whose errors go together."""

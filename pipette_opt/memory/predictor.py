@@ -275,7 +275,6 @@ def _stage_facts(
     """What the columns need besides the table."""
     stages = [config.pipeline_model_parallel_size for config in configs]
     replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
-    first_flash = training.attention_kernel == "flash" and training.flash_version == 1
 
     def everywhere(value: float) -> FloatArray:
         return np.full(table.num_rows, float(value))
@@ -287,5 +286,4 @@ def _stage_facts(
         link=everywhere(link_share(intra_node_bytes_per_s)),
         unfused_norm=everywhere(not training.fused_norm),
         unfused_softmax=everywhere(not training.fused_softmax),
-        flash1=everywhere(first_flash),
     )

@@ -47,7 +47,7 @@ def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
     """
     names = sorted(field.name for field in fields(StageTable) if field.name not in REPLICA_FIELDS)
     columns = [getattr(table, name) for name in names]
-    columns += [facts.unfused_norm, facts.unfused_softmax, facts.flash1, facts.pipeline]
+    columns += [facts.unfused_norm, facts.unfused_softmax, facts.pipeline]
     columns += [table.tensor <= facts.gpus_per_node, facts.replicas > 1]
     numbers = np.stack(columns, axis=1).astype("<f4") + np.float32(0)  # there is a zero with a sign
     return tuple(blake2b(row.tobytes(), digest_size=KEY_BYTES).hexdigest() for row in numbers)

@@ -55,7 +55,8 @@ def measure_rank(
         if device == "cpu":
             stack.enter_context(mock.patch("torch.cuda.current_device", return_value="cpu"))
             stack.enter_context(FakeTensorMode())
-            storages = stack.enter_context(LiveStorages())
+            storages = LiveStorages()
+            stack.enter_context(storages)
             _run(model, training, config, stage, torch.device("cpu"), iterations=1)
             return int(storages.peak_bytes)
         torch.cuda.empty_cache()

@@ -23,6 +23,7 @@ from pipette_opt.costs.collectives import (
     gradient_traffic,
     hierarchical_s,
     intra_node_ring_s,
+    least_ring_s,
     parameter_traffic,
     stacked,
 )
@@ -136,12 +137,10 @@ def least_rings_s(
     num_hosts = -(-replicas // members)
     ranks, size = ranks_of_a_host(config, block), expert_block(config)
     rates = np.array([np.inf])
-    hop = None
-    if num_hosts > 1 and cluster.most_in_domain > 1:
-        hop = best_hop(cluster, gpus, num_hosts, stack)
-        if not hop[0] > 0:
-            return None
-    elif num_hosts > 1:
+    in_domains = num_hosts > 1 and cluster.most_in_domain > 1
+    if in_domains and np.isnan(best_hop(cluster, gpus, num_hosts, stack)[0]):
+        return None
+    if num_hosts > 1 and not in_domains:
         rates = best_ring_rates(cluster, gpus, num_hosts, rows)
         if not rates.min() > 0:
             return None
@@ -156,9 +155,11 @@ def least_rings_s(
         inside = intra_node_ring_s(cluster, traffic, flows, stack) if flows > 1 else 0.0
         if num_hosts == 1:
             return inside
-        if hop is not None:
-            fastest_s = traffic.num_calls * stack.collective_s + traffic.num_steps * hop[1]
-            return max(inside, fastest_s + traffic.hop_bytes / (hop[0] * flows))
+        if in_domains:
+            return max(
+                inside,
+                least_ring_s(cluster, traffic, group_flows=flows, num_flows=gpus, num_hosts=num_hosts, stack=stack),
+            )
         flow, fabric = np.array([rate / gpus]), cluster.inside_bytes_per_s(flows)
         across = over(cluster, stacked([traffic]), flow, fabric, np.array(flows), np.array(num_hosts), stack)
         return max(inside, float(across[0]))

@@ -94,12 +94,11 @@ def headline(plan: Plan) -> RenderableType:
 
 def configuration_table(plan: Plan) -> RenderableType:
     """Degrees, batch, memory savers and launch."""
-    config = plan.config
+    config, layout = plan.config, plan.config.pipeline_model_parallel_layout
     rows = [
         ("tensor x pipeline x data", _degrees(config)),
         ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {_rounds(plan)}"),
-        ("layers per stage", _runs(config.layers_per_stage)),
-        *([("layers per chunk", layout)] if (layout := config.pipeline_model_parallel_layout) else []),
+        ("layers per chunk", layout) if layout else ("layers per stage", _runs(config.layers_per_stage)),
         ("schedule", _schedule(plan)),
         ("sequence parallel", yes_no(config.sequence_parallel)),
         ("recomputation", _recomputation(config)),

@@ -2,9 +2,9 @@
 Model chunks of unequal size: layouts near a plan that is known, by the judge.
 
 Equal chunks leave the stage with the output head, and the first one with the embedding, as many layers in each chunk as
-any other. Layers are moved from one chunk to another, one at a time, as long as that makes the plan faster where it is
-placed. What comes of it is searched beside the usual splits, with all degrees and placements; other layouts are not
-ruled out.
+any other. From the plan's own stages, and from chunks as equal as can be, layers are moved from one chunk to another,
+one at a time, as long as that makes the plan faster where it is placed. What comes of it is searched beside the usual
+splits, with all degrees and placements; other layouts are not ruled out.
 """
 
 import threading
@@ -58,12 +58,12 @@ def near_layouts(
     found = []
     own = first.config.num_chunks
     for chunks in sorted(_chunk_counts(space), key=lambda one: (one != own, one)):
-        start = _with_chunks(instance, first.config, chunks)
-        if start is None or time.perf_counter() >= ends or stop.is_set():
-            continue
-        plan = _climb(instance, replace(first, config=start), fits, ends, stop, seed)
-        if plan is not None and plan.config.pipeline_model_parallel_layout is not None:
-            found.append(plan)
+        plans = []
+        for start in _starts(instance, first.config, chunks):
+            if time.perf_counter() < ends and not stop.is_set():
+                plans.append(_climb(instance, replace(first, config=start), fits, ends, stop, seed))
+        able = [one for one in plans if one is not None and one.config.pipeline_model_parallel_layout is not None]
+        found += sorted(able, key=lambda one: one.seconds)[:1]
     faster = [one for one in found if one.seconds < first.seconds * (1 - WORTHWHILE)]
     return sorted(faster, key=lambda one: one.seconds)
 
@@ -74,20 +74,26 @@ def _chunk_counts(space: SearchSpace) -> tuple[int, ...]:
     return tuple(range(2, space.max_virtual_pipeline + 1))
 
 
-def _with_chunks(instance: Instance, config: ParallelConfig, chunks: int) -> ParallelConfig | None:
-    """The configuration with so many chunks, whose stages keep their layers; ``None`` where that is not legal."""
-    pp = config.pipeline_model_parallel_size
+def _starts(instance: Instance, config: ParallelConfig, chunks: int) -> list[ParallelConfig]:
+    """The legal ones of two: its stages with their layers in so many chunks, and all chunks as equal as can be."""
+    pp, layers = config.pipeline_model_parallel_size, sum(config.layers_per_stage)
     if pp == 1:
-        return None
-    if chunks == config.num_chunks:
-        return config
-    held = [[(layers + chunk) // chunks for layers in config.layers_per_stage] for chunk in reversed(range(chunks))]
-    moved = replace(
-        config,
-        virtual_pipeline_model_parallel_size=chunks,
-        pipeline_model_parallel_layout=layout_of(held),
-    )
-    return None if broken_rules(instance.model, instance.training, moved) else moved
+        return []
+    given: IntArray = np.array(config.layers_per_chunk, dtype=np.int64)
+    if chunks != config.num_chunks:
+        given = (np.array(config.layers_per_stage) + np.arange(chunks)[::-1, None]) // chunks
+    even = ((layers + np.arange(pp * chunks)[::-1]) // (pp * chunks)).reshape(chunks, pp)
+    starts = []
+    for held in (given, even):
+        start = replace(
+            config,
+            virtual_pipeline_model_parallel_size=chunks,
+            layers_per_stage=tuple(held.sum(axis=0).tolist()),
+            pipeline_model_parallel_layout=layout_of(held.tolist()),
+        )
+        if not broken_rules(instance.model, instance.training, start):
+            starts.append(start)
+    return list(dict.fromkeys(starts))
 
 
 def _room(

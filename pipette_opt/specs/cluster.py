@@ -256,10 +256,9 @@ class ClusterSpec:
     def with_best_links(self, link_matrices: tuple[LinkMatrix, ...]) -> "ClusterSpec":
         """
         The same hosts with these links and no levels. With NVLink domains: any hosts that fit the largest are one.
-
         Where the links are as fast as the fastest of each number of flows, nothing is faster on the cluster itself.
         """
-        least_s = float(self.pair_latency_s.min())
+        least_s = self.pair_latency_s.min().item()
         found = replace(
             self, link_matrices=link_matrices, node_bytes_per_s=None, inter_node_latency_s=least_s, levels=()
         )
@@ -392,10 +391,7 @@ class ClusterSpec:
     @property
     def usable_links(self) -> BoolArray:
         """Directed host pairs with a measurement or a level, shape ``(num_nodes, num_nodes)``; no host with itself."""
-        known = np.zeros((self.num_nodes,) * 2, dtype=np.bool_)
-        for matrix in self.link_matrices:
-            known |= ~np.isnan(matrix.bytes_per_s)
-        for level in self.levels:
-            known |= level.group_of_node[:, None] == level.group_of_node[None, :]
-        np.fill_diagonal(known, False)
-        return known
+        known = [~np.isnan(matrix.bytes_per_s) for matrix in self.link_matrices]
+        known += [level.group_of_node[:, None] == level.group_of_node for level in self.levels]
+        usable: BoolArray = np.logical_or.reduce(known) & ~np.eye(self.num_nodes, dtype=np.bool_)
+        return usable

@@ -7,10 +7,11 @@ import pytest
 from measured_runs import measured_run
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.calibrate import fit as calibrate
 from pipette_opt.calibrate.fit import calibrate_runs
+from pipette_opt.calibrate.held_out import HeldOut
 from pipette_opt.calibrate.metrics import measure_predictions
 from pipette_opt.calibrate.predict import predict_runs
+from pipette_opt.calibrate.problem import Problem
 from pipette_opt.costs.edge import losing_chance
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.read.runs import MeasuredRun
@@ -92,7 +93,7 @@ def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyP
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(calibrate, "_cross_validate", interrupt)
+    monkeypatch.setattr(HeldOut, "groups", interrupt)
     fit = calibrate_runs(seen, DEFAULT_STACK)
     assert replace(fit.stack, layers=None) == replace(whole.stack, layers=None)
     assert fit.stack.layers is not None
@@ -100,7 +101,7 @@ def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyP
     assert fit.stack.layers.shapes == whole.stack.layers.shapes
     assert (fit.interrupted, whole.interrupted) == (True, False)
     assert "cross-validation was interrupted" in fit.notes[-1]
-    monkeypatch.setattr(calibrate, "descend", interrupt)
+    monkeypatch.setattr(Problem, "fit", interrupt)
     with pytest.raises(KeyboardInterrupt):
         calibrate_runs(seen, DEFAULT_STACK)
 
@@ -115,6 +116,38 @@ def test_times_in_milliseconds_are_not_fitted() -> None:
     assert [one.row for one in fit.left_out] == [0]
     assert len(fit.runs) == 5
     assert fit.errors.mean < 0.05
+
+
+def test_times_in_hours_are_not_fitted() -> None:
+    """Nor what takes a thousandth of the prediction."""
+    runs = runs_of(TRUTH, shapes((8,), 2048)[:6])
+    fast = replace(runs[0], iter_time_s=1e-3 * (runs[0].iter_time_s or 0.0))
+    fit = calibrate_runs([fast, *runs[1:]], DEFAULT_STACK, validate=False)
+    assert [(one.row, "must be in seconds" in one.reason) for one in fit.left_out] == [(0, True)]
+
+
+def test_it_says_what_the_runs_do_not_tell() -> None:
+    """Runs on one host: nothing of links between hosts, little of what no run is near; but of products."""
+    runs = runs_of(TRUTH, shapes((8,), 2048))
+    notes = calibrate_runs(runs, DEFAULT_STACK, validate=False).notes
+    (nothing,) = [note for note in notes if note.startswith("the runs tell nothing of")]
+    assert "straggling" in nothing
+    assert "assumed_links" in nothing
+    assert not any("matmul_speed" in note for note in notes if note.startswith("the runs tell"))
+
+
+def test_runs_of_two_clusters_are_told_apart() -> None:
+    """A third slower in one of two sources: a note names both. Equal ones have no note."""
+    runs = runs_of(TRUTH, shapes((8,), 2048))
+    halves = [replace(run, source=("slow", "fast")[run.row.bit_count() % 2]) for run in runs]
+    mixed = [
+        replace(run, iter_time_s=(1.33 if run.source == "slow" else 1.0) * (run.iter_time_s or 0.0)) for run in halves
+    ]
+    for given, expected in ((halves, 0), (mixed, 1)):
+        notes = calibrate_runs(given, DEFAULT_STACK, validate=False).notes
+        found = [note for note in notes if note.startswith("sources differ")]
+        assert len(found) == expected
+        assert all("fast on" in note and "slow on" in note for note in found)
 
 
 def test_nothing_to_fit() -> None:

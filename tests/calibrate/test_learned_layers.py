@@ -1,15 +1,17 @@
 """Factors of layers are found in runs, and noise is not."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from measured_runs import measured_run
 
+from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, with_stack
 from pipette_opt.calibrate.layers import learn_layers
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.costs.learned import layer_shape
-from pipette_opt.specs import DEFAULT_STACK
+from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 
 
@@ -33,6 +35,11 @@ def shape_of(case: Case) -> LayerFactor:
     return shape
 
 
+def times_of(cases: list[Case]) -> Callable[[StackSpec], FloatArray]:
+    """Their times by a stack."""
+    return lambda stack: predicted_times_s(with_stack(cases, stack))
+
+
 def test_factors_are_found() -> None:
     """Each shape takes its own; they come back, a little nearer to 1."""
     cases, rng = jobs(), np.random.default_rng(0)
@@ -41,7 +48,7 @@ def test_factors_are_found() -> None:
     measured = predicted_times_s(with_stack(cases, replace(DEFAULT_STACK, layers=truth)))
     measured *= np.exp(0.01 * rng.normal(size=len(cases)))
     plain = predicted_times_s(cases)
-    learned = learn_layers(cases, plain, measured, DEFAULT_STACK, None, np.zeros((len(cases), 3)))
+    learned = learn_layers(cases, times_of(cases), measured, DEFAULT_STACK)
     assert learned is not None
     wanted = np.log([truth.factor(one) for one in shapes])
     found = np.log([learned.factor(one) for one in shapes])
@@ -55,8 +62,8 @@ def test_factors_are_found() -> None:
 def test_what_is_no_shape_teaches_nothing() -> None:
     """Runs that are off by chance, or by the number of GPUs."""
     cases, rng = jobs(), np.random.default_rng(0)
-    plain, none = predicted_times_s(cases), np.zeros((len(cases), 3))
+    plain = predicted_times_s(cases)
     by_chance = plain * np.exp(0.1 * rng.normal(size=len(cases)))
-    assert learn_layers(cases, plain, by_chance, DEFAULT_STACK, None, none) is None
+    assert learn_layers(cases, times_of(cases), by_chance, DEFAULT_STACK) is None
     by_size = plain * np.array([1.1 if case.run.num_gpus == 16 else 0.9 for case in cases])
-    assert learn_layers(cases, plain, by_size, DEFAULT_STACK, None, none) is None
+    assert learn_layers(cases, times_of(cases), by_size, DEFAULT_STACK) is None

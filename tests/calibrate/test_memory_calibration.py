@@ -12,7 +12,7 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import error_quantile, fit_framework, oom_probability, upper_gib
 from pipette_opt.memory.framework import Framework, needed
 
-TRUTH = Framework(counted=1.02, activations=0.35, gathered_buffers=6.0, logit_bytes=4.0, unusable_gib=2.0)
+TRUTH = Framework(counted=1.02, activations=0.35, whole_logit_bytes=6.0, logit_bytes=4.0, unusable_gib=2.0)
 
 
 def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = True) -> list[MemoryRun]:
@@ -28,7 +28,7 @@ def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = Tru
                     counted=static + saved[stage],
                     base_gib=1.0,
                     activations=saved[stage],
-                    gathered_buffers=gathered,
+                    whole_logit_bytes=gathered,
                     logit_bytes=logits[stage],
                 )
                 for stage in range(2)

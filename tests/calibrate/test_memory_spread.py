@@ -10,8 +10,8 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, quantile_limit, upper_gib
 from pipette_opt.memory.framework import COLUMNS, KINDS, Framework
 
-CERTAIN, BUFFERS = COLUMNS.index("counted"), COLUMNS.index("gathered_buffers")
-START = Framework(counted=1.0, gathered_buffers=1.0)
+CERTAIN, BUFFERS = COLUMNS.index("counted"), COLUMNS.index("run_ahead_buffers")
+START = Framework(counted=1.0, run_ahead_buffers=1.0)
 
 
 def runs(count: int, seed: int, *, num_gpus: int = 16, shift: float = 0.0) -> list[MemoryRun]:

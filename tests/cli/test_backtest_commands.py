@@ -116,12 +116,12 @@ def test_an_interrupt_while_validating_writes_the_stack(
         raise KeyboardInterrupt
 
     stack = tmp_path / "stack.yaml"
-    monkeypatch.setattr("pipette_opt.calibrate.fit._cross_validate", interrupt)
+    monkeypatch.setattr("pipette_opt.calibrate.held_out.HeldOut.groups", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 4, done.output
     before = stack.read_text()
     assert read_stack(stack).source == "fitted to 5 runs of runs.csv"
-    monkeypatch.setattr("pipette_opt.calibrate.fit.descend", interrupt)
+    monkeypatch.setattr("pipette_opt.calibrate.problem.descend", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 130, done.output
     assert stack.read_text() == before

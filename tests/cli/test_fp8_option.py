@@ -45,7 +45,8 @@ def test_fp8_is_faster_and_said_everywhere(hosts: Path, tmp_path: Path) -> None:
     plain, narrow = tmp_path / "bf16.json", tmp_path / "fp8.json"
     wide, quick = planned(hosts, plain), planned(hosts, narrow, "--fp8")
     assert quick["inputs"]["training"]["fp8"] is True
-    assert 0.5 < quick["estimate"]["iteration_time_s"] / wide["estimate"]["iteration_time_s"] < 0.9
+    ratio = quick["estimate"]["iteration_time_s"] / wide["estimate"]["iteration_time_s"]
+    assert 0.5 < ratio < 0.95  # launches of kernels take as long
     assert quick["memory"] != wide["memory"]
     assert invoke(["verify", str(narrow)]).exit_code == 0
     assert invoke(["export", str(narrow), "--format", "megatron", "-o", str(tmp_path / "run")]).exit_code == 0

@@ -130,6 +130,14 @@ def test_a_layout_read_back_is_the_plans() -> None:
     assert found.parallel_config(8, 16).layers_per_stage == (1, 2, 3, 2)
 
 
+def test_unequal_chunks_read_back_are_the_plans() -> None:
+    """The whole list of arguments, as it is exported."""
+    layout = {"layers_per_stage": (5, 3), "pipeline_model_parallel_layout": "Et*3|t|t*2|t*2L"}
+    plan = plan_of(small_instance(), small_config(virtual_pipeline_model_parallel_size=2, **layout))
+    found = parse_megatron_args(" ".join([*megatron_arguments(plan), "--vocab-size 50000"]))
+    assert found.parallel_config(8, plan.config.world_size) == plan.config
+
+
 def test_trial_vocabulary_is_padded_like_the_plans() -> None:
     """NullTokenizer adds one token to what it is told."""
     plan = small_plan()

@@ -234,6 +234,9 @@ def test_nemo_sets_back_what_a_recipe_may_have_set() -> None:
         llama_plan()
     )
     assert "model.pipeline_model_parallel_layout='Et*8|t*7|t*9|t*8L'" in hydra_words(overrides(uneven))
+    chunks = {"virtual_pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et*9|t*8|t*7|t*8L"}
+    found = hydra_words(overrides(configured(**chunks)(llama_plan())))
+    assert "model.pipeline_model_parallel_layout='Et*9|t*8|t*7|t*8L'" in found
 
 
 def test_nemo_says_what_is_sent_beside_compute() -> None:

@@ -60,15 +60,14 @@ def test_units_weigh_what_they_say() -> None:
     assert found["parameter_bytes"][0] * GIB == pytest.approx(parameters)
     assert found["gradient_copy_bytes"][0] * GIB == pytest.approx(parameters)
     assert found["step_bytes"].tolist() == [0.0, 0.0]
-    assert found["gathered_buffers"].tolist() == pytest.approx([4096 * 1024 * 2 / GIB] * 2)
     assert found["gathered_per_layer"].tolist() == pytest.approx([8 * 4096 * 2048 / GIB, 4 * 4096 * 2048 / GIB])
     # Query, keys and values have 512 elements a token and rank each.
     assert found["attention_copies"].tolist() == pytest.approx([8 * 2 * 4096 * 1536 / GIB, 4 * 2 * 4096 * 1536 / GIB])
     assert found["run_ahead_buffers"].tolist() == [0.0, 0.0]
+    assert found["table_bytes"].tolist() == pytest.approx([32768 * 1024 / 2 / GIB, 0.0])
     assert found["logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / 2 / GIB])
     assert found["whole_logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / GIB])
     assert columns(replace(CONFIG, tensor_model_parallel_size=1))["whole_logit_bytes"].tolist() == [0.0, 0.0]
-    assert found["table_bytes"].tolist() == pytest.approx([32768 * 1024 / 2 / GIB, 0.0])
     assert found["norm_bytes"].tolist() == [0.0, 0.0]
     assert found["base_gib"].tolist() == [1.0, 1.0]
 
@@ -104,7 +103,7 @@ def test_the_step_has_no_activations() -> None:
     size = step["parameter_bytes"]
     assert step["counted"] == pytest.approx(9 * size)
     assert step["step_state_bytes"] == pytest.approx(size)
-    assert not any(step[name].any() for name in ("activations", "logit_bytes", "gathered_buffers", "table_bytes"))
+    assert not any(step[name].any() for name in ("activations", "logit_bytes", "run_ahead_buffers", "table_bytes"))
     assert not columns(moment=1)["step_state_bytes"].any()
 
 
@@ -147,11 +146,8 @@ def test_hosts_run_ahead() -> None:
     assert flows[0] < 0.1 * flows[1]
 
 
-def test_first_flash_and_fused_softmax_have_terms() -> None:
-    """Per element of a layer's query, and per score of one kernel; neither where it does not apply."""
-    first = columns(training=replace(TRAINING, flash_version=1))
-    assert first["flash1_bytes"] * GIB == pytest.approx([4096 * 512] * 2)
-    assert not columns()["flash1_bytes"].any()
+def test_fused_softmax_has_a_term() -> None:
+    """Per score of one kernel; not where it does not apply."""
     unfused = replace(TRAINING, attention_kernel="unfused")
     scores = columns(training=unfused)
     assert scores["fused_score_bytes"][1] * GIB == pytest.approx(4 * 8 * 2048**2 * 2)
@@ -162,9 +158,9 @@ def test_first_flash_and_fused_softmax_have_terms() -> None:
 
 def test_need_leaves_out_what_is_returned() -> None:
     """Step leftovers and gaps are not needed, late buffers are; spare room for the loss is needed and never seen."""
-    vector = Framework(step_bytes=3.0, pile_up_buffers=2.0, fragments=0.1, activations=0.2).vector()
+    vector = Framework(step_bytes=3.0, pile_up_buffers=2.0, activations=0.2).vector()
     kept = dict(zip(COLUMNS, needed(vector), strict=True))
-    assert (kept["step_bytes"], kept["fragments"]) == (0.0, 0.0)
+    assert kept["step_bytes"] == 0.0
     assert (kept["activations"], kept["pile_up_buffers"]) == (0.2, 2.0)
     assert NEEDED[COLUMNS.index("loss_spare_bytes")]
     assert not SHOWN[COLUMNS.index("loss_spare_bytes")]
@@ -190,9 +186,9 @@ def test_groups_weigh_by_their_links() -> None:
 
 def test_widths_follow_shares() -> None:
     """Half certain, half buffers at 30 %: sqrt(0.02^2 + (0.5 * 0.3)^2)."""
-    framework = Framework(counted=1.0, gathered_buffers=1.0, spread=0.02, buffer_spread=0.3)
+    framework = Framework(counted=1.0, run_ahead_buffers=1.0, spread=0.02, buffer_spread=0.3)
     row = np.zeros(len(COLUMNS))
-    row[COLUMNS.index("counted")] = row[COLUMNS.index("gathered_buffers")] = 10.0
+    row[COLUMNS.index("counted")] = row[COLUMNS.index("run_ahead_buffers")] = 10.0
     assert framework.widths(row, framework.vector()) == pytest.approx(np.hypot(0.02, 0.15))
 
 

@@ -31,6 +31,10 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "interleaved": lambda: plan_of(
         small_instance(), small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
     ),
+    "unequal chunks": lambda: plan_of(
+        small_instance(),
+        small_config(virtual_pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*3|t|t|t*3L"),
+    ),
     "one stage": lambda: plan_of(
         small_instance(),
         replace(small_config(), pipeline_model_parallel_size=1, data_parallel_size=8, layers_per_stage=(8,)),
@@ -238,3 +242,10 @@ def test_bar_columns(share: float, width: int, expected: int) -> None:
     """Anything above zero is seen, nothing runs over."""
     assert columns(share, width) == expected
     assert shown(Bar(filled=share, width=width)).count("█") == expected
+
+
+def test_unequal_chunks_are_told_by_chunk() -> None:
+    """The layout stands in the place of the layers of the stages."""
+    text = shown(*plan_tables(PLANS["unequal chunks"]()))
+    assert "Et*3|t|t|t*3L" in text
+    assert "layers per stage" not in text

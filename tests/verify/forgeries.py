@@ -227,7 +227,12 @@ FORGERIES = (
         several(put("memory.0.predicted_gib", 50.0), put("memory.0.upper_gib", 60.0)),
     ),
     Forgery("memory.0.capacity_gib", "80", "memory_is_reproduced", put("memory.0.capacity_gib", 80.0)),
-    Forgery("memory.0.oom_probability", "1e-6", "memory_is_reproduced", put("memory.0.oom_probability", 1e-6)),
+    Forgery(
+        "memory.0.oom_probability",
+        "half",
+        "memory_is_reproduced",
+        put("memory.0.oom_probability", lambda old: old / 2),
+    ),
     Forgery(
         "memory.0.components_gib.activations",
         "half",

@@ -1,0 +1,53 @@
+"""Times of the same runs by one stack after another, as a fit asks for them: what stays the same is computed once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.cases import Case, with_stack
+from pipette_opt.calibrate.predict import KnownCosts, judged_times_s, with_version_and_edge_s
+from pipette_opt.specs import ClusterSpec, StackSpec
+from pipette_opt.specs.stack import CONSTANTS
+
+ADDED = ("iteration_s", "flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
+"""Constants that only add to the time of a whole iteration: the schedule is not judged anew where no other moves."""
+
+REMEMBERED = 4
+"""Stacks whose judged times are kept: a descent goes back to the last one or two."""
+
+_Key = tuple[object, ...]
+
+
+class RunTimes:
+    """
+    Predicted times of some runs, as a function of the stack.
+
+    Parameters
+    ----------
+    known
+        Costs that do not depend on the constants, shared with others that time the same runs.
+    """
+
+    def __init__(self, cases: Sequence[Case], cluster: ClusterSpec | None, known: KnownCosts) -> None:
+        self.cases, self.cluster, self.known = cases, cluster, known
+        self._judged: dict[_Key, tuple[StackSpec, FloatArray]] = {}
+
+    def some(self, rows: Sequence[int]) -> "RunTimes":
+        """Of some of the runs."""
+        if len(rows) == len(self.cases):
+            return self
+        return RunTimes([self.cases[row] for row in rows], self.cluster, self.known)
+
+    def predicted_s(self, stack: StackSpec, edge_risk: FloatArray) -> FloatArray:
+        """Seconds of each run; ``edge_risk`` as :func:`~pipette_opt.calibrate.edge.edge_risks` gives it."""
+        plain = replace(stack, **dict.fromkeys(ADDED, 0.0))  # type: ignore[arg-type]
+        key = (*(getattr(plain, name) for name in CONSTANTS), id(stack.layers))
+        if key not in self._judged:
+            judged = judged_times_s(with_stack(self.cases, plain, self.cluster), self.known)
+            # The stack is kept, so that its layers keep their identity.
+            self._judged = dict([*self._judged.items(), (key, (stack, judged))][-REMEMBERED:])
+        judged_s = self._judged[key][1] + stack.iteration_s
+        cases = with_stack(self.cases, stack, self.cluster)
+        return with_version_and_edge_s(cases, np.asarray(judged_s, dtype=np.float64), edge_risk)

@@ -1,0 +1,213 @@
+"""
+One stack left out: what a network and a formula with constants, learnt from the other stacks, say of its peaks.
+
+Both see the same: what one unit of each constant of a stack weighs on the measured rank. The network gets these as
+shares of the counted tensors; the formula is a sum of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.memory import known_memory
+from pipette_opt.calibrate.memory_calibration import SPREADS, fit_constants
+from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
+from pipette_opt.lab.backtest.memory_evaluation import Split, split_cases
+from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
+from pipette_opt.memory_training.residual import STEPS, learn_residual
+from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.stack import read_stack
+
+Choose = Callable[[MeasuredRun], bool]
+
+
+def _is_dense_test(run: MeasuredRun) -> bool:
+    return "moe" not in run.model and "mla" not in run.model and run.extra.get("n_experts", "") in ("", "nan")
+
+
+STACKS: Mapping[str, tuple[str, Choose]] = {
+    "nanotron, H100": ("hf_ultrascale_h100.csv", lambda run: True),
+    "Aceso, L4 and A10G": ("mist_stage_memory.csv", lambda run: bool(run.extra.get("params_on_rank"))),
+    "Mist, L4": ("mist_stage_memory.csv", lambda run: run.source.startswith("Mist-tuned")),
+    "Megatron-LM's tests, H100": ("megatron_ci_golden.csv", _is_dense_test),
+    "Megatron-LM by SimuMax, B200": (
+        "simumax.csv",
+        lambda run: "llama" in run.model and run.extra.get("peak_from_same_run") == "True",
+    ),
+}
+"""File of each stack, and which of its rows: dense models, measured in the run itself."""
+
+FEW = ("counted", "base_gib", "placeholders", "activations", "logit_bytes")
+"""Constants of the small formula."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """
+    Mean absolute relative errors of the peaks of one stack.
+
+    Parameters
+    ----------
+    formula
+        Megatron-Core's constants, nothing fitted.
+    few, many
+        Five constants, and all, fitted to the other stacks.
+    network
+        On top of the first, learnt from the other stacks.
+    """
+
+    stack: str
+    num_peaks: int
+    formula: float
+    few: float
+    many: float
+    network: float
+
+
+def stack_peaks(folder: Path) -> dict[str, list[MemoryRun]]:
+    """Runs with peaks of every stack whose file is there."""
+    files = {file: folder / file for file, _ in STACKS.values() if (folder / file).is_file()}
+    known = {file: known_memory(read_runs(path), read_stack()) for file, path in files.items()}
+    return {
+        name: [memory for run, memory in known[file] if memory.peak_gib is not None and choose(run)]
+        for name, (file, choose) in STACKS.items()
+        if file in known
+    }
+
+
+def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]], steps: int = STEPS) -> list[LeftOut]:
+    """Every stack once, each of the others with the same say; a network learns in so many steps."""
+    results = []
+    for name, outside in stacks.items():
+        others = [runs for other, runs in stacks.items() if other != name]
+        flat = [run for runs in others for run in runs]
+        say = np.concatenate([np.full(len(runs), 1 / len(runs)) for runs in others])
+        said = learn_residual(_features(flat), _log_ratio(flat), say, _features(outside), steps)
+        off = _log_ratio(outside)
+        results.append(
+            LeftOut(
+                stack=name,
+                num_peaks=len(outside),
+                formula=_mean_error(off),
+                few=_mean_error(_log_ratio(outside, _few_constants(flat, say))),
+                many=_mean_error(_log_ratio(outside, fit_constants(flat, Framework()))),
+                network=_mean_error(off - said),
+            )
+        )
+    return results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOut:
+    """
+    Mean errors of the peaks of the larger jobs of a stack, from what the smaller ones tell.
+
+    Parameters
+    ----------
+    few, many
+        Five constants from the peaks; all of them, from peaks and from which jobs ran out, on devices with an end.
+    network
+        From the peaks.
+    """
+
+    split: str
+    num_peaks: int
+    few: float
+    many: float
+    network: float
+
+
+def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
+    """One split; none where it has no peaks."""
+    if not (folder / split.file).is_file():
+        return []
+    known, judged = ([run for _, run in part] for part in split_cases(split, folder))
+    small, large = ([run for run in part if run.peak_gib is not None] for part in (known, judged))
+    if not small or not large:
+        return []
+    say = np.ones(len(small))
+    said = learn_residual(_features(small), _log_ratio(small), say, _features(large))
+    return [
+        ScaleOut(
+            split=split.name,
+            num_peaks=len(large),
+            few=_mean_error(_log_ratio(large, _few_constants(small, say))),
+            many=_mean_error(peak_errors(fit_constants(known, Framework()), large)),
+            network=_mean_error(_log_ratio(large) - said),
+        )
+    ]
+
+
+def scale_out_rows(results: Sequence[ScaleOut]) -> list[dict[str, str]]:
+    """The table, as text."""
+    return [
+        {
+            "runs": one.split,
+            "peaks": str(one.num_peaks),
+            "five constants": f"{one.few:.1%}",
+            "all constants": f"{one.many:.1%}",
+            "network": f"{one.network:.1%}",
+        }
+        for one in results
+    ]
+
+
+def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> Framework:
+    """``FEW``, by least squares of relative errors under their priors."""
+    base = Framework()
+    rows = np.stack([_measured_row(run) for run in runs])
+    peaks = np.array([run.peak_gib for run in runs], dtype=np.float64)
+    chosen = [COLUMNS.index(name) for name in FEW]
+    scale = np.sqrt(say / say.mean()) / peaks / base.spread
+    rest = peaks - rows @ (base.vector() * SHOWN)
+    priors = np.diag([1 / SPREADS[name] for name in FEW])
+    system = np.vstack([rows[:, chosen] * scale[:, None], priors])
+    moved = np.linalg.lstsq(system, np.append(rest * scale, np.zeros(len(FEW))), rcond=None)[0]
+    values = {name: max(getattr(base, name) + float(step), 0.0) for name, step in zip(FEW, moved, strict=True)}
+    return replace(base, **values)
+
+
+def _measured_row(run: MemoryRun) -> FloatArray:
+    """Of the measured rows the one that takes most."""
+    rows = run.columns[run.measured_rows]
+    row: FloatArray = rows[int((rows @ (Framework().vector() * SHOWN)).argmax())]
+    return row
+
+
+def _features(runs: Sequence[MemoryRun]) -> FloatArray:
+    """Columns over the counted tensors, by the priors' widths, and the logarithm of these; shape ``(num_runs, n)``."""
+    rows = np.stack([_measured_row(run) for run in runs])
+    counted = rows[:, COLUMNS.index("counted")]
+    shares = rows[:, 1:] * np.array([SPREADS[name] for name in COLUMNS[1:]]) / counted[:, None]
+    features: FloatArray = np.column_stack([np.log1p(shares), np.log(counted)])
+    return features
+
+
+def _log_ratio(runs: Sequence[MemoryRun], framework: Framework | None = None) -> FloatArray:
+    """``log(measured / predicted)``, of what tensors take however small the device."""
+    constants = (framework or Framework()).vector() * SHOWN
+    rows = np.array([float((run.columns[run.measured_rows] @ constants).max()) for run in runs])
+    ratio: FloatArray = np.log(np.array([run.peak_gib for run in runs], dtype=np.float64) / rows)
+    return ratio
+
+
+def _mean_error(log_ratio: FloatArray) -> float:
+    return float(np.abs(np.expm1(-log_ratio)).mean())
+
+
+def stack_rows(results: Sequence[LeftOut]) -> list[dict[str, str]]:
+    """The table, as text."""
+    return [
+        {
+            "stack left out": one.stack,
+            "peaks": str(one.num_peaks),
+            "formula, nothing fitted": f"{one.formula:.2%}",
+            "five constants from the others": f"{one.few:.2%}",
+            "all constants from the others": f"{one.many:.2%}",
+            "network from the others": f"{one.network:.2%}",
+        }
+        for one in results
+    ]

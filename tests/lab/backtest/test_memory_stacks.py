@@ -1,0 +1,32 @@
+"""A stack left out, on made-up stacks whose truth is known."""
+
+import numpy as np
+from memory_rows import row
+
+from pipette_opt.calibrate.memory_runs import MemoryRun
+from pipette_opt.lab.backtest.memory_stacks import leave_each_out, stack_rows
+from pipette_opt.memory.framework import Framework
+
+
+def stack(seed: int, truth: Framework, count: int = 20) -> list[MemoryRun]:
+    """Runs that take what these constants say."""
+    rng = np.random.default_rng(seed)
+    runs = []
+    for _ in range(count):
+        saved = rng.uniform(1, 30)
+        columns = row(counted=saved + rng.uniform(2, 30), base_gib=1.0, activations=saved)[None]
+        taken = float((columns @ truth.vector())[0])
+        runs.append(MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken))
+    return runs
+
+
+def test_what_all_stacks_share_is_learnt_and_what_one_has_alone_is_not() -> None:
+    """Three stacks that keep a third more activations; a fourth that does not: the formula is right about that one."""
+    fat, lean = Framework(activations=0.33), Framework()
+    stacks = {"a": stack(0, fat), "b": stack(1, fat), "c": stack(2, fat), "lean": stack(3, lean)}
+    *same, other = leave_each_out(stacks, steps=60)
+    assert all(one.network < one.formula for one in same)
+    assert all(one.formula > 0.05 for one in same)
+    assert other.formula < 1e-6 < other.network
+    assert other.few > 0.02
+    assert [one["stack left out"] for one in stack_rows([*same, other])] == list(stacks)
