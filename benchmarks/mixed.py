@@ -10,7 +10,8 @@ space is enumerated with the judge, without the solver and its model: `above` is
 The enumeration leaves out what a cheap bound shows to be no faster than the fastest so far: in a placed pipeline the
 first micro-batch goes through the stages before a stage, that stage does the work of all micro-batches, and the last
 gradient goes back. The times in it are the judge's own for that placement, with so many layers on the stage. Every
-judged plan is compared with its bound.
+judged plan is compared with its bound. The enumeration deals whole layers to every chunk of a stage alike; a plan with
+unequal chunks may be faster than its optimum, which is a negative `above`.
 
 AMP (its own programme for the layers, its annealing of hosts), Varuna (no tensor groups) and Megatron's rule of thumb
 choose on the same clusters, without interleaving, which they do not know; the same judge times what they choose, and

@@ -26,8 +26,9 @@ from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPred
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.problem.data import ProblemData
-from pipette_opt.solver.joint import Joined, JointLimits, join
+from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
+from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import BoundedPackings, Pruned, prune
 from pipette_opt.specs import ClusterSpec, Instance
 

@@ -7,7 +7,7 @@ from pipette_opt.certify.ledger import CertifyParams
 from pipette_opt.judge.slots import search_share
 from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.solver.joint import JointLimits
+from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.specs import Instance
 

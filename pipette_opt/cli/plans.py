@@ -70,7 +70,7 @@ def plan_on_changed_hosts(
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
-    from pipette_opt.replan.changed_hosts import check_hosts
+    from pipette_opt.replan.space import check_hosts
     from pipette_opt.report.plan_file import read_plan
     from pipette_opt.specs.host_names import with_blocks
 

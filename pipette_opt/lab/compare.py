@@ -21,7 +21,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
-from pipette_opt.solver.joint import JointLimits
+from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
 from pipette_opt.specs import Instance

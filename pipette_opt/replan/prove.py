@@ -10,7 +10,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
-from pipette_opt.solver.joint import JointLimits
+from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance
 from pipette_opt.verify import recorded_space
 from pipette_opt.verify.common import CLOSED_GAP

@@ -11,10 +11,9 @@ many distinct arcs counts, too.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from math import comb
-from typing import Literal
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, finish_ticks
 from pipette_opt.solver.many_hosts import counting_bound, counts_hosts
 from pipette_opt.solver.matching import bottleneck_level
+from pipette_opt.solver.transfers import Transfers, least_transfers, some_host_has
 
 MOST_NODES_TO_MATCH = 300
 """Hosts up to which the least cost of distinct links is looked for, which takes a second with so many."""
@@ -83,7 +83,7 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     allowed = data.allowed(candidate)
     rows = np.arange(candidate.num_stages) // candidate.block.stages
     hops = _least_tensor_hops(candidate)
-    transfers = _transfers(data, candidate)
+    transfers = least_transfers(data, candidate)
     if hops is None or transfers is None:
         yield None
         return
@@ -116,7 +116,7 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
 
 
 def _path_transfers(
-    data: ProblemData, candidate: CandidateData, transfers: "_Transfers", placed: PlacedTicks
+    data: ProblemData, candidate: CandidateData, transfers: "Transfers", placed: PlacedTicks
 ) -> Iterator[PlacedTicks]:
     """
     Scenarios of paths, in which the transfers of a column also add up to what so many distinct links cost at least.
@@ -151,7 +151,7 @@ def _path_transfers(
     if not count:
         return
     level = bottleneck_level(both, count * D * K)
-    level = max(level, _some_host_has(both.min(axis=1), data.allowed(candidate), candidate.num_cells))
+    level = max(level, some_host_has(both.min(axis=1), data.allowed(candidate), candidate.num_cells))
     send, back = (np.repeat(side[:, None], count, axis=1) for side in transfers.least)
     raised = np.maximum(level - (send + back)[between, np.arange(count)], 0)  # (count,): one scenario each
     slowest = replace(
@@ -269,101 +269,6 @@ def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
         return 0, 0
     hops = int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())
     return None if max(hops) >= UNUSABLE_TICKS else hops
-
-
-TransferCount = Literal["slower", "sum", "faster"]
-"""What of the two directions of a link a bound may count."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Transfers:
-    """
-    What transfers cost at least.
-
-    A closed form counts the slower direction of a link (if sends are blocking) or the sum of both; the forward one is
-    then taken as fast as any link: of all pairs with that maximum or sum this one ends every stage earliest. Paths
-    count the directions apart; there the level is that of the faster direction, which both reach.
-
-    Parameters
-    ----------
-    least
-        From each stage to the next and back, two arrays ``(num_links,)``.
-    between
-        The links between hosts.
-    counts
-        Which of the three it is.
-    level
-        Some transfer costs at least this.
-    """
-
-    least: tuple[IntArray, IntArray]
-    between: IntArray
-    counts: TransferCount
-    level: int
-
-    def at_level(self, level: int) -> tuple[IntArray, IntArray]:
-        """Transfers if one that costs ``level`` is at each link in turn, two arrays ``(num_links, scenarios)``."""
-        number = len(self.between)
-        send, back = (np.repeat(side[:, None], max(number, 1), axis=1) for side in self.least)
-        here = (self.between, np.arange(number))
-        if self.counts == "sum":
-            back[here] = np.maximum(back[here], level - send[here])
-            return send, back
-        back[here] = np.maximum(back[here], level)
-        if self.counts == "faster":
-            send[here] = np.maximum(send[here], level)
-        return send, back
-
-
-def transfer_count(data: ProblemData, candidate: CandidateData) -> TransferCount:
-    """What of the two directions of a link a bound may count."""
-    if not candidate.exact:
-        return "faster"
-    return "slower" if data.p2p == "blocking" else "sum"
-
-
-def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
-    """Of each pair of hosts, what :func:`transfer_count` says; ``UNUSABLE_TICKS`` if a direction is missing."""
-    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
-    combine = {"slower": np.maximum, "sum": np.add, "faster": np.minimum}[transfer_count(data, candidate)]
-    cost: IntArray = np.where(np.maximum(there, home) < UNUSABLE_TICKS, combine(there, home), UNUSABLE_TICKS)
-    np.fill_diagonal(cost, UNUSABLE_TICKS)
-    return cost
-
-
-def _transfers(data: ProblemData, candidate: CandidateData) -> _Transfers | None:
-    """Least transfers of a candidate; ``None`` if there are not enough links."""
-    rows = np.arange(candidate.num_stages) // candidate.block.stages
-    following = np.roll(rows, -1)
-    between = np.flatnonzero(rows != following)[: candidate.grid[0] - 1 + candidate.wraps]
-    counts = transfer_count(data, candidate)
-    send = np.full(candidate.num_links, candidate.intra_p2p_ticks, dtype=np.int64)
-    back = send.copy()
-    if not len(between):
-        return _Transfers(least=(send, back), between=between, counts=counts, level=0)
-    cost, allowed = transfer_cost(data, candidate), data.allowed(candidate)
-    fastest = np.minimum(candidate.p2p_ticks, candidate.p2p_ticks.T)
-    for link in between:
-        pairs = np.ix_(allowed[rows[link]], allowed[following[link]])
-        best = int(cost[pairs].min())
-        if best >= UNUSABLE_TICKS:
-            return None
-        if counts == "faster":
-            send[link], back[link] = candidate.p2p_ticks[pairs].min(), candidate.p2p_ticks.T[pairs].min()
-        else:
-            send[link] = fastest[pairs].min()
-            back[link] = best - (send[link] if counts == "sum" else 0)
-    level = bottleneck_level(cost, len(between) * candidate.grid[1] * candidate.grid[2])
-    level = max(level, _some_host_has(cost.min(axis=1), allowed, candidate.num_cells))
-    if level >= UNUSABLE_TICKS:
-        return None
-    return _Transfers(least=(send, back), between=between, counts=counts, level=level)
-
-
-def _some_host_has(values: IntArray, allowed: BoolArray, num_used: int) -> int:
-    """The largest value that some host of any ``num_used`` hosts reaches."""
-    possible = np.sort(values[np.logical_or.reduce(allowed, axis=0)])
-    return int(possible[num_used - 1])
 
 
 def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:

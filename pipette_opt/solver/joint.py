@@ -16,31 +16,21 @@ and one that needs more time is halved.
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
 from operator import attrgetter, itemgetter
 
-import numpy as np
-
-from pipette_opt.base.errors import MissingLinkError
-from pipette_opt.base.types import FloatArray, IntArray, P2PMode
-from pipette_opt.candidates import SearchSpace, layer_splits, overlap_choices
-from pipette_opt.costs.layer_kinds import pure_configs
-from pipette_opt.costs.placed import placed_times
+from pipette_opt.candidates import SearchSpace, layer_splits
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import judge_times
-from pipette_opt.judge.longest_paths import critical_counts
-from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.plan import JointModel
-from pipette_opt.problem.families import LayerFamily, Rings, layer_families, with_rings
-from pipette_opt.problem.path_counts import PathCounts, plain_counts
-from pipette_opt.solver.family_bounds import HALVINGS, MARGIN, FamilyBound, family_bound, load_kernel
+from pipette_opt.problem.families import LayerFamily
+from pipette_opt.solver.family_bounds import MARGIN, load_kernel
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize, num_variables
+from pipette_opt.solver.open_families import JointLimits, OpenFamilies
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
@@ -74,49 +64,11 @@ SLICE_SHARE = 0.1
 MOST_SPLITS = 24
 """Largest number of splits that are handed on to be searched beside the usual ones. Chosen."""
 
-LIKELY_PATHS = 10
-"""
-Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
-bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
-"""
-
-MOST_TRIES = 6
-"""
-Number of times that a family is bounded before a model is made, each with the critical path of the split near to the
-last bound: a hundredth of a second each, where CP-SAT takes a tenth. Chosen.
-"""
-
-MOST_NODES = 400
-"""Largest number of choices of kinds of GPU for some rows that a bound of a family looks at. Chosen."""
-
-FEW_HALVINGS = 6
-"""Halvings of the interval in which a bound by such a search lies: to a sixtieth of what a family may gain. Chosen."""
-
 SETTLED = 1e-3
 """
 Relative difference of judge and model below which no further critical paths of a split are asked for, where splits are
 to be ruled out. Chosen.
 """
-
-NEARLY_SETTLED = 1e-2
-"""The same where a time to beat is looked for. Chosen."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointLimits:
-    """
-    How long the joint model may take, and with what.
-
-    Parameters
-    ----------
-    to_beat_s
-        Splits that are not faster are of no interest, even before a plan is known.
-    """
-
-    time_limit_s: float
-    workers: int = 2
-    seed: int = 0
-    to_beat_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,21 +96,6 @@ class Joined:
     model: JointModel
     go_on: Callable[[float, float], JointModel]
     split_bound_s: Callable[[ParallelConfig], float]
-
-
-def family_key(config: ParallelConfig) -> ParallelConfig | None:
-    """
-    The same for all splits of the layers and all that is sent beside compute; ``None`` for a split of no family.
-
-    Families deal units of one layer in each chunk, and find the number of recomputed layers themselves.
-    """
-    pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
-    if pp == 1 or len(set(config.layers_per_chunk)) > 1:
-        return None
-    number = 1 if config.recomputation == "block" else config.recompute_num_layers
-    base = without_overlap(config)
-    layers = (chunks,) * pp
-    return replace(base, layers_per_stage=layers, pipeline_model_parallel_layout=None, recompute_num_layers=number)
 
 
 def join(
@@ -219,60 +156,19 @@ class _Part:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Joint:
+class _Joint(OpenFamilies):
     """The models, one after the other, and what they have in common."""
 
-    instance: Instance
-    space: SearchSpace
-    predictor: MemoryPredictor
-    max_oom_risk: float
-    limits: JointLimits
     report: Callable[[str], None]
-    stop: threading.Event
-    loading: Callable[[], AbstractContextManager[None]]
     work: WorkBounds
-    first: FirstPlan | None = None
     splits: dict[tuple[int, ...], None] = field(default_factory=dict)
     size: ModelSize = field(default_factory=ModelSize)
-    learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
-    """Critical paths of the judge by schedule, for every model that follows."""
-    known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
-    """All paths of a schedule, and from how many pieces they were put together."""
-    rings: dict[tuple[ParallelConfig, NodeBlock], Rings] = field(default_factory=dict)
-    """Reductions and gathers, by what they depend on."""
     parts: list[_Part] = field(default_factory=list)
     """Families of which other splits are not yet ruled out."""
     waiting: list[tuple[float, ParallelConfig]] = field(default_factory=list)
     """Configurations of which no family was looked at yet, with the least that any split of theirs takes, in order."""
     modelled: set[LayerFamily] = field(default_factory=set)
     """Families that were in a model."""
-    loaded: set[tuple[str, bool]] = field(default_factory=set)
-    """What was done before with sorts of schedule (plain, interleaved), so that its kernels are loaded."""
-    seen: set[tuple[tuple[int, int, int], bytes]] = field(default_factory=set)
-    """Paths that were learned from splits near to bounds."""
-    tried: set[tuple[LayerFamily, tuple[int, ...], bytes]] = field(default_factory=set)
-    """Splits near to bounds that were judged."""
-    ends: float = 0.0
-    bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
-    """No other split of the family is faster: at first by its own bound, then by the models it was in."""
-    roomy: set[ParallelConfig] = field(default_factory=set)
-    """Configurations that have room for all splits on every kind of GPU."""
-    slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
-    """Configurations with recomputation, and the same without, whose families tell enough."""
-    least_s: dict[LayerFamily, float] = field(default_factory=dict)
-    """No split of the family is faster, the usual ones included."""
-
-    @property
-    def to_beat_s(self) -> float:
-        return min(self.limits.to_beat_s, float("inf") if self.first is None else self.first.seconds)
-
-    @property
-    def is_over(self) -> bool:
-        return self.stop.is_set() or self.seconds_left <= 0
-
-    @property
-    def seconds_left(self) -> float:
-        return self.ends - time.perf_counter()
 
     def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
         """First a time to beat, from the most promising configurations; then all that may beat it."""
@@ -303,110 +199,6 @@ class _Joint:
         """The split of the time to beat is searched with the usual ones, or nobody would have that plan."""
         if self.first is not None and not self._is_usual(self.first.config):
             self.splits[self.first.config.layers_per_stage] = None
-
-    def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
-        """
-        Families of some configurations that may be faster than the time to beat, bounded.
-
-        Recomputation makes nothing faster: where all splits have room without, those families tell enough.
-        """
-        families = self._families_of([base for base in bases if base.recomputation is None])
-        others = {base: without_recomputation(base) for base in bases if base.recomputation is not None}
-        self.slower.update((base, faster) for base, faster in others.items() if faster in self.roomy)
-        return families + self._families_of([base for base in others if base not in self.slower])
-
-    def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
-        plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        tight = {family_key(one.config) for one in plain if one.most_units.min() <= one.num_units - one.schedule[0]}
-        self.roomy.update(base for base in bases if family_key(base) not in tight)
-        able = []
-        for family in plain:
-            bound_s = self._bound(family, halvings=0).seconds
-            if bound_s < self.to_beat_s:
-                able.append(family)
-            else:
-                self.least_s[family] = bound_s
-        choices = ((family, overlap_choices(self.space, family.config)) for family in able)
-        more = [with_rings(self.instance, one, config, self.rings) for one, configs in choices for config in configs]
-        for family in more:
-            self.bounds_s[family] = self.least_s[family] = self._bound(family).seconds
-        return more
-
-    def _bound(self, family: LayerFamily, halvings: int = HALVINGS, nodes: int = 0) -> FamilyBound:
-        """By the paths that are known of its schedule."""
-        paths, least_s = self._known_paths(family.schedule), self.least_s.get(family, 0.0)
-        return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings, nodes, least_s)
-
-    def _known_paths(self, schedule: tuple[int, int, int]) -> PathCounts:
-        some = [plain_counts(*schedule), *self.learned.get(schedule, [])]
-        number, paths = self.known.get(schedule, (0, some[0]))
-        if number != len(some):
-            paths = PathCounts.joined(some)
-            self.known[schedule] = len(some), paths
-        return paths
-
-    def _bound_again(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
-        """Those that may still be faster than the time to beat, by all paths that are known now."""
-        able = []
-        for family in families:
-            if self.is_over:
-                able.append(family)
-                continue
-            if self.bounds_s[family] >= self.to_beat_s:
-                continue
-            self._learn_likely([family])
-            self._bound_with_tries(family, HALVINGS)
-            if self.bounds_s[family] < self.to_beat_s:
-                able.append(family)
-        return able
-
-    def _narrowed(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
-        """Those that may still be faster by a search over the kinds of GPU of their rows, the least bounds first."""
-        if len(self._hosts_of_kind()) > 1:
-            for family in families:
-                if self.is_over:
-                    break
-                if self.bounds_s[family] < self.to_beat_s:
-                    self._bound_with_tries(family, FEW_HALVINGS, MOST_NODES)
-        return self._able(families)
-
-    def _bound_with_tries(self, family: LayerFamily, halvings: int, nodes: int = 0) -> None:
-        """Bound a family with the critical paths of splits near to its bounds, until these are known."""
-        for _ in range(MOST_TRIES):
-            found = self._bound(family, halvings, nodes)
-            self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
-            self.least_s[family] = max(found.seconds, self.least_s[family])
-            if found.split is None or not self._try(family, found.split):
-                return
-
-    def _able(self, families: Iterable[LayerFamily]) -> list[LayerFamily]:
-        """Those that may be faster than the time to beat, the most promising first."""
-        able = [family for family in families if self.bounds_s[family] < self.to_beat_s]
-        return sorted(able, key=lambda family: self.bounds_s[family])
-
-    def _hosts_of_kind(self) -> IntArray:
-        cluster = self.instance.cluster
-        return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
-
-    def _learn_likely(self, families: Sequence[LayerFamily]) -> None:
-        """Paths that are critical somewhere, of schedules that are new."""
-        for family in families:
-            if family.schedule not in self.learned:
-                with self._loaded("paths", family):
-                    self.learned[family.schedule] = [likely_paths(family, self._hosts_of_kind(), self.instance.p2p)]
-
-    @contextmanager
-    def _loaded(self, what: str, family: LayerFamily) -> Iterator[None]:
-        """Where a sort of schedule may be judged for the first time: compiling is no part of the limit."""
-        sort = what, family.config.num_chunks > 1
-        if sort in self.loaded:
-            yield
-            return
-        begun = time.perf_counter()
-        with self.loading():
-            yield
-        self.loaded.add(sort)
-        self.ends += time.perf_counter() - begun
 
     def _model(self, families: Sequence[LayerFamily]) -> LayerModel:
         self._learn_likely(families)
@@ -548,85 +340,6 @@ class _Joint:
             self.learned.setdefault(family.schedule, []).append(counts)
         return seconds, new
 
-    def _try(self, family: LayerFamily, split: LayerSplit) -> bool:
-        """
-        Judge a split that comes near to the bound of a family, unless it was before: one is often a good plan.
-
-        Returns
-        -------
-        bool
-            Whether its critical path was not known.
-        """
-        key = family, split.units, split.kinds.tobytes()
-        if key in self.tried:
-            return False
-        self.tried.add(key)
-        seconds, counts = self._judged(family, split)
-        if counts is None or split.bound_s >= (1 - NEARLY_SETTLED) * seconds:
-            return False
-        # Over the best links, as the bound is.
-        kinds = np.where(split.kinds > 0, family.layer_s.sum(axis=0), 0.0).argmax(axis=1)
-        units = np.array(split.units, dtype=np.float64)
-        counts = critical_counts(family.times(units, kinds), family.num_microbatches, self.instance.p2p)
-        path = _longest(family, counts, units, kinds)
-        if (row := (family.schedule, path.table()[0].tobytes())) in self.seen:
-            return False
-        self.seen.add(row)
-        self.learned[family.schedule].append(path)
-        return True
-
-    def _judged(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
-        """The time of a split on hosts as they are listed, seconds, and its critical paths; the fastest is kept."""
-        nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
-        config = family.with_units(split.units, split.recomputed)
-        placement = block_placement(config, family.block, nodes)
-        try:
-            with self._loaded("judge", family):
-                times = placed_times(self.instance, config, placement)
-                seconds = judge_times(times, family.num_microbatches, self.instance.p2p).iteration_time_s
-                counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
-        except MissingLinkError:
-            return float("inf"), None
-        if seconds < self.to_beat_s and self._is_searched(config):
-            self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
-        return seconds, counts
-
-    def _is_searched(self, config: ParallelConfig) -> bool:
-        """Whether a configuration with block recomputation has the number of recomputed layers that is searched."""
-        if config.recomputation != "block":
-            return True
-        others = [one for one in pure_configs(config) if one.recomputation in self.space.recompute]
-        memory = check_memory(self.instance, [*others, config], self.predictor, self.max_oom_risk)
-        return any(one.config == config for one in memory.fitting)
-
-    def _split_bounds(self) -> Callable[[ParallelConfig], float]:
-        """The bound of single splits: that of their families, or where that is below the time to beat, their own."""
-        of_key: dict[ParallelConfig | None, list[LayerFamily]] = {}
-        for family in self.least_s:
-            of_key.setdefault(family_key(family.config), []).append(family)
-        for slower, faster in self.slower.items():
-            of_key[family_key(slower)] = of_key.get(family_key(faster), [])
-        to_beat_s = self.to_beat_s
-
-        @cache
-        def bound_s(config: ParallelConfig) -> float:
-            key = family_key(config)
-            families = [] if key is None else of_key.get(key, [])
-            bounds = [self._bound_of_split(one, config, to_beat_s) for one in families]
-            return min((bound for bound in bounds if bound is not None), default=0.0)
-
-        return bound_s
-
-    def _bound_of_split(self, family: LayerFamily, config: ParallelConfig, to_beat_s: float) -> float | None:
-        """No plan of a family with the layers of a configuration is faster; ``None`` if it has no such split."""
-        least_s, units = self.least_s[family], family.units_of(config.layers_per_stage)
-        if units is None or least_s >= to_beat_s:
-            return None if units is None else least_s
-        only = replace(family, most_units=np.minimum(family.most_units, units))
-        paths = self._known_paths(family.schedule)
-        found = family_bound(only, self._hosts_of_kind(), to_beat_s, paths, FEW_HALVINGS, MOST_NODES, least_s)
-        return max(found.seconds, least_s)
-
     def _joined(self) -> Joined:
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
         waiting = [bound_s for bound_s, _ in self.waiting[:1]]
@@ -658,53 +371,5 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
             yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp, pipeline_model_parallel_layout=None)
 
 
-def without_recomputation(config: ParallelConfig) -> ParallelConfig:
-    """The same where all activations are kept."""
-    return replace(config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1)
-
-
 _FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, *SPLIT)))
 """What configurations of one family agree in."""
-
-
-def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> PathCounts:
-    """
-    The longest paths of a schedule at some splits over the best links, each once.
-
-    Rows get kinds at random, as there are hosts; stages get units by the speed of their kind, up to a random factor.
-    """
-    rng, rows = np.random.default_rng(0), family.grid[0]
-    pool = np.repeat(np.arange(len(hosts_of_kind)), np.maximum(hosts_of_kind // family.hosts_per_row, 0))
-    found = []
-    for trial in range(LIKELY_PATHS):
-        kinds = rng.permutation(pool)[:rows]
-        kinds = np.concatenate([kinds, np.full(rows - len(kinds), int(hosts_of_kind.argmax()))])
-        shares = 1.0 / family.layer_s.sum(axis=0)[np.repeat(kinds, family.block.stages)]
-        shares *= rng.uniform(1.0, 2.0, len(shares)) ** (trial > 0)
-        times = family.times(family.num_units * shares / shares.sum(), kinds)
-        counts = critical_counts(times, family.num_microbatches, p2p)
-        found.append(_longest(family, counts, family.num_units * shares / shares.sum(), kinds))
-    return PathCounts.joined(found)
-
-
-def _longest(family: LayerFamily, counts: PathCounts, units: FloatArray, kinds: IntArray) -> PathCounts:
-    """The longest of some paths with so many units in each stage, on these kinds of each row."""
-    fixed, unit = family.reduced_path_s(counts)
-    stages = np.arange(len(units))
-    length = (fixed + unit * units)[:, np.repeat(kinds, family.block.stages), stages].sum(axis=1)
-    length += (counts.up + counts.down) @ family.times(units, kinds).send_forward_s[:, 0]
-    if not family.config.overlap_grad_reduce:
-        length[counts.parts > 1] = 0.0
-    return counts.take(np.array([int(length.argmax())]))
-
-
-def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:
-    """
-    Hosts in the order in which they are listed, so many of each kind in each row; shape of the family's grid.
-
-    Each row has its kinds in the same order, so that slow hosts share columns.
-    """
-    kind_of_node = instance.cluster.kind_of_node
-    waiting = [np.flatnonzero(kind_of_node == kind).tolist() for kind in range(kinds.shape[1])]
-    nodes = [[waiting[kind].pop(0) for kind, count in enumerate(row) for _ in range(count)] for row in kinds.tolist()]
-    return np.array(nodes, dtype=np.int64).reshape(family.grid)

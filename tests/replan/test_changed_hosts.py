@@ -11,15 +11,8 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
-from pipette_opt.replan.changed_hosts import (
-    check_hosts,
-    held_cells,
-    replan,
-    space_for,
-    start_from,
-    void_pins,
-    world_sizes,
-)
+from pipette_opt.replan.changed_hosts import held_cells, replan, start_from
+from pipette_opt.replan.space import check_hosts, space_for, void_pins, world_sizes
 from pipette_opt.specs import Instance
 
 FAST = OptimizeParams(time_limit_s=2.0)

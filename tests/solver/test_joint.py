@@ -18,7 +18,8 @@ from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
-from pipette_opt.solver.joint import JointLimits, _bases, _Joint
+from pipette_opt.solver.joint import _bases, _Joint
+from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import GpuSpec, Instance, ModelSpec, NodeSpec
 from pipette_opt.verify import verify
 

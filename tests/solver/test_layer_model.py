@@ -13,8 +13,8 @@ from pipette_opt.parallel import NodeBlock
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.family_bounds import family_bound
-from pipette_opt.solver.joint import likely_paths
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit
+from pipette_opt.solver.likely_paths import likely_paths
 
 STOP = threading.Event()
 

@@ -1,0 +1,58 @@
+"""Paths through a family's schedule that are critical at some splits, and the hosts that splits are judged on."""
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray, P2PMode
+from pipette_opt.judge.longest_paths import critical_counts
+from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.path_counts import PathCounts
+from pipette_opt.specs import Instance
+
+LIKELY_PATHS = 10
+"""
+Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
+bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
+"""
+
+
+def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> PathCounts:
+    """
+    The longest paths of a schedule at some splits over the best links, each once.
+
+    Rows get kinds at random, as there are hosts; stages get units by the speed of their kind, up to a random factor.
+    """
+    rng, rows = np.random.default_rng(0), family.grid[0]
+    pool = np.repeat(np.arange(len(hosts_of_kind)), np.maximum(hosts_of_kind // family.hosts_per_row, 0))
+    found = []
+    for trial in range(LIKELY_PATHS):
+        kinds = rng.permutation(pool)[:rows]
+        kinds = np.concatenate([kinds, np.full(rows - len(kinds), int(hosts_of_kind.argmax()))])
+        shares = 1.0 / family.layer_s.sum(axis=0)[np.repeat(kinds, family.block.stages)]
+        shares *= rng.uniform(1.0, 2.0, len(shares)) ** (trial > 0)
+        times = family.times(family.num_units * shares / shares.sum(), kinds)
+        counts = critical_counts(times, family.num_microbatches, p2p)
+        found.append(longest_path(family, counts, family.num_units * shares / shares.sum(), kinds))
+    return PathCounts.joined(found)
+
+
+def longest_path(family: LayerFamily, counts: PathCounts, units: FloatArray, kinds: IntArray) -> PathCounts:
+    """The longest of some paths with so many units in each stage, on these kinds of each row."""
+    fixed, unit = family.reduced_path_s(counts)
+    stages = np.arange(len(units))
+    length = (fixed + unit * units)[:, np.repeat(kinds, family.block.stages), stages].sum(axis=1)
+    length += (counts.up + counts.down) @ family.times(units, kinds).send_forward_s[:, 0]
+    if not family.config.overlap_grad_reduce:
+        length[counts.parts > 1] = 0.0
+    return counts.take(np.array([int(length.argmax())]))
+
+
+def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:
+    """
+    Hosts in the order in which they are listed, so many of each kind in each row; shape of the family's grid.
+
+    Each row has its kinds in the same order, so that slow hosts share columns.
+    """
+    kind_of_node = instance.cluster.kind_of_node
+    waiting = [np.flatnonzero(kind_of_node == kind).tolist() for kind in range(kinds.shape[1])]
+    nodes = [[waiting[kind].pop(0) for kind, count in enumerate(row) for _ in range(count)] for row in kinds.tolist()]
+    return np.array(nodes, dtype=np.int64).reshape(family.grid)

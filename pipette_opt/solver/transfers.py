@@ -1,0 +1,104 @@
+"""What transfers between stages cost at least, and how slow the slowest is."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.solver.matching import bottleneck_level
+
+TransferCount = Literal["slower", "sum", "faster"]
+"""What of the two directions of a link a bound may count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transfers:
+    """
+    What transfers cost at least.
+
+    A closed form counts the slower direction of a link (if sends are blocking) or the sum of both; the forward one is
+    then taken as fast as any link: of all pairs with that maximum or sum this one ends every stage earliest. Paths
+    count the directions apart; there the level is that of the faster direction, which both reach.
+
+    Parameters
+    ----------
+    least
+        From each stage to the next and back, two arrays ``(num_links,)``.
+    between
+        The links between hosts.
+    counts
+        Which of the three it is.
+    level
+        Some transfer costs at least this.
+    """
+
+    least: tuple[IntArray, IntArray]
+    between: IntArray
+    counts: TransferCount
+    level: int
+
+    def at_level(self, level: int) -> tuple[IntArray, IntArray]:
+        """Transfers if one that costs ``level`` is at each link in turn, two arrays ``(num_links, scenarios)``."""
+        number = len(self.between)
+        send, back = (np.repeat(side[:, None], max(number, 1), axis=1) for side in self.least)
+        here = (self.between, np.arange(number))
+        if self.counts == "sum":
+            back[here] = np.maximum(back[here], level - send[here])
+            return send, back
+        back[here] = np.maximum(back[here], level)
+        if self.counts == "faster":
+            send[here] = np.maximum(send[here], level)
+        return send, back
+
+
+def transfer_count(data: ProblemData, candidate: CandidateData) -> TransferCount:
+    """What of the two directions of a link a bound may count."""
+    if not candidate.exact:
+        return "faster"
+    return "slower" if data.p2p == "blocking" else "sum"
+
+
+def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
+    """Of each pair of hosts, what :func:`transfer_count` says; ``UNUSABLE_TICKS`` if a direction is missing."""
+    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
+    combine = {"slower": np.maximum, "sum": np.add, "faster": np.minimum}[transfer_count(data, candidate)]
+    cost: IntArray = np.where(np.maximum(there, home) < UNUSABLE_TICKS, combine(there, home), UNUSABLE_TICKS)
+    np.fill_diagonal(cost, UNUSABLE_TICKS)
+    return cost
+
+
+def least_transfers(data: ProblemData, candidate: CandidateData) -> Transfers | None:
+    """Least transfers of a candidate; ``None`` if there are not enough links."""
+    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    following = np.roll(rows, -1)
+    between = np.flatnonzero(rows != following)[: candidate.grid[0] - 1 + candidate.wraps]
+    counts = transfer_count(data, candidate)
+    send = np.full(candidate.num_links, candidate.intra_p2p_ticks, dtype=np.int64)
+    back = send.copy()
+    if not len(between):
+        return Transfers(least=(send, back), between=between, counts=counts, level=0)
+    cost, allowed = transfer_cost(data, candidate), data.allowed(candidate)
+    fastest = np.minimum(candidate.p2p_ticks, candidate.p2p_ticks.T)
+    for link in between:
+        pairs = np.ix_(allowed[rows[link]], allowed[following[link]])
+        best = int(cost[pairs].min())
+        if best >= UNUSABLE_TICKS:
+            return None
+        if counts == "faster":
+            send[link], back[link] = candidate.p2p_ticks[pairs].min(), candidate.p2p_ticks.T[pairs].min()
+        else:
+            send[link] = fastest[pairs].min()
+            back[link] = best - (send[link] if counts == "sum" else 0)
+    level = bottleneck_level(cost, len(between) * candidate.grid[1] * candidate.grid[2])
+    level = max(level, some_host_has(cost.min(axis=1), allowed, candidate.num_cells))
+    if level >= UNUSABLE_TICKS:
+        return None
+    return Transfers(least=(send, back), between=between, counts=counts, level=level)
+
+
+def some_host_has(values: IntArray, allowed: BoolArray, num_used: int) -> int:
+    """The largest value that some host of any ``num_used`` hosts reaches."""
+    possible = np.sort(values[np.logical_or.reduce(allowed, axis=0)])
+    return int(possible[num_used - 1])
