@@ -22,7 +22,6 @@ from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
-    DEFAULT_STACK,
     GpuSpec,
     Instance,
     ModelSpec,
@@ -37,9 +36,6 @@ Activations that a normalisation layer reads and writes, forward and backward. O
 Written out in framework operations it casts to fp32, squares, averages, scales, casts back and scales by the weight,
 each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
 """
-
-Efficiency, DEFAULT_EFFICIENCY = StackSpec, DEFAULT_STACK
-"""What a kernel attains of the hardware: constants of the software stack."""
 
 HOST_BOUND_SHARPNESS = 8.0
 """

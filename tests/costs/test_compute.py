@@ -8,14 +8,13 @@ from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
 from pipette_opt.base.units import TFLOP
 from pipette_opt.costs.compute import (
-    DEFAULT_EFFICIENCY,
     head_times_s,
     layer_times_s,
     optimizer_time_s,
     stage_compute,
 )
 from pipette_opt.costs.products import matmul_time_s, plain_format
-from pipette_opt.specs import ComputeProfile, ProfileKey
+from pipette_opt.specs import DEFAULT_STACK, ComputeProfile, ProfileKey
 
 PEAK = 312 * TFLOP
 
@@ -23,8 +22,8 @@ PEAK = 312 * TFLOP
 def product(m: int, n: int, k: int) -> float:
     """One bf16 product on an A100."""
     training = instance(cluster(1)).training
-    form = plain_format(A100_80, training, DEFAULT_EFFICIENCY)
-    return matmul_time_s(m, n, k, form=form, gpu=A100_80, rates=DEFAULT_EFFICIENCY)
+    form = plain_format(A100_80, training, DEFAULT_STACK)
+    return matmul_time_s(m, n, k, form=form, gpu=A100_80, rates=DEFAULT_STACK)
 
 
 def test_a_large_product_is_bound_by_compute() -> None:
@@ -35,7 +34,7 @@ def test_a_large_product_is_bound_by_compute() -> None:
 
 def test_a_thin_product_is_bound_by_memory() -> None:
     """One row reads the whole matrix."""
-    weights = 2 * 8192 * 8192 / (A100_80.memory_bytes_per_s * DEFAULT_EFFICIENCY.streaming)
+    weights = 2 * 8192 * 8192 / (A100_80.memory_bytes_per_s * DEFAULT_STACK.streaming)
     assert product(1, 8192, 8192) == pytest.approx(weights, rel=0.2)
 
 
@@ -73,7 +72,7 @@ def test_head_and_embedding_make_stages_unequal() -> None:
     job = instance(cluster(1), LLAMA_8B, seq_length=4096)
     times = stage_compute(job, config(pp=4, num_layers=32))
     forward = times.forward_s[0, 0]
-    head = head_times_s(LLAMA_8B, job.training, config(pp=4, num_layers=32), A100_80, DEFAULT_EFFICIENCY)[0]
+    head = head_times_s(LLAMA_8B, job.training, config(pp=4, num_layers=32), A100_80, DEFAULT_STACK)[0]
     assert forward[1] == forward[2] < forward[0] < forward[3]
     assert forward[3] - forward[1] == pytest.approx(head)
 
@@ -123,17 +122,17 @@ def test_the_distributed_optimizer_splits_the_step() -> None:
 def test_a_slow_host_is_a_floor() -> None:
     """A small layer takes what its launches take, a large one what the device takes."""
     job = instance(cluster(1))
-    slow = DEFAULT_EFFICIENCY.with_constants({"host_kernel_s": 1e-3})
+    slow = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-3})
     floor = layer_times_s(job, config(), A100_80, slow)[0]
     assert floor == pytest.approx(11e-3, rel=0.01)
-    quick = DEFAULT_EFFICIENCY.with_constants({"host_kernel_s": 1e-9})
+    quick = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-9})
     assert layer_times_s(job, config(), A100_80, quick) == pytest.approx(layer_times_s(job, config(), A100_80))
 
 
 def test_ranks_of_a_group_wait_for_each_other() -> None:
     """Where the host decides: two all-reduces in a pass, each with four ranks squared; nothing without a group."""
     job = instance(cluster(1))
-    slow = DEFAULT_EFFICIENCY.with_constants({"host_kernel_s": 1e-3})
+    slow = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-3})
     waiting = slow.with_constants({"group_wait_s": 1e-4})
     four = config(tp=4)
     extra = layer_times_s(job, four, A100_80, waiting)[0] - layer_times_s(job, four, A100_80, slow)[0]
@@ -148,7 +147,7 @@ def test_norms_of_many_kernels_are_slower() -> None:
     extra = np.array(layer_times_s(written_out, config(num_layers=32), A100_80)) - layer_times_s(
         job, config(num_layers=32), A100_80
     )
-    one = 4096 * 4096 * 2 / (A100_80.memory_bytes_per_s * DEFAULT_EFFICIENCY.streaming)
+    one = 4096 * 4096 * 2 / (A100_80.memory_bytes_per_s * DEFAULT_STACK.streaming)
     np.testing.assert_allclose(extra, [2 * 16 * one, 2 * 42 * one])
 
 
@@ -156,7 +155,7 @@ def test_straggling_and_fixed_costs() -> None:
     """Each doubling of the hosts slows every stage; each micro-batch and iteration costs something."""
     job, one = instance(cluster(1)), config()
     many = config(dp=32)
-    rates = DEFAULT_EFFICIENCY.with_constants({"straggling": 0.02, "micro_batch_s": 1e-3, "iteration_s": 0.5})
+    rates = DEFAULT_STACK.with_constants({"straggling": 0.02, "micro_batch_s": 1e-3, "iteration_s": 0.5})
     plain, slower = stage_compute(job, many), stage_compute(job, many, rates)
     hosts = 32 / job.cluster.gpus_per_node
     np.testing.assert_allclose(slower.forward_s, plain.forward_s * (1 + 0.02 * np.log2(hosts)) + 0.5e-3)
@@ -170,7 +169,7 @@ def test_a_ring_waits_for_its_ranks_and_for_two_threads_at_each_step_to_another_
 ) -> None:
     """In a pipeline over hosts: eight tensor ranks on one, two and four hosts; two all-reduces in a pass."""
     job = instance(cluster(16 // gpus_per_node, gpus=gpus_per_node))
-    slow = DEFAULT_EFFICIENCY.with_constants({"host_kernel_s": 1e-3})
+    slow = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-3})
     waiting = slow.with_constants({"pipelined_wait_s": 1e-4})
     pipeline = config(tp=8, pp=2)
     extra = layer_times_s(job, pipeline, A100_80, waiting)[0] - layer_times_s(job, pipeline, A100_80, slow)[0]
