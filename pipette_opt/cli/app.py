@@ -17,6 +17,7 @@ from pipette_opt.cli import (
     init,
     profile,
     replan,
+    report,
     solve,
     verify,
 )
@@ -61,6 +62,7 @@ app.command("verify")(verify.verify)
 app.command("calibrate")(calibrate.calibrate)
 app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
+app.command("report")(report.report)
 app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
 app.command("init")(init.init)
