@@ -9,6 +9,7 @@ import typer
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+from pipette_opt.specs.objective import Objective
 
 
 @opt.spread
@@ -22,6 +23,14 @@ def solve(
     backend: opt.Backend = "threads",
     ray_address: opt.RayAddress = None,
     seed: opt.Seed = 0,
+    objective: Annotated[
+        Objective,
+        typer.Option(
+            help="What the plan is the best by: time, or robust, the upper end of the band of its time (a plan like "
+            "measured runs may be chosen before a faster one unlike them).",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = Objective.TIME,
     compare_current: Annotated[
         str | None,
         typer.Option(help="Your Megatron arguments today; the plan is compared with them.", rich_help_panel=opt.RUN),
@@ -57,7 +66,8 @@ def solve(
     from pipette_opt.base.files import is_stdout
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.cli.plans import plan_with_band
-    from pipette_opt.optimize import OptimizeParams, optimize
+    from pipette_opt.certify.weights import robust_weights
+    from pipette_opt.optimize import OptimizeParams, optimize, optimize_weighted
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
@@ -74,10 +84,12 @@ def solve(
         workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
+        objective=objective,
     )
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":
         raise InputError("--ray-address", f"has no effect with --backend {backend}.")
+    weights = robust_weights(job.instance) if objective is Objective.ROBUST else None
     processes = backend_of(cast(BackendName, backend), params.workers, ray_address)
     current = None
     if compare_current is not None:
@@ -91,8 +103,14 @@ def solve(
         watcher.on_plan = lambda plan: write_plan(plan_with_band(plan, job.instance), out)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
+        if weights is not None:
+            inputs["objective"] = objective.value
         order = None if current is None else current.host_order
-        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
+        how = {"params": params, "watcher": watcher, "inputs": inputs, "backend": processes, "host_order": order}
+        if weights is None:
+            plan = optimize(job.instance, space, **how)
+        else:
+            plan = optimize_weighted(weights, job.instance, space, **how)
     plan = plan_with_band(plan, job.instance)
     if not (json and is_stdout(out)):
         write_plan(plan, out)
@@ -108,7 +126,8 @@ def solve(
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
         accepted = 0.0 if watcher.stop.is_set() else opt.DONE_GAP
-    if proof.status != "OPTIMAL" and proof.gap > accepted:
+    gap = proof.gap if proof.chosen_by is None else proof.chosen_by.gap
+    if gap > accepted and (proof.status != "OPTIMAL" or proof.chosen_by is not None):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
-        say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, accepted is {accepted:.2%}")
+        say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)
