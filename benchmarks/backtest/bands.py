@@ -40,9 +40,9 @@ HEAD = """\
 # that the other sources make, over all sources. `larger`: share of the larger jobs inside the band of the smaller ones.
 # A kind without a band has fewer than 20 runs, or one source, or sources that contradict each other (then these shares
 # are without a stretch). `gpus`: runs of each kind of GPU.
-# `middle`: median. `seen`: the most that {fewest} runs of the kind or more have of what a configuration may have. `beyond`:
-# the stretch that bands needed to hold for nine in ten runs with more of it than the runs that made them, all kinds
-# together; a configuration beyond what was seen has the larger of both stretches.
+# `middle`: median. `seen`: the most that {fewest} runs of the kind or more have of what a configuration may have.
+# `beyond`: the stretch that bands needed to hold for nine in ten runs with more of it than the runs that made them, all
+# kinds together; a configuration beyond what was seen has the larger of both stretches.
 # `apart`: predicted time over that of another run of the same job from which on `share` of such pairs had that order.
 # Rows are measurements published by: {sources}.
 """

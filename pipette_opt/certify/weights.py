@@ -18,6 +18,7 @@ from pipette_opt.read.bands import job_bands
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Larger:
     """
@@ -57,7 +58,7 @@ class Weights:
         return max([self.base, *(one.factor for one in self.larger if getattr(config, one.name) > one.most)])
 
     def limits_below(self, factor: float) -> tuple[str, ...] | None:
-        """Limits that hold for the configurations with a smaller factor than that, and only for them; ``None``: none has."""
+        """Limits that hold for just the configurations with a smaller factor than that; ``None`` if none has."""
         if self.base >= factor:
             return None
         return tuple(f"{one.name}<={one.most}" for one in self.larger if one.factor >= factor)
@@ -78,8 +79,8 @@ def robust_weights(instance: Instance) -> Weights:
     if bands is None:
         raise InputError(
             "--objective",
-            "robust needs a band of the time, and too few runs like this job were measured, or their sources contradict "
-            "each other; time has a plan, and calibrate makes a stack with a band of its own.",
+            "robust needs a band of the time, and too few runs like this job were measured, or their sources "
+            "contradict each other; calibrate makes a stack with a band of its own.",
         )
     return Weights(
         base=bands.high,

@@ -1,6 +1,7 @@
 """``pipette-opt solve``."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -64,9 +65,9 @@ def solve(
     begun = time.perf_counter()
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
+    from pipette_opt.certify.weights import robust_weights
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.cli.plans import plan_with_band
-    from pipette_opt.certify.weights import robust_weights
     from pipette_opt.optimize import OptimizeParams, optimize, optimize_weighted
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.read.megatron_args import read_megatron_args
@@ -89,6 +90,8 @@ def solve(
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":
         raise InputError("--ray-address", f"has no effect with --backend {backend}.")
+    if objective not in (Objective.TIME, Objective.ROBUST):
+        raise InputError("--objective", f"must be time or robust, got {objective.value}.")
     weights = robust_weights(job.instance) if objective is Objective.ROBUST else None
     processes = backend_of(cast(BackendName, backend), params.workers, ray_address)
     current = None
@@ -106,11 +109,8 @@ def solve(
         if weights is not None:
             inputs["objective"] = objective.value
         order = None if current is None else current.host_order
-        how = {"params": params, "watcher": watcher, "inputs": inputs, "backend": processes, "host_order": order}
-        if weights is None:
-            plan = optimize(job.instance, space, **how)
-        else:
-            plan = optimize_weighted(weights, job.instance, space, **how)
+        search = optimize if weights is None else partial(optimize_weighted, weights)
+        plan = search(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
     plan = plan_with_band(plan, job.instance)
     if not (json and is_stdout(out)):
         write_plan(plan, out)
