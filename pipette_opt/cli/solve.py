@@ -1,7 +1,6 @@
 """``pipette-opt solve``."""
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -10,13 +9,13 @@ import typer
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
-from pipette_opt.specs.objective import Objective
 
 
 @opt.spread
 def solve(
     job_options: opt.JobOptions,
     space_options: opt.SpaceOptions,
+    objective: opt.Objective = "time",
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = None,
@@ -24,14 +23,6 @@ def solve(
     backend: opt.Backend = "threads",
     ray_address: opt.RayAddress = None,
     seed: opt.Seed = 0,
-    objective: Annotated[
-        Objective,
-        typer.Option(
-            help="What the plan is the best by: time, or robust, the upper end of the band of its time (a plan like "
-            "measured runs may be chosen before a faster one unlike them).",
-            rich_help_panel=opt.RUN,
-        ),
-    ] = Objective.TIME,
     compare_current: Annotated[
         str | None,
         typer.Option(help="Your Megatron arguments today; the plan is compared with them.", rich_help_panel=opt.RUN),
@@ -65,17 +56,19 @@ def solve(
     begun = time.perf_counter()
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
-    from pipette_opt.certify.weights import robust_weights
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
-    from pipette_opt.cli.plans import plan_with_band
-    from pipette_opt.optimize import OptimizeParams, optimize, optimize_weighted
+    from pipette_opt.cli.plans import on_hosts_of, plan_with_band
+    from pipette_opt.objectives import optimize_objective
+    from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
+    from pipette_opt.specs.objective import Objective
 
     check_place(out, trace)
     check_stdout(False, out, trace)
+    opt.one_of("--objective", objective, tuple(map(str, Objective)))
     job = opt.read_job(job_options)
     space = opt.search_space(job, space_options)
     params = opt.checked(
@@ -85,14 +78,11 @@ def solve(
         workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
-        objective=objective,
+        objective=Objective(objective),
     )
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":
         raise InputError("--ray-address", f"has no effect with --backend {backend}.")
-    if objective not in (Objective.TIME, Objective.ROBUST):
-        raise InputError("--objective", f"must be time or robust, got {objective.value}.")
-    weights = robust_weights(job.instance) if objective is Objective.ROBUST else None
     processes = backend_of(cast(BackendName, backend), params.workers, ray_address)
     current = None
     if compare_current is not None:
@@ -106,18 +96,16 @@ def solve(
         watcher.on_plan = lambda plan: write_plan(plan_with_band(plan, job.instance), out)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
-        if weights is not None:
-            inputs["objective"] = objective.value
         order = None if current is None else current.host_order
-        search = optimize if weights is None else partial(optimize_weighted, weights)
-        plan = search(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
+        given = (job.instance, space, params, watcher, inputs)
+        plan = optimize_objective(*given, backend=processes, host_order=order)
     plan = plan_with_band(plan, job.instance)
     if not (json and is_stdout(out)):
         write_plan(plan, out)
     if trace is not None:
         from pipette_opt.judge.trace import write_trace
 
-        write_trace(trace, job.instance, plan.config, plan.placement)
+        write_trace(trace, on_hosts_of(plan, job.instance), plan.config, plan.placement)
     if json:
         show_json(plan_to_dict(plan) | ({} if current is None else {"current": current.as_dict()}))
     else:
@@ -126,8 +114,9 @@ def solve(
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
         accepted = 0.0 if watcher.stop.is_set() else opt.DONE_GAP
-    gap = proof.gap if proof.chosen_by is None else proof.chosen_by.gap
-    if gap > accepted and (proof.status != "OPTIMAL" or proof.chosen_by is not None):
+    stated = plan.target or proof.chosen_by
+    gap = proof.gap if stated is None else stated.gap
+    if gap > accepted and (stated is not None or proof.status != "OPTIMAL"):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)
