@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
 import typer
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import whole_number
 
 if TYPE_CHECKING:
     from pipette_opt.base.types import Recomputation
@@ -595,9 +596,10 @@ def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
         return None
     values = []
     for part in text.split(","):
-        if not part.strip().isdecimal() or int(part) < 1:
-            raise InputError(option, f"must be whole numbers >= 1 separated by commas, got {text!r}.")
-        values.append(int(part))
+        number = whole_number(part.strip())
+        if number is None or number < 1:
+            raise InputError(option, f"must be whole numbers >= 1 separated by commas, got {shown(text)}.")
+        values.append(number)
     return tuple(values)
 
 
