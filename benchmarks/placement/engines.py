@@ -29,12 +29,15 @@ from pipette_opt.solver.params import ENGINES, SolverParams
 from pipette_opt.solver.portfolio import TABLE, Portfolio
 from pipette_opt.solver.solve import solve
 
-INSTANCES: tuple[tuple[str, Shape, P2PMode, str], ...] = (
+INSTANCES: tuple[tuple[str, Shape | None, P2PMode, str], ...] = (
     ("tree", (4, 4), "async", BALANCED),
     ("rail", (8, 2), "blocking", BALANCED),
     ("unif", (16, 1), "async", BALANCED),
     ("two-rack", (4, 4), "blocking", BALANCED),
     ("spares", (4, 4), "async", BALANCED),
+    ("unif", (4, 4), "async", BALANCED),
+    ("measured-16", (4, 4), "blocking", BALANCED),
+    ("tree", None, "blocking", BALANCED),
     ("tree", (8, 4), "async", BALANCED),
     ("unif", (8, 4), "async", BALANCED),
     ("slow-node", (8, 4), "blocking", BALANCED),
@@ -49,7 +52,7 @@ INSTANCES: tuple[tuple[str, Shape, P2PMode, str], ...] = (
     ("rail", (16, 8), "async", BALANCED),
     ("unif", (16, 8), "async", BALANCED),
 )
-"""Cluster, shape of the grid, send mode and weights."""
+"""Cluster, shape of the grid (``None`` for the choice among all candidates of a job), send mode and weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +144,16 @@ def _runs(chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: flo
 
 
 def _able(data: ProblemData) -> set[str]:
-    """Engines that may work on the only candidate at some time."""
-    incumbent = Incumbent(data, SolverParams())
-    portfolio = Portfolio(incumbent)
-    admitted = {row.engine for row in TABLE if row.admits(data.candidates[0], data.num_nodes)}
-    return {name for name in admitted if portfolio.engines[name].suits(0)}
+    """Engines that may work on some candidate at some time."""
+    portfolio = Portfolio(Incumbent(data, SolverParams()))
+    return {
+        row.engine
+        for index, candidate in enumerate(data.candidates)
+        for row in TABLE
+        if row.admits(candidate, data.num_nodes)
+        and row.structure(portfolio, index)
+        and portfolio.engines[row.engine].suits(index)
+    }
 
 
 def _table(runs: Sequence[Run], variants: Sequence[str]) -> str:
