@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,10 +66,11 @@ def whatif(
     global_batch_size: Annotated[str | None, typer.Option(help="E.g. 256,1024.", rich_help_panel=CHANGES)] = None,
     seq_length: Annotated[str | None, typer.Option(help="E.g. 4096,8192.", rich_help_panel=CHANGES)] = None,
     precision: Annotated[str | None, typer.Option(help="Of bf16, fp16, fp32 and fp8.", rich_help_panel=CHANGES)] = None,
-    price: Annotated[
-        str | None,
+    gpu_price: Annotated[
+        list[str] | None,
         typer.Option(
-            help="Of a GPU for an hour: 2.5, or by kind a100-80gb=1.8,h100-80gb=2.9.", rich_help_panel=opt.RUN
+            help="Of a GPU for an hour: 2.5, or of hosts or a kind, gpu[01-04]=1.3, h100=2.9; may be repeated.",
+            rich_help_panel=opt.RUN,
         ),
     ] = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
@@ -90,7 +92,7 @@ def whatif(
     Without any question: each host lost, each host repaired, one host more. Each row has the best plan found, the old
     plan as it is on the changed job where it can be there, and the time that no plan of what was searched undercuts.
 
-    Example: [bold]pipette-opt whatif plan.json --without each --global-batch-size 256,1024 --price 2.5[/]
+    Example: [bold]pipette-opt whatif plan.json --without each --global-batch-size 256,1024 --gpu-price 2.5[/]
 
     Ctrl-C keeps the answers that are there (exit code 4).
     """
@@ -103,9 +105,10 @@ def whatif(
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.whatif import WhatIf
-    from pipette_opt.report.questions import answers_table, price_per_million
+    from pipette_opt.report.questions import answers_table
 
     old, instance = plan_and_instance(plan, cluster)
+    instance, kinds = priced(instance, gpu_price or ())
     asked = {
         "without": without,
         "repair": repair,
@@ -129,21 +132,15 @@ def whatif(
     )
     watcher = Watcher(begun=begun)
     asking = WhatIf(old, instance, params, watcher)
-    changes = questions(asking, asked)
-    prices = prices_of(price, [instance, *(one.instance for one in changes)])
+    changes = questions(asking, asked, kinds)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         answers = asking.ask(changes, time_limit)
     rows = [asking.today(), *answers]
     if json:
-        found = [
-            asdict(one)
-            | {"is_proven": one.is_proven}
-            | ({"price_per_million_tokens": price_per_million(one, prices)} if prices else {})
-            for one in rows
-        ]
+        found = [asdict(one) | {"is_proven": one.is_proven} for one in rows]
         show_json({"plan": found[0], "answers": found[1:]})
     else:
-        show(answers_table("Today", rows[:1], prices))
+        show(answers_table("Today", rows[:1]))
         for group, title in TITLES.items():
             some = [one for one in answers if one.group == group]
             if group == "without":
@@ -151,15 +148,16 @@ def whatif(
             elif group == "repaired":
                 some.sort(key=lambda one: 1.0 if one.change is None else -one.change)
             if some:
-                show(answers_table(title, some, prices))
+                show(answers_table(title, some))
         show("", *in_words(asked, changes, answers))
     if watcher.stop.is_set():
         say(f"stopped early: {len(answers)} of {counted(len(changes), 'question')} are answered")
         raise typer.Exit(STOPPED_EARLY)
 
 
-def questions(asking: "WhatIf", asked: Mapping[str, Any]) -> "list[Change]":
-    """The questions that the options ask, each checked before any is answered."""
+def questions(asking: "WhatIf", asked: Mapping[str, Any], prices: Mapping[str, float]) -> "list[Change]":
+    """The questions that the options ask, each checked before any is answered; prices of kinds of GPU are known."""
+    from pipette_opt.read.gpus import read_gpu_entry
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.replan import changes as made
     from pipette_opt.specs.host_names import with_blocks
@@ -179,7 +177,10 @@ def questions(asking: "WhatIf", asked: Mapping[str, Any]) -> "list[Change]":
     found += [made.more_hosts(job, count) for count in opt.sizes("--add-hosts", asked["add_hosts"]) or ()]
     found += [made.number_of_gpus(job, size) for size in opt.sizes("--num-gpus", asked["num_gpus"]) or ()]
     found += [made.faster_links(job, factor) for factor in numbers("--link-speed", asked["link_speed"])]
-    found += [made.other_gpu(job, name.strip()) for name in (asked["gpu"] or "").split(",") if name.strip()]
+    for name in (asked["gpu"] or "").split(","):
+        if name.strip():
+            kind = read_gpu_entry(name.strip(), "--gpu").gpu.name
+            found.append(made.other_gpu(job, kind, prices.get(kind)))
     for field, word in (("global_batch_size", "a batch of {:,}"), ("seq_length", "{:,} tokens a sequence")):
         for size in opt.sizes(f"--{field.replace('_', '-')}", asked[field]) or ():
             found.append(made.other_training(job, word.format(size), {field: size}))
@@ -212,28 +213,24 @@ def numbers(option: str, text: str | None) -> list[float]:
     return found
 
 
-def prices_of(text: str | None, instances: "Sequence[Instance]") -> dict[str, float]:
-    """Price of a GPU for an hour by kind, of each kind that the jobs have; empty without a text."""
-    from pipette_opt.read.gpus import read_gpu_entry
+def priced(instance: "Instance", entries: "Sequence[str]") -> "tuple[Instance, dict[str, float]]":
+    """The job with the prices of its hosts, and those of kinds of GPU, from entries of ``--gpu-price``."""
+    from pipette_opt.read.gpus import read_gpu_catalogue, read_gpu_entry
+    from pipette_opt.read.prices import check_price, parse_prices, with_prices
 
-    if text is None:
-        return {}
-    given: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, amount = part.rpartition("=")
-        try:
-            price = float(amount)
-        except ValueError:
-            price = -1.0
-        if not 0 <= price < 1e6:
-            raise InputError("--price", f"must be such as 2.5, or a100-80gb=1.8,h100-80gb=2.9, got {text!r}.")
-        given[read_gpu_entry(name.strip(), "--price").gpu.name if name else ""] = price
-    prices = {}
-    for gpu in {gpu.name: gpu for one in instances for gpu in one.cluster.gpu_kinds}.values():
-        if not {gpu.kind, ""} & set(given):
-            raise InputError("--price", f"lacks {gpu.kind}, e.g. {gpu.kind}=2.5.")
-        prices[gpu.name] = given.get(gpu.kind, given.get("", 0.0))
-    return prices
+    names = {alias: kind for kind, entry in read_gpu_catalogue().items() for alias in (kind, *entry.aliases)}
+    kinds: dict[str, float] = {}
+    of_hosts = []
+    for entry in entries:
+        name, _, text = entry.rpartition("=")
+        if name.strip() in names:
+            kinds[read_gpu_entry(name.strip(), "--gpu-price").gpu.name] = check_price(text.strip(), "--gpu-price")
+        else:
+            of_hosts.append(entry)
+    cluster = instance.cluster
+    by_kind = {node.host: kinds[node.gpu.kind] for node in cluster.nodes if node.gpu.kind in kinds}
+    given = by_kind | parse_prices(of_hosts, cluster.hosts)
+    return replace(instance, cluster=with_prices(cluster, given)), kinds
 
 
 def in_words(asked: Mapping[str, Any], changes: "Sequence[Change]", answers: "Sequence[Answer]") -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 from pipette_opt.specs.gpu_links import GpuLinks
 
 Group = Literal["without", "repaired", "more hosts", "number of GPUs", "links", "GPU", "training"]
@@ -118,13 +118,20 @@ def faster_links(instance: Instance, factor: float) -> Change:
     return Change(name=f"links {factor:g} x as fast", group="links", instance=replace(instance, cluster=changed))
 
 
-def other_gpu(instance: Instance, gpu: str) -> Change:
-    """The job with another kind of GPU in all hosts, inside which links are the catalogue's; the same NICs."""
+def other_gpu(instance: Instance, gpu: str, price: float | None = None) -> Change:
+    """
+    The job with another kind of GPU in all hosts, inside which links are the catalogue's; the same NICs.
+
+    Parameters
+    ----------
+    price
+        Of one for an hour; ``None`` where nobody knows.
+    """
     entry = read_gpu_entry(gpu, "--gpu")
     cluster = instance.cluster
     changed = replace(
         cluster,
-        nodes=tuple(replace(node, gpu=entry.gpu) for node in cluster.nodes),
+        nodes=tuple(replace(node, gpu=entry.gpu, price_per_gpu_hour=price) for node in cluster.nodes),
         intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
         intra_node_latency_s=entry.intra_node_latency_s,
         levels=tuple(level for level in cluster.levels if not level.scale_up),
@@ -150,9 +157,8 @@ def more_hosts(instance: Instance, count: int) -> Change:
         raise InputError("--add-hosts", "needs links between hosts, and there is a single host.")
     usual = np.bincount(cluster.kind_of_node).argmax()
     gpu, before = cluster.gpu_kinds[usual], cluster.num_nodes
-    new = tuple(
-        NodeSpec(host=f"{ADDED}{number}", gpu=gpu, num_gpus=cluster.gpus_per_node) for number in range(1, count + 1)
-    )
+    like = next(node for node in cluster.nodes if node.gpu.name == gpu.name)
+    new = tuple(replace(like, host=f"{ADDED}{number}") for number in range(1, count + 1))
     matrices = []
     for matrix in cluster.link_matrices:
         links = np.full((before + count,) * 2, np.nanmedian(matrix.bytes_per_s))

@@ -7,9 +7,8 @@ that search's plan and a host that it leaves idle.
 """
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
 from pipette_opt.parallel.placement import gpus_of_a_host
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor, prepare
 from pipette_opt.problem.solution import Solution
@@ -82,8 +82,8 @@ class Answer:
         Whether the time limit narrowed what was searched.
     config
         Of the best plan found, as a label.
-    gpus_of_kind
-        GPUs that the best plan found uses, by kind.
+    price_per_hour, price_per_million_tokens
+        Of the best plan found, in the currency of the hosts' prices; ``None`` where one of its hosts has none.
     num_gpus, num_hosts, idle_hosts
         Of the best plan found: GPUs and hosts that it uses, and hosts that there are beside these.
     change
@@ -101,7 +101,8 @@ class Answer:
     bound_s: float | None = None
     narrowed: bool = False
     config: str = ""
-    gpus_of_kind: Mapping[str, int] = field(default_factory=dict)
+    price_per_hour: float | None = None
+    price_per_million_tokens: float | None = None
     num_gpus: int = 0
     num_hosts: int = 0
     idle_hosts: int = 0
@@ -265,6 +266,9 @@ class WhatIf:
         """The answer with a plan and its bound."""
         tokens_per_s, cluster = change.instance.training.tokens / seconds, change.instance.cluster
         hosts = len(placement.nodes_used)
+        prices = [cluster.nodes[node].price_per_gpu_hour for node in placement.node.tolist()]
+        known = [price for price in prices if price is not None]
+        hourly = sum(known) if len(known) == len(prices) else None
         return replace(
             answer,
             iteration_time_s=seconds,
@@ -272,7 +276,8 @@ class WhatIf:
             change=tokens_per_s / self.now.tokens_per_s - 1,
             bound_s=None if bound_s is None else min(bound_s, seconds),
             config=config.label(),
-            gpus_of_kind=dict(Counter(cluster.nodes[node].gpu.name for node in placement.node.tolist())),
+            price_per_hour=hourly,
+            price_per_million_tokens=None if hourly is None else hourly / HOUR_S / tokens_per_s * 1e6,
             num_gpus=config.world_size,
             num_hosts=hosts,
             idle_hosts=cluster.num_nodes - len(change.barred) - hosts,

@@ -1,6 +1,6 @@
 """Tables of what-if answers and of recommendations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from rich.console import RenderableType
@@ -31,7 +31,7 @@ class AnswerLike(Protocol):
     @property
     def num_gpus(self) -> int: ...  # noqa: D102
     @property
-    def gpus_of_kind(self) -> Mapping[str, int]: ...  # noqa: D102
+    def price_per_million_tokens(self) -> float | None: ...  # noqa: D102
     @property
     def why(self) -> str: ...  # noqa: D102
 
@@ -40,17 +40,11 @@ NO_CHANGE = 5e-5
 """Changes below this share are shown as none; chosen, as they are shown with one digit after the point."""
 
 
-def answers_table(title: str, answers: Sequence[AnswerLike], prices: Mapping[str, float]) -> RenderableType:
-    """
-    A row for each answer.
-
-    Parameters
-    ----------
-    prices
-        Of a GPU for an hour, by kind; no column without any.
-    """
+def answers_table(title: str, answers: Sequence[AnswerLike]) -> RenderableType:
+    """A row for each answer; a column of prices where any is known."""
+    has_prices = any(one.price_per_million_tokens is not None for one in answers)
     headers = ["what if", "iteration >", "tokens/s >", "change >", "plan as it is >", "at best >", "GPUs >"]
-    table = columns_table(*headers, *(["price / 1M tokens >"] if prices else []), "configuration")
+    table = columns_table(*headers, *(["price / 1M tokens >"] if has_prices else []), "configuration")
     for one in answers:
         cells = [
             Text(one.name),
@@ -61,8 +55,8 @@ def answers_table(title: str, answers: Sequence[AnswerLike], prices: Mapping[str
             Text(at_best(one)),
             Text(str(one.num_gpus or "-")),
         ]
-        if prices:
-            cost = price_per_million(one, prices)
+        if has_prices:
+            cost = one.price_per_million_tokens
             cells.append(Text("-" if cost is None else f"{cost:.3f}"))
         table.add_row(*cells, Text(one.why or one.config, style=BAD if one.why else ""))
     return titled(title, table)
@@ -73,14 +67,6 @@ def at_best(answer: AnswerLike) -> str:
     if answer.bound_s is None:
         return "-"
     return "proven" if answer.is_proven else seconds_text(answer.bound_s)
-
-
-def price_per_million(answer: AnswerLike, prices: Mapping[str, float]) -> float | None:
-    """Price of a million tokens, in the currency of the prices; ``None`` where there is no plan."""
-    if answer.tokens_per_s is None:
-        return None
-    per_hour = sum(prices[kind] * count for kind, count in answer.gpus_of_kind.items())
-    return per_hour / 3600 / answer.tokens_per_s * 1e6
 
 
 def _change(share: float | None) -> Text:

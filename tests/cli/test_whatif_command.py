@@ -32,7 +32,7 @@ def test_a_list_of_questions(command: Command, plan: Path) -> None:
     code, out, _ = command(
         "whatif",
         str(plan),
-        *("--without", "each", "--link-speed", "2", "--global-batch-size", "64", "--price", "2.5"),
+        *("--without", "each", "--link-speed", "2", "--global-batch-size", "64", "--gpu-price", "2.5"),
         *("--time-limit", "5", "--json"),
     )
     assert code == 0
@@ -64,8 +64,8 @@ def test_without_a_question_hosts_are_asked_about(command: Command, plan: Path) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--price", "h100=2"], "--price: lacks a100-80gb"),
-        (["--price", "much"], "--price: must be such as 2.5"),
+        (["--gpu-price", "gpu99=2"], "--gpu-price: host 'gpu99'"),
+        (["--gpu-price", "a100-80gb=0"], "--gpu-price: a price of a GPU-hour must be > 0"),
         (["--without", "gpu99"], "--without: host 'gpu99'"),
         (["--link-speed", "fast"], "--link-speed: must be numbers"),
         (["--precision", "int8"], "--precision: must be one of"),
