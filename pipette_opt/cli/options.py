@@ -192,7 +192,8 @@ Objective = Annotated[
     str,
     typer.Option(
         help="time: of an iteration; tokens-per-gpu: tokens per second and GPU, on any number of hosts; cost: of a "
-        "token, by --gpu-price or the cluster file.",
+        "token, by --gpu-price or the cluster file; robust: the upper end of the band of the time, so that a plan like "
+        "measured runs may come before a faster one unlike them.",
         rich_help_panel=SEARCH,
     ),
 ]
