@@ -262,10 +262,10 @@ def _rest_bytes(table: StageTable) -> tuple[FloatArray, FloatArray]:
     outside = shard_tokens * (table.hidden * (2 * e + stored + 2 * table.hidden_dropout) + 8 * table.statistics)
     # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
-    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output) + _latent_bytes(table, stored)
+    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
     mlp = stored * shard_tokens * table.hidden + tokens * (e * table.up + stored * table.down)
-    both = outside + attention + qk_norm
+    both = outside + attention + _latent_bytes(table, stored) + qk_norm
     return both + mlp, both + np.where(table.moe_layers > 0, _expert_bytes(table, stored), 0.0)
 
 

@@ -167,9 +167,7 @@ def _deepseek(keys: Keys) -> dict[str, Any]:
         raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
     _no_attention_bias(keys)
     return (
-        _llama_like(keys)
-        | _shared_and_dense(keys)
-        | {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
+        _llama_like(keys) | _shared_and_dense(keys) | {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
     )
 
 
@@ -242,7 +240,7 @@ def _router(keys: Keys) -> dict[str, Any]:
     scale, groups = keys.positive("routed_scaling_factor", 1.0), keys.whole("n_group", 1)
     if groups > 1 and method == "greedy":
         raise keys.wrong("n_group", "with topk_method greedy it must be 1")
-    said = [("--moe-router-enable-expert-bias",)] if method == "noaux_tc" else []
+    said: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if method == "noaux_tc" else []
     said += [("--moe-router-score-function", "sigmoid")] if sigmoid else []
     said += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
     chosen = keys.whole("topk_group", 1)

@@ -1,5 +1,5 @@
 """
-Multi-head latent attention: queries, keys and values out of narrow latents (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+Multi-head latent attention: queries, keys and values out of narrow latents (arXiv 2405.04434, section 2.1).
 
 Each token is projected down to a latent of ``q_lora_rank`` channels and to one of ``kv_lora_rank``, plus
 ``qk_pos_emb_head_dim`` channels of a key with positions that all heads share. Both latents are normalised and projected
@@ -11,9 +11,12 @@ from dataclasses import dataclass, fields
 
 from pipette_opt.specs.yarn import YarnScaling
 
-
 LATENT_SIZES = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 """Sizes, as fields and as Megatron-LM's options name them."""
+
+
+PLAIN_YARN = YarnScaling()
+"""Scaling with megatron-core's defaults, which is none at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class LatentAttention:
     qk_head_dim: int = 128
     qk_pos_emb_head_dim: int = 64
     v_head_dim: int = 128
-    yarn: YarnScaling | None = YarnScaling()
+    yarn: YarnScaling | None = PLAIN_YARN
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -481,10 +481,10 @@ class ModelSpec:
         FLOPs of one token, forward and backward.
 
         Six per matrix parameter that multiplies it (the output head counts, the embedding look-up does not), plus
-        ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values, the
-        mean of both widths where heads of keys and values differ (Narayanan et al., arXiv 2104.04473, equation 3), half of that if ``causal``: a token sees those before it,
-        half of the sequence on average, or what its window leaves of them. Of the experts those count that the token
-        goes to.
+        ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
+        (Narayanan et al., arXiv 2104.04473, equation 3; where keys and values differ, the mean of both widths), half of
+        that if ``causal``: a token sees those before it, half of the sequence on average, or what its window leaves of
+        them. Of the experts those count that the token goes to.
 
         Parameters
         ----------
@@ -503,7 +503,8 @@ class ModelSpec:
         router = self.num_moe_layers * h * (self.num_experts or 0)
         head = h * self.vocab_size
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
-        scores = (self.query_projection_size + self.attention_output_size) / 2 * (self._tokens_seen(seq_length) if causal else self.num_layers * seq_length)
+        of_heads = (self.query_projection_size + self.attention_output_size) / 2
+        scores = of_heads * (self._tokens_seen(seq_length) if causal else self.num_layers * seq_length)
         return of_layers * (matrices + router) + 6.0 * head + of_scores * scores
 
     def _tokens_seen(self, seq_length: int) -> float:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from specs_for_tests import A100, cluster, config, instance
+from specs_for_tests import A100_80, cluster, config, instance
 
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.costs.attention import attention_times_s
@@ -63,7 +63,7 @@ def test_ranks_hold_the_down_projections_whole() -> None:
     norms = 2 * 512 + 96 + 64
     assert table.layer_parameters[0] == down + norms + (up + mlp) / 4
     assert table.matrix_parameters[0] == down + (up + mlp) / 4
-    head = 2 * 32000 * 512 / 4 + 512
+    head = 2 * 32256 * 512 / 4 + 512  # a vocabulary of 32,000, padded to 512 tokens
     assert float(parameters(table)[0]) == pytest.approx(2 * (down + norms + (up + mlp) / 4) + head)
 
 
@@ -80,7 +80,7 @@ def test_latents_are_gathered_in_place_of_the_input() -> None:
 
 def test_context_ranks_send_unequal_keys_and_values() -> None:
     """Keys of 48 channels and values of 32 for each of two heads on a rank, 64 tokens, two bytes."""
-    assert key_value_bytes(MODEL, TRAINING, split(tp=4, cp=2, dp=1)) == 128 * 2 * (48 + 32) * 2
+    assert key_value_bytes(MODEL, TRAINING, split(tp=4, context_parallel_size=2, dp=1)) == 128 * 2 * (48 + 32) * 2
 
 
 def test_attention_of_equal_heads_is_the_ordinary_one() -> None:
@@ -88,17 +88,17 @@ def test_attention_of_equal_heads_is_the_ordinary_one() -> None:
     equal = LatentAttention(qk_head_dim=48, qk_pos_emb_head_dim=16, v_head_dim=64)
     plain, one = replace(MODEL, multi_latent_attention=None), split()
     latent = replace(MODEL, multi_latent_attention=equal)
-    times = [attention_times_s(model, TRAINING, one, A100, DEFAULT_STACK) for model in (plain, latent)]
+    times = [attention_times_s(model, TRAINING, one, A100_80, DEFAULT_STACK) for model in (plain, latent)]
     assert times[0] == pytest.approx(times[1])
 
 
 def test_a_layer_takes_longer_with_wider_latents() -> None:
     """Each of the ranks and heads adds time."""
     given = instance(cluster(1), MODEL, seq_length=4096)
-    before = sum(layer_times_s(given, split(), A100))
+    before = sum(layer_times_s(given, split(), A100_80))
     for name in ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "v_head_dim"):
         wider = replace(LATENT, **{name: 16 * getattr(LATENT, name)})
-        after = layer_times_s(replace(given, model=replace(MODEL, multi_latent_attention=wider)), split(), A100)
+        after = layer_times_s(replace(given, model=replace(MODEL, multi_latent_attention=wider)), split(), A100_80)
         assert sum(after) > before
 
 

@@ -49,7 +49,7 @@ def test_published_sizes_come_out(tmp_path: Path, name: str) -> None:
         ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, r"dense layers between others are not supported"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [3]}, r"mlp_only_layers must be empty"),
         ({"model_type": "qwen3_moe", "use_sliding_window": True}, r"versions of transformers disagree"),
-        ({"model_type": "deepseek", "kv_lora_rank": 512}, r"model_type deepseek has none; DeepSeek-V2's is deepseek_v2"),
+        ({"model_type": "deepseek", "kv_lora_rank": 512}, r"has none; DeepSeek-V2's is deepseek_v2"),
         ({"model_type": "deepseek", "moe_layer_freq": 2}, r"moe_layer_freq must be 1"),
         ({"model_type": "mixtral", "num_experts_per_tok": 9}, r"moe_router_topk must be <= num_experts=8, got 9"),
         ({"model_type": None}, r"model_type is missing"),
