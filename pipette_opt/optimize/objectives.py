@@ -90,7 +90,8 @@ def optimize_objective(
 
     For :attr:`~pipette_opt.specs.objective.Objective.TIME` this is :func:`~pipette_opt.optimize.optimize`, which has
     the same arguments; ``ROBUST`` is the time times a factor of each configuration
-    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is missing, and ``InfeasibleError`` if nothing fits on any number of hosts.
+    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is missing,
+    and ``InfeasibleError`` if nothing fits on any number of hosts.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
