@@ -429,7 +429,7 @@ def read_job(options: JobOptions) -> Job:
     )
     if arguments is not None:
         training = arguments.training(training)
-    _check_precision(spec, training)
+    check_precision(spec, training)
     instance = Instance(
         model=model_spec,
         cluster=spec,
@@ -526,7 +526,7 @@ def trained_as(job: Job, given: "MegatronArgs") -> Job:
     return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
 
 
-def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
+def check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
     """Raise ``InputError`` if a kind of GPU cannot compute in the precision."""
     for gpu in cluster.gpu_kinds:
         if training.precision not in gpu.peak_flops:
