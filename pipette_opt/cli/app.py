@@ -17,8 +17,10 @@ from pipette_opt.cli import (
     init,
     profile,
     replan,
+    report,
     solve,
     verify,
+    whatif,
 )
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.memory import app as memory
@@ -61,6 +63,8 @@ app.command("verify")(verify.verify)
 app.command("calibrate")(calibrate.calibrate)
 app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
+app.command("report")(report.report)
+app.command("whatif")(whatif.whatif)
 app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
 app.command("init")(init.init)

@@ -37,6 +37,7 @@ from pipette_opt.plans.plan import (
     Target,
     rank_rows,
 )
+from pipette_opt.report.chosen_file import read_choice
 from pipette_opt.report.entries import Entries, damaged
 from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
@@ -376,8 +377,8 @@ def _read_components(stage: Entries) -> dict[str, int]:
 
 def _certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
     content = asdict(certificate)
-    listed = {"searched": certificate.searched, "not_searched": certificate.not_searched, "proof": content["proof"]}
-    return {**content, **_plain(listed)}
+    names = "searched", "not_searched", "proof", "chosen_by"
+    return {**content, **_plain({name: content[name] for name in names})}
 
 
 def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certificate:
@@ -435,6 +436,7 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
         ),
         "closed_form": lambda name: certificate.optional(name, lambda key: _read_closed_form(certificate.mapping(key))),
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
+        "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
     }
     return {name: read(name) for name, read in readers.items() if name in certificate.data}
 
@@ -465,6 +467,7 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
         "oom_probability_at_most": one.oom_probability_at_most,
         "reason": one.reason,
         "slots": None if one.slots is None else [list(gpus) for gpus in one.slots],
+        "breakdown": dict(one.breakdown),
     }
 
 
@@ -478,6 +481,7 @@ def _read_alternative(one: Entries) -> Alternative:
         oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),
         reason=one.text("reason"),
         slots=_read_slots(one) if one.data.get("slots") is not None else None,
+        breakdown=one.mapping("breakdown").numbers() if "breakdown" in one.data else {},
     )
 
 
