@@ -29,7 +29,8 @@ from pipette_opt.base.types import Collective, FloatArray, IntArray
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.layer_parameters import mlp_width
 
 
 class RingTraffic(NamedTuple):
@@ -129,24 +130,23 @@ def tensor_traffic(
     model: ModelSpec,
     training: TrainingSpec,
     config: ParallelConfig,
-    *,
-    has_experts: bool = False,
+    kind: LayerKind,
 ) -> tuple[RingTraffic, RingTraffic]:
     """
     What one tensor-parallel ring moves per layer and micro-batch: forward and backward.
 
-    Two all-reduces each way (attention and MLP; of a layer with experts attention, and the shared experts if there are
-    some), or, with sequence parallelism, an all-gather and a reduce-scatter in place of each,
-    which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's. In fp8 the
-    all-gathers move one byte an element: of inputs forward, of the outputs' gradients backward (Transformer Engine
-    casts before it gathers); what is reduced stays as it is.
+    An all-reduce each way of what mixes tokens, and of the MLP or the shared experts if there are some, or, with
+    sequence parallelism, an all-gather and a reduce-scatter in place of each, which move the same (Korthikanti et al.,
+    arXiv 2205.05198). Full recomputation repeats the forward's. In fp8 the all-gathers move one byte an element: of
+    inputs forward, of the outputs' gradients backward (Transformer Engine casts before it gathers); what is reduced
+    stays as it is.
     """
     tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
     element: float = training.parameter_bytes
     if training.fp8 and config.sequence_parallel:
         element = (element + 1) / 2
     one = all_reduce_traffic(tokens * model.hidden_size * element, config.tensor_model_parallel_size)
-    parts = 1 if has_experts and not model.moe_shared_expert_intermediate_size else 2
+    parts = (kind.mixer != "none") + (mlp_width(model, kind) > 0)
     calls = 2 * parts if config.sequence_parallel else parts
     repeated = config.recompute_granularity == "full"
     backward_bytes = parts * one.hop_bytes * (1 + repeated)

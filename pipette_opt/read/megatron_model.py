@@ -5,7 +5,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.specs import ModelSpec, YarnScaling
-from pipette_opt.specs.layer_patterns import layer_frequency
+from pipette_opt.specs.layer_patterns import expert_layer_fields, layer_frequency
 
 PASSED_ON = (
     "apply_query_key_layer_scaling",
@@ -201,25 +201,25 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         "moe_ffn_hidden_size": given.get("moe_ffn_hidden_size"),
         "moe_shared_expert_intermediate_size": given.get("moe_shared_expert_intermediate_size", 0),
         "moe_router_pre_softmax": bool(given.get("moe_router_pre_softmax")),
-        "num_dense_layers": _dense_layers(given, where),
+        **_layers_with_experts(given, where),
     }
 
 
-def _dense_layers(given: Mapping[str, Any], where: str) -> int:
-    """Dense layers before all others, out of ``--moe-layer-freq``: 1, or a list as ``([0]*1+[1]*27)``."""
+def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Which layers have experts, out of ``--moe-layer-freq``: the first of every N, or a list."""
     layers = given["num_layers"]
     pattern = layer_frequency(str(given.get("moe_layer_freq", "1")), "--moe-layer-freq", where)
-    if pattern == 1:
-        return 0
-    if isinstance(pattern, tuple):
-        dense = pattern.count(0)
-        if len(pattern) == layers and pattern == (0,) * dense + (1,) * (layers - dense):
-            return dense
-    raise InputError(
-        where,
-        f"--moe-layer-freq must be 1, or dense layers first as in ([0]*1+[1]*{layers - 1}), "
-        f"together {layers}; got {given['moe_layer_freq']!r}.",
-    )
+    if isinstance(pattern, int):
+        if pattern < 1:
+            raise InputError(where, f"--moe-layer-freq must be >= 1, or a list, got {pattern}.")
+        return {} if pattern == 1 else {"moe_layer_freq": pattern}
+    if len(pattern) != layers or not {0, 1}.issuperset(pattern):
+        raise InputError(
+            where,
+            f"--moe-layer-freq must say 0 or 1 for each of the {layers} layers, as in ([0]*1+[1]*{layers - 1}); "
+            f"got {given['moe_layer_freq']!r}.",
+        )
+    return expert_layer_fields(pattern)
 
 
 def _frequency(given: Mapping[str, Any], field: str, where: str) -> int | tuple[int, ...] | None:

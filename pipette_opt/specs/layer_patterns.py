@@ -1,6 +1,8 @@
 """Megatron-LM's lists of layers: ``([0]*3+[1])*4`` and the like (``megatron/training/arguments.py``)."""
 
 import ast
+from collections.abc import Sequence
+from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.specs.model import MOST_LAYERS
@@ -22,9 +24,12 @@ def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]
 
 
 def layer_list(value: int | tuple[int, ...]) -> str:
-    """The same as text for an option: runs of equal numbers, e.g. ``[0]*3+[1]*9``."""
+    """The same as text for an option: runs of equal numbers, e.g. ``[0]*3+[1]*9``, or ``([0]*1+[1]*1)*24``."""
     if isinstance(value, int):
         return str(value)
+    size = next(n for n in range(1, len(value) + 1) if value == value[:n] * (len(value) // n))
+    if 1 < size < len(value):
+        return f"({layer_list(value[:size])})*{len(value) // size}"
     runs: list[list[int]] = []
     for number in value:
         if runs and runs[-1][0] == number:
@@ -32,6 +37,15 @@ def layer_list(value: int | tuple[int, ...]) -> str:
         else:
             runs.append([number, 1])
     return "+".join(f"[{number}]*{count}" for number, count in runs)
+
+
+def expert_layer_fields(with_experts: Sequence[int]) -> dict[str, Any]:
+    """Fields of a model whose layers have experts or not: how many first ones have none, a list if others have none."""
+    dense = with_experts.index(1) if 1 in with_experts else len(with_experts)
+    fields: dict[str, Any] = {"num_dense_layers": dense} if dense else {}
+    if all(with_experts[dense:]):
+        return fields
+    return {"moe_layer_freq": tuple(int(one) for one in with_experts)}
 
 
 def _value(node: ast.expr) -> int | list[int]:
