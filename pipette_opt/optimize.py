@@ -98,7 +98,7 @@ def optimize(
         watcher.on_plan(finished(prepared, judged))
 
     if judged:
-        known_s = best_first(judged)[0].estimate.iteration_time_s
+        known_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
         prepared = prove_splits(prepared, known_s, params.gap_limit, JOINT_SHARE * budget.left_s)
     how = budget.certifying(judged, CLOSED_FORM_SHARE)
     certified = certify(prepared, judged, how, watcher.report, stop)
@@ -112,7 +112,7 @@ def optimize(
     if not judged:
         raise InfeasibleError(why_nothing(prepared))
 
-    best_s = best_first(judged)[0].estimate.iteration_time_s
+    best_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
     prepared = prove_splits(prepared, best_s, params.gap_limit, budget.left_s - budget.ties_s)
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, budget.ties_s)

@@ -25,7 +25,11 @@ def test_a_wheel_plans_from_an_empty_folder(tmp_path: Path) -> None:
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"pipette_opt/_shipped/models/memory.npz", "pipette_opt/_shipped/data/gpus.yaml"} <= names
+    assert {
+        "pipette_opt/_shipped/models/memory.npz",
+        "pipette_opt/_shipped/data/gpus.yaml",
+        "pipette_opt/py.typed",
+    } <= names
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     empty = tmp_path / "empty"

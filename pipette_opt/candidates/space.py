@@ -11,6 +11,7 @@ from pipette_opt.specs.recorded import recorded_spec
 
 OPTION_OF_FIELD = {
     "num_gpus": "--num-gpus",
+    "max_gpus": "--max-gpus",
     "tensor_parallel": "--tensor-parallel",
     "pipeline_parallel": "--pipeline-parallel",
     "data_parallel": "--data-parallel",
@@ -28,6 +29,9 @@ OPTION_OF_FIELD = {
 }
 """The command-line option that errors name for each field."""
 
+COUNTS = ("num_gpus", "max_gpus", "max_micro_batch_size", "max_virtual_pipeline")
+"""Fields of the search space that are one whole number."""
+
 RECOMPUTATIONS: tuple[Recomputation | None, ...] = (None, "selective", "block", "full")
 """Every choice of recomputation, the one that recomputes least first."""
 
@@ -44,6 +48,8 @@ class SearchSpace:
     ----------
     num_gpus
         GPUs to use; ``None`` for all hosts and the smaller counts of :func:`~pipette_opt.candidates.world_sizes`.
+    max_gpus
+        GPUs to use at most; ``None`` for all of the hosts.
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
@@ -85,6 +91,7 @@ class SearchSpace:
     """
 
     num_gpus: int | None = None
+    max_gpus: int | None = None
     tensor_parallel: tuple[int, ...] | None = None
     pipeline_parallel: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
@@ -111,7 +118,7 @@ class SearchSpace:
     def __post_init__(self) -> None:
         for field in fields(self):
             value, option = getattr(self, field.name), OPTION_OF_FIELD.get(field.name, "")
-            if field.name in ("num_gpus", "max_micro_batch_size", "max_virtual_pipeline") and value is not None:
+            if field.name in COUNTS and value is not None:
                 _check_count(option, value)
             elif isinstance(value, tuple):
                 if field.name in ("narrowed", "more_layouts"):
@@ -125,6 +132,8 @@ class SearchSpace:
                             _check_count(option, count)
                     value = tuple(sorted(value))
                 object.__setattr__(self, field.name, tuple(dict.fromkeys(value)))
+        if self.num_gpus is not None and self.max_gpus is not None and self.num_gpus > self.max_gpus:
+            raise InputError("--max-gpus", f"must be at least --num-gpus {self.num_gpus}, got {self.max_gpus}.")
         for choice in self.recompute:
             if choice not in RECOMPUTATIONS:
                 raise InputError("--recompute", f"must be none, selective, block or full, got {choice!r}.")

@@ -10,6 +10,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.specs import Instance
+from pipette_opt.specs.objective import Objective
 
 JOINT_SHARE = 0.2
 """Share of the time limit that the joint model over all splits of the layers may take, for each kind of GPU. Chosen."""
@@ -54,6 +55,10 @@ class OptimizeParams:
         Probability of running out of memory that a plan may have; 1: memory does not count.
     num_alternatives
         Plans reported beside the best.
+    objective
+        What the plan is to be best at.
+    to_beat_s
+        A plan this slow is not wanted: the search ends once no plan can be faster.
     """
 
     time_limit_s: float = 60.0
@@ -62,6 +67,8 @@ class OptimizeParams:
     seed: int = 0
     max_oom_risk: float = 0.01
     num_alternatives: int = 5
+    objective: Objective = Objective.TIME
+    to_beat_s: float = float("inf")
 
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:
@@ -105,7 +112,12 @@ class Budget:
     def joint(self) -> JointLimits:
         """The joint model's, before anything else."""
         seconds = JOINT_SHARE * self._kinds * self.limit_s
-        return JointLimits(time_limit_s=seconds, workers=self.params.workers, seed=self.params.seed)
+        return JointLimits(
+            time_limit_s=seconds,
+            workers=self.params.workers,
+            seed=self.params.seed,
+            to_beat_s=self.params.to_beat_s,
+        )
 
     def hint_s(self, judged: Sequence[JudgedSolution]) -> float:
         """For annealing a hint; without any plan all that annealing may take."""
@@ -120,6 +132,7 @@ class Budget:
             time_limit_s=left_s,
             reserve_s=kept_share * left_s,
             gap_limit=self.params.gap_limit,
+            to_beat_s=self.params.to_beat_s,
             workers=self.params.workers,
             seed=self.params.seed,
             num_alternatives=self.params.num_alternatives,

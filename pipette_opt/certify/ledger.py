@@ -47,6 +47,8 @@ class CertifyParams:
     ----------
     gap_limit
         Stop when (fastest - bound) / fastest is proven to be at most this.
+    to_beat_s
+        Stop, too, when the bound is at least this.
     reserve_s
         Part of the time limit that is left unused if the fastest plan is not interleaved: its closed form needs it.
     num_alternatives
@@ -56,6 +58,7 @@ class CertifyParams:
     time_limit_s: float
     reserve_s: float = 0.0
     gap_limit: float = 0.0
+    to_beat_s: float = float("inf")
     workers: int = 1
     seed: int = 0
     num_alternatives: int = 0
@@ -169,6 +172,8 @@ class Ledger:
         """Whether nothing can be faster than the fastest plan by more than the gap limit."""
         if not np.isfinite(self.fastest_s):
             return False
+        if self.bound_s >= self.params.to_beat_s:
+            return True
         return self.fastest_s - self.bound_s <= max(self.params.gap_limit, CLOSE_ENOUGH) * self.fastest_s
 
     def bound_with_open(self, ticks: int) -> float:

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
@@ -65,6 +65,45 @@ def given_options(text: str, where: str) -> GivenOptions:
         If there is no option at all, a value is missing or wrong, an option looks like one of Megatron's misspelt, or
         there are no numbers for a job with it.
     """
+    values, unknown, words, guesses = _written(text, where)
+    found = _judged(values, where)
+    found += [_unknown(name, following, where) for name, following in unknown.items()]
+    found += [_unseen_options(variable) for variable in _unseen(words)]
+    found += [entry for guess in guesses for entry in _guessed(guess)]
+    return GivenOptions(values=values, not_modelled=tuple(found))
+
+
+Place = Literal["read", "no effect", "not modelled", "refused", "unknown"]
+"""What the numbers make of an option as it is given."""
+
+
+def places_of(text: str, where: str) -> dict[str, Place]:
+    """
+    Each option of a command line, by its name, with its place; a launch that is refused has all its options, too.
+
+    ``no effect`` are options of the table that are harmless, and those that mean nothing without one that is not given.
+    """
+    values, unknown, _, _ = _written(text, where)
+    found: dict[str, Place] = {megatron_options()[field].name: _place(field, values) for field in values}
+    return found | dict.fromkeys(unknown, "unknown")
+
+
+def option_values(text: str, where: str) -> dict[str, Any]:
+    """Values of the options that Megatron has, by name with underscores, whether or not there are numbers for them."""
+    return _written(text, where)[0]
+
+
+def _place(field: str, values: Mapping[str, Any]) -> Place:
+    option = megatron_options()[field]
+    if option.status == "harmless" or not option.matters(values):
+        return "no effect"
+    if option.status == "modelled" or not option.unlike(values[field]):
+        return "not modelled" if option.unlike(values[field]) and (option.time or option.memory) else "read"
+    return "refused" if option.status == "refused" else "not modelled"
+
+
+def _written(text: str, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]], list[str], list[Guess]]:
+    """Values of options that Megatron has, words after those that it has not, all words, and guesses at branches."""
     words, guesses = shell_words(text)
     if not any(word.startswith("--") for word in words):
         raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text.strip())}.")
@@ -81,11 +120,7 @@ def given_options(text: str, where: str) -> GivenOptions:
             values[option.field] = False if reversed_flag else _value(option, following, where)
         elif field_of(name) not in _OF_TORCHRUN:
             unknown[name] = following
-    found = _judged(values, where)
-    found += [_unknown(name, following, where) for name, following in unknown.items()]
-    found += [_unseen_options(variable) for variable in _unseen(words)]
-    found += [entry for guess in guesses for entry in _guessed(guess)]
-    return GivenOptions(values=values, not_modelled=tuple(found))
+    return values, unknown, words, guesses
 
 
 def _following(words: Sequence[str]) -> list[str]:

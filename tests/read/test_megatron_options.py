@@ -9,7 +9,7 @@ import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
-from pipette_opt.read.megatron_options import given_options
+from pipette_opt.read.megatron_options import given_options, places_of
 from pipette_opt.read.megatron_table import field_of, megatron_options, parts_saved, table_rows
 from pipette_opt.specs import TrainingSpec
 
@@ -404,3 +404,21 @@ def test_every_recipe_is_read_or_refused() -> None:
             assert row.status in ("modelled", "harmless") or fine or row.name in listed, option
     assert all(refused.values()), refused
     assert num_read >= 90
+
+
+def test_every_option_has_a_place() -> None:
+    """Read, harmless or moot, left out, refused, unknown: also where the launch as a whole is refused."""
+    text = (
+        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --hybrid-layer-pattern M --ours 1 "
+        "--cuda-graph-impl none --muon-tp-mode blockwise"
+    )
+    assert places_of(text, "here") == {
+        "--tensor-model-parallel-size": "read",
+        "--tp-comm-overlap": "not modelled",
+        "--lr": "no effect",
+        "--fp8-interval": "no effect",
+        "--hybrid-layer-pattern": "refused",
+        "--ours": "unknown",
+        "--cuda-graph-impl": "read",
+        "--muon-tp-mode": "no effect",
+    }

@@ -1,0 +1,370 @@
+"""
+What can be said of NVIDIA's own recipes: ``python benchmarks/recipes.py [--label "some commit"]``.
+
+Each visible recipe of ``shared/recipes`` goes the way of a user who brings a Megatron-LM argument file: it is read,
+checked against Megatron-Core's rules, priced on the GPUs that it is for, and written as arguments again. A recipe that
+is marked as illegal must be refused. Every option that a recipe says has one place: read, no effect, not modelled (then
+it is among the notes of the launch, with what is off and in which direction), refused, or unknown. The page is
+``benchmarks/results/recipes.md``: one table for each label, the last one first.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import write_atomically
+from pipette_opt.candidates.legality import broken_rules
+from pipette_opt.cli.current import Current, current_of
+from pipette_opt.cli.options import JobOptions, read_job
+from pipette_opt.export.megatron import megatron_options as written_options
+from pipette_opt.plans.plan import Plan
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
+from pipette_opt.read.megatron_options import given_options, option_values, places_of
+from pipette_opt.read.megatron_table import field_of, megatron_options
+from pipette_opt.specs import TrainingSpec
+
+SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+RESULTS = Path(__file__).parent / "results"
+
+NO_PART_OF_A_PLAN = (
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "decoder_first_pipeline_num_layers",
+    "decoder_last_pipeline_num_layers",
+    "pipeline_model_parallel_layout",
+    "padded_vocab_size",
+    "vocab_size",
+    "make_vocab_size_divisible_by",
+    "transformer_impl",
+    "max_position_embeddings",
+    "use_tp_pp_dp_mapping",
+)
+"""Options that have another word for the same: layers of stages and vocabulary are compared by what they come to."""
+
+OPTIONS_LISTED = 25
+"""Rows of the tables of options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """
+    What came of one recipe.
+
+    Parameters
+    ----------
+    illegal
+        Whether it is marked: then it must be refused.
+    refused
+        Why it is not accepted; empty if it is.
+    unpriced
+        Why an accepted one has no time and no memory; empty if it has.
+    blocking
+        Options that are refused.
+    not_modelled
+        Options that the numbers leave out.
+    unnamed
+        Options without a place, and those with a large effect by the list of all options that are called harmless.
+    not_written
+        Options that are read, or that change the numbers, and are not written again.
+    iteration_s, oom
+        The price: seconds of an iteration, and the largest risk of running out of memory of any stage.
+    """
+
+    name: str
+    family: str
+    gpu: str
+    num_gpus: int
+    illegal: str = ""
+    refused: str = ""
+    unpriced: str = ""
+    blocking: str = ""
+    not_modelled: str = ""
+    unnamed: str = ""
+    not_written: str = ""
+    iteration_s: float = math.nan
+    oom: float = math.nan
+
+    @property
+    def is_accepted(self) -> bool:
+        """Read and legal; or refused as it has to be, and not for an option that has no numbers."""
+        return bool(self.refused) and not self.blocking if self.illegal else not self.refused
+
+    @property
+    def is_priced(self) -> bool:
+        """The same of its price."""
+        return self.is_accepted and (bool(self.illegal) or not self.unpriced)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether every option has a place."""
+        return not self.unnamed
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the arguments come out as they went in."""
+        return self.is_accepted and (bool(self.illegal) or not self.not_written)
+
+
+def measured(recipe: dict[str, Any]) -> Row:
+    """One recipe, all the way."""
+    path = SHARED / "recipes" / "megatron_args" / f"{recipe['name']}.args"
+    text, size = path.read_text(encoding="utf-8"), recipe["num_gpus"]
+    places = places_of(text, path.stem)
+    row = Row(
+        name=recipe["name"],
+        family=recipe["family"],
+        gpu=recipe["gpu"],
+        num_gpus=size,
+        illegal="; ".join(recipe["illegal"]),
+        blocking=" ".join(sorted(name for name, place in places.items() if place == "refused")),
+        not_modelled=" ".join(sorted(name for name, place in places.items() if place == "not modelled")),
+        unnamed=" ".join(unnamed(text, path.stem)),
+    )
+    try:
+        given = parse_megatron_args(text, path.stem, recipe["family"])
+        check_legal(given, size)
+    except InputError as error:
+        return replace(row, refused=str(error))
+    try:
+        priced = price(path, given, recipe)
+    except InputError as error:
+        return replace(row, unpriced=str(error), not_written="not priced")
+    row = replace(
+        row,
+        iteration_s=priced.estimate.iteration_time_s,
+        oom=max(stage.oom_probability for stage in priced.memory),
+    )
+    return replace(row, not_written=" ".join(not_written(text, priced)))
+
+
+def check_legal(given: MegatronArgs, num_gpus: int) -> None:
+    """Raise ``InputError`` if Megatron-Core would refuse the launch on that many GPUs."""
+    if given.model is None or given.global_batch_size is None or given.seq_length is None:
+        raise InputError(given.where, "describe no whole job.")
+    training = given.training(
+        TrainingSpec(
+            global_batch_size=given.global_batch_size, seq_length=given.seq_length, precision=given.precision or "bf16"
+        )
+    )
+    config = given.parallel_config(given.model.num_layers, num_gpus)
+    broken = broken_rules(given.model, training, config)
+    if given.pipeline_layout is not None:
+        broken.pop("layers", None)
+    if broken:
+        raise InputError(given.where, "; ".join(broken.values()))
+
+
+def price(path: Path, given: MegatronArgs, recipe: dict[str, Any]) -> Current:
+    """Time and memory on equal hosts of the recipe's GPU, as ``pipette-opt estimate --args`` has them."""
+    usual = read_gpu_entry(recipe["gpu"]).usual_host
+    per_node = min(recipe["num_gpus"], usual.gpus_per_node if usual else 8)
+    options = JobOptions(
+        nodes=str(recipe["num_gpus"] // per_node), gpu=recipe["gpu"], gpus_per_node=per_node, model=str(path)
+    )
+    return current_of(read_job(options), given, None)
+
+
+def unnamed(text: str, where: str) -> list[str]:
+    """Options that the table does not have, and those that it calls harmless while the list of all options does not."""
+    large = {row["option"] for row in option_list() if row["weight"] == "large"}
+    found = []
+    for name, place in places_of(text, where).items():
+        option = megatron_options().get(field_of(name))
+        dropped = option is not None and option.status == "harmless" and name in large
+        if place == "unknown" or dropped:
+            found.append(name)
+    return found
+
+
+def not_written(text: str, priced: Current) -> list[str]:
+    """Options that change model, time or memory, and that an export of this launch says otherwise, or not at all."""
+    plan = SimpleNamespace(
+        config=priced.config,
+        placement=priced.placement,
+        global_batch_size=priced.instance.training.global_batch_size,
+        p2p="blocking",
+        inputs={"model": asdict(priced.instance.model), "training": asdict(priced.instance.training)},
+    )
+    try:
+        words = [word for option in written_options(cast("Plan", plan)) for word in option]
+    except InputError as error:
+        return [f"refused: {error}"]
+    again_text = " ".join(f"'{word}'" if re.search(r"[\s()*|]", word) else word for word in words)
+    before, after = option_values(text, "the recipe"), option_values(again_text, "the export")
+    lost = []
+    for field, value in before.items():
+        option = megatron_options()[field]
+        if option.status == "harmless" or field in NO_PART_OF_A_PLAN or not option.matters(before):
+            continue
+        if said(option.name, value) != said(option.name, after.get(field)):
+            lost.append(option.name)
+    again = parse_megatron_args(again_text, "the export")
+    first = given_options(text, "the recipe")
+    if sorted(map(repr, first.not_modelled)) != sorted(map(repr, given_options(again_text, "the export").not_modelled)):
+        lost.append("notes")
+    same_layers = again.layers_per_stage(priced.instance.model.num_layers) == priced.config.layers_per_stage
+    return lost if same_layers else [*lost, "layers per stage"]
+
+
+def said(name: str, value: Any) -> Any:
+    """A value so that equal ones compare equal: absent flags, degrees of 1 and lists of numbers."""
+    if value in (None, False, 1, "1"):
+        return None
+    if isinstance(value, list):
+        return sorted(map(str, value))
+    try:
+        return float(value) if not isinstance(value, bool) else value
+    except ValueError:
+        return re.sub(r"[\s()]", "", value)
+
+
+def option_list() -> list[dict[str, str]]:
+    """All options of Megatron-LM with a judgement of their effect."""
+    with (SHARED / "recipes" / "options.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def recipes() -> list[dict[str, Any]]:
+    """The visible recipes."""
+    lines = (SHARED / "recipes" / "recipes.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def page(rows: Sequence[Row], label: str, seconds: float) -> str:
+    """A section of the page."""
+    legal = [row for row in rows if not row.illegal]
+    whole = [row for row in rows if row.is_priced and row.is_named and row.is_written]
+    priced = [row for row in legal if row.is_priced]
+    full = [row for row in priced if row.oom > 0.5]
+    parts = [
+        f"## {label}",
+        f"{len(rows)} recipes, {len(rows) - len(legal)} of them illegal, in {seconds:.0f} s. All of it right: "
+        f"{len(whole)} ({len(whole) / len(rows):.0%}). Of {len(priced)} legal ones with a price {len(full)} are called "
+        "out of memory (a risk above 0.5).",
+        family_table(rows),
+        "Options that are refused, with the recipes that they are in, and those that nothing else blocks:",
+        option_table(rows, "blocking"),
+        "Options that the numbers leave out, each named in the notes of the launch:",
+        option_table(rows, "not_modelled"),
+        "Options that are not written again as they were:",
+        option_table(rows, "not_written"),
+        "Why else recipes are not accepted, or not priced:",
+        reason_table(rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def family_table(rows: Sequence[Row]) -> str:
+    """Families in rows, steps in columns."""
+    lines = [
+        "| family | recipes | accepted | priced | every option named | written back | all |",
+        "|---|" + "---:|" * 6,
+    ]
+    families = sorted({row.family for row in rows})
+    for family in [*families, None]:
+        ours = [row for row in rows if family in (None, row.family)]
+        counts = [
+            sum(row.is_accepted for row in ours),
+            sum(row.is_priced for row in ours),
+            sum(row.is_named for row in ours),
+            sum(row.is_written for row in ours),
+            sum(row.is_priced and row.is_named and row.is_written for row in ours),
+        ]
+        cells = [family or "**all**", str(len(ours)), *map(str, counts)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def option_table(rows: Sequence[Row], field: str) -> str:
+    """Options of one kind, the most frequent first."""
+    listed = [[word for word in getattr(row, field).split() if word.startswith("--")] for row in rows]
+    counts = Counter(option for options in listed for option in options)
+    prefixes = [{option.split("-")[2] for option in options} for options in listed]
+    alone = Counter(
+        option for options, kinds in zip(listed, prefixes, strict=True) for option in options if len(kinds) == 1
+    )
+    lines = ["| option | recipes | alone, or with others of its first word |", "|---|---:|---:|"]
+    lines += [f"| `{name}` | {count} | {alone[name]} |" for name, count in counts.most_common(OPTIONS_LISTED)]
+    rest = len(counts) - OPTIONS_LISTED
+    return "\n".join([*lines, *([f"| {rest} more | | |"] if rest > 0 else [])]) if counts else "None."
+
+
+def reason_table(rows: Sequence[Row]) -> str:
+    """Reasons without the name of the recipe and without numbers, the most frequent first, each with an example."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for kind, text in (("not accepted", row.refused), ("not priced", row.unpriced)):
+            if text and not row.illegal and not row.blocking:
+                reason = re.sub(r"^[\w.-]+: ", "", text).replace("|", "\\|")
+                found.setdefault(f"{kind} | {re.sub(r'[0-9][0-9,.]*', 'N', reason)[:110]}", []).append(row.name)
+    for row in rows:
+        if row.illegal and not row.refused:
+            found.setdefault(f"illegal, and accepted | {row.illegal}", []).append(row.name)
+    if not found:
+        return "None."
+    lines = ["| what | reason | recipes | example |", "|---|---|---:|---|"]
+    for reason, names in sorted(found.items(), key=lambda item: -len(item[1])):
+        lines.append(f"| {reason} | {len(names)} | {names[0]} |")
+    return "\n".join(lines)
+
+
+def with_section(text: str, section: str, label: str) -> str:
+    """The page with a section of that label in place of the one before, the newest first."""
+    head, *others = re.split(r"(?m)^(?=## )", text)
+    return "\n".join(
+        part.strip() + "\n" for part in [head, section, *(o for o in others if o.split("\n")[0] != f"## {label}")]
+    )
+
+
+HEAD = """# NVIDIA's recipes, one by one
+
+What becomes of the visible recipes of Megatron-Bridge (`shared/recipes`, 229 Megatron-LM argument files). Made by
+`python benchmarks/recipes.py`.
+
+- Accepted: read, and legal by Megatron-Core's rules on the recipe's GPUs; of an illegal recipe: refused for that.
+- Priced: time and memory on equal hosts of the recipe's GPU, links at their usual share of the nominal rate.
+- Every option named: each one is read, or has no effect, or is in the notes of the launch with what is off and in which
+  direction, or is refused with the reason.
+- Written back: the export of the priced launch says the same as the recipe, wherever time, memory or model depend on
+  it.
+"""
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Measure, print, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    parser.add_argument("--label", default="now", help="Title of the section.")
+    parser.add_argument("--only", default="", help="Recipes with this in their name; nothing is written.")
+    said_ = parser.parse_args(list(arguments) if arguments is not None else None)
+    chosen = [recipe for recipe in recipes() if said_.only in recipe["name"]]
+    begin, rows = time.monotonic(), []
+    for index, recipe in enumerate(chosen):
+        rows.append(measured(recipe))
+        print(f"\r{index + 1} of {len(chosen)}", end="", flush=True)
+    section = page(rows, said_.label, time.monotonic() - begin)
+    print(f"\n{section}")
+    if said_.only:
+        print("\n".join(map(str, rows)))
+        return
+    out = RESULTS / "recipes.md"
+    write_atomically(
+        out, with_section(out.read_text(encoding="utf-8") if out.is_file() else HEAD, section, said_.label)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""What a plan is to be best at."""
+
+from enum import StrEnum
+
+
+class Objective(StrEnum):
+    """
+    What ``solve`` minimises or maximises.
+
+    ``TIME``: seconds of an iteration, on all hosts or on as many as are worth it. ``TOKENS_PER_GPU``: tokens per second
+    and GPU used, over every number of hosts. ``COST``: price of an iteration, by the prices of the hosts used.
+    """
+
+    TIME = "time"
+    TOKENS_PER_GPU = "tokens-per-gpu"
+    COST = "cost"
