@@ -385,7 +385,7 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
     """Megatron's pattern: the first of every N, or 0 and 1 for each layer."""
-    if isinstance(model.moe_layer_freq, int) and not model.num_dense_layers:
+    if isinstance(model.moe_layer_freq, int):
         return model.moe_layer_freq
     return tuple(int(kind.has_experts) for kind in model.layers)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.specs import ModelSpec, YarnScaling
-from pipette_opt.specs.layer_patterns import expert_layer_fields, layer_frequency
+from pipette_opt.specs.layer_patterns import layer_frequency
 
 PASSED_ON = (
     "apply_query_key_layer_scaling",
@@ -212,14 +212,13 @@ def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]
     if isinstance(pattern, int):
         if pattern < 1:
             raise InputError(where, f"--moe-layer-freq must be >= 1, or a list, got {pattern}.")
-        return {} if pattern == 1 else {"moe_layer_freq": pattern}
-    if len(pattern) != layers or not {0, 1}.issuperset(pattern):
+    elif len(pattern) != layers or not {0, 1}.issuperset(pattern):
         raise InputError(
             where,
             f"--moe-layer-freq must say 0 or 1 for each of the {layers} layers, as in ([0]*1+[1]*{layers - 1}); "
             f"got {given['moe_layer_freq']!r}.",
         )
-    return expert_layer_fields(pattern)
+    return {"moe_layer_freq": pattern}
 
 
 def _frequency(given: Mapping[str, Any], field: str, where: str) -> int | tuple[int, ...] | None:

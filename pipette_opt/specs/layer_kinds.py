@@ -5,7 +5,7 @@ A layer mixes tokens, and has an MLP, or one of both. Everything that counts lay
 from one layer to another, which are differences of two sums.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -94,6 +94,17 @@ def layers_of(
             )
         )
     return tuple(found)
+
+
+def expert_frequency(with_experts: Sequence[bool]) -> tuple[int, LayerFrequency]:
+    """``num_dense_layers`` and ``moe_layer_freq`` of layers of which some have experts, as briefly as possible."""
+    dense = list(with_experts).index(True)
+    if all(with_experts[dense:]):
+        return dense, None
+    for every in range(2, len(with_experts) + 1):
+        if all(flag is (layer % every == 0) for layer, flag in enumerate(with_experts)):
+            return 0, every
+    return dense, tuple(int(flag) for flag in with_experts)
 
 
 class Pattern(NamedTuple):

@@ -1,8 +1,6 @@
 """Megatron-LM's lists of layers: ``([0]*3+[1])*4`` and the like (``megatron/training/arguments.py``)."""
 
 import ast
-from collections.abc import Sequence
-from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.specs.model import MOST_LAYERS
@@ -37,15 +35,6 @@ def layer_list(value: int | tuple[int, ...]) -> str:
         else:
             runs.append([number, 1])
     return "+".join(f"[{number}]*{count}" for number, count in runs)
-
-
-def expert_layer_fields(with_experts: Sequence[int]) -> dict[str, Any]:
-    """Fields of a model whose layers have experts or not: how many first ones have none, a list if others have none."""
-    dense = with_experts.index(1) if 1 in with_experts else len(with_experts)
-    fields: dict[str, Any] = {"num_dense_layers": dense} if dense else {}
-    if all(with_experts[dense:]):
-        return fields
-    return {"moe_layer_freq": tuple(int(one) for one in with_experts)}
 
 
 def _value(node: ast.expr) -> int | list[int]:

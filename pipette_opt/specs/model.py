@@ -7,7 +7,7 @@ from typing import Literal
 
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
-from pipette_opt.specs.layer_kinds import LayerFrequency, Layers, layers_of
+from pipette_opt.specs.layer_kinds import LayerFrequency, Layers, expert_frequency, layers_of
 from pipette_opt.specs.layer_parameters import layer_parameters, matrix_flops, norm_parameters, tokens_seen
 from pipette_opt.specs.yarn import YarnScaling
 
@@ -60,8 +60,8 @@ class ModelSpec:
     num_dense_layers
         First layers, which have no experts.
     moe_layer_freq
-        Layers with experts, of those after the first: the first of every N of the model, or those with a 1; ``None``
-        for all.
+        Layers with experts: the first of every N, or those with a 1, but none of the first ``num_dense_layers``;
+        ``None`` for all others. Both are written as briefly as they can be.
     moe_router_pre_softmax
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
     activation_func
@@ -283,6 +283,10 @@ class ModelSpec:
         self._check_frequency("moe_layer_freq", divides=False)
         if not self.num_moe_layers:
             raise ValueError(f"moe_layer_freq={self.moe_layer_freq} leaves no layer with experts.")
+        # Equal models are equal, however it was said which layers have experts.
+        dense, freq = expert_frequency([kind.has_experts for kind in self.layers])
+        object.__setattr__(self, "num_dense_layers", dense)
+        object.__setattr__(self, "moe_layer_freq", freq)
 
     @property
     def expert_ffn_size(self) -> int:

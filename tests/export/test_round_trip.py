@@ -136,12 +136,19 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
     """Fields of experts, at their defaults without."""
     experts = draw(st.none() | st.integers(1, 512))
     some = experts is not None
+    dense = draw(st.integers(0, layers - 1)) if some else 0
+    marks = layer_marks(layers).filter(
+        lambda one: (
+            one is None or any(one[dense:] if isinstance(one, tuple) else (n % one == 0 for n in range(dense, layers)))
+        )
+    )
     return {
         "num_experts": experts,
         "moe_router_topk": draw(st.integers(1, experts)) if experts is not None else 2,
         "moe_ffn_hidden_size": draw(st.none() | st.integers(1, 9999)) if some else None,
         "moe_shared_expert_intermediate_size": draw(st.integers(0, 9999)) if some else 0,
-        "num_dense_layers": draw(st.integers(0, layers - 1)) if some else 0,
+        "num_dense_layers": dense,
+        "moe_layer_freq": draw(marks) if some else None,
         "moe_router_pre_softmax": some and draw(st.booleans()),
     }
 
