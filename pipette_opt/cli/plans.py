@@ -121,7 +121,7 @@ def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
 
     from pipette_opt.read.cluster import subset_cluster
 
-    if plan.hosts == instance.cluster.hosts:
+    if plan.target is None or plan.hosts == instance.cluster.hosts:
         return instance
     return replace(instance, cluster=subset_cluster(instance.cluster, plan.hosts))
 
