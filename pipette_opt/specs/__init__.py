@@ -2,6 +2,7 @@
 
 from pipette_opt.specs.cluster import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.instance import Instance
+from pipette_opt.specs.latent import LatentAttention
 from pipette_opt.specs.layer_kinds import LayerKind
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.not_modelled import NotModelled
@@ -16,6 +17,7 @@ __all__ = [
     "ComputeProfile",
     "GpuSpec",
     "Instance",
+    "LatentAttention",
     "LayerKind",
     "LinkMatrix",
     "ModelSpec",

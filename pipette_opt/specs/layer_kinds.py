@@ -67,6 +67,7 @@ def layers_of(
     windowless: LayerFrequency,
     experts: LayerFrequency,
     num_dense_layers: int,
+    attention: Mixer = "attention",
 ) -> Layers:
     """
     The kind of each layer of a model whose layers all have attention and an MLP.
@@ -77,6 +78,8 @@ def layers_of(
         As ``window_attn_skip_freq``, 0 for no such layer; ``None`` for a model without windows.
     experts
         As ``moe_layer_freq``; ``None`` for a dense model.
+    attention
+        Of layers without a window.
     """
     found = []
     for layer in range(num_layers):
@@ -88,7 +91,7 @@ def layers_of(
         has_experts = experts[layer] if isinstance(experts, tuple) else experts and layer % experts == 0
         found.append(
             LayerKind(
-                mixer="windowed_attention" if windowed else "attention",
+                mixer="windowed_attention" if windowed else attention,
                 mlp="experts" if has_experts and layer >= num_dense_layers else "dense",
                 rotary=rotary and not unrotated,
             )

@@ -25,7 +25,11 @@ def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     if kind.mixer != "none":
         total += norm_parameters(model)
     if kind.has_attention:
-        total += bias + (2 * model.kv_channels if model.qk_layernorm else 0)
+        latent = model.multi_latent_attention
+        qk_norms = 2 * model.kv_channels
+        if latent is not None:
+            qk_norms = norm_parameters(model) // hidden * latent.latent_size
+        total += bias + model.qk_layernorm * qk_norms + model.replicated_attention_matrices
     if kind.mlp != "none":
         total += norm_parameters(model) + (bias if mlp_width(model, kind) else 0)
     return total + (hidden * (model.num_experts or 0) if kind.has_experts else 0)
@@ -47,9 +51,11 @@ def mixer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     """What tensor parallelism splits of what mixes tokens."""
     if not kind.has_attention:
         return 0
-    h, q, kv = model.hidden_size, model.query_projection_size, model.kv_projection_size
     sinks = model.num_attention_heads if model.softmax_type == "learnable" else 0
-    return h * (q + 2 * kv) + q * h + ((q + 2 * kv) if model.add_qkv_bias else 0) + sinks
+    bias = 0
+    if model.add_qkv_bias and model.multi_latent_attention is None:
+        bias = model.query_projection_size + 2 * model.kv_projection_size
+    return sum(n * k for n, k in model.attention_shapes) + bias + sinks
 
 
 def mlp_width(model: "ModelSpec", kind: LayerKind) -> int:
@@ -67,9 +73,9 @@ def mlp_parameters(model: "ModelSpec", width: int) -> int:
 
 def matrix_flops(model: "ModelSpec", kind: LayerKind) -> float:
     """Multiplications of a token with the matrices of one layer, each counted once; of its experts those it goes to."""
-    h, q, kv = model.hidden_size, model.query_projection_size, model.kv_projection_size
-    width = mlp_width(model, kind)
-    found = h * (q + 2 * kv) + q * h if kind.has_attention else 0
+    h, width, found = model.hidden_size, mlp_width(model, kind), 0
+    if kind.has_attention:
+        found += sum(n * k for n, k in model.attention_shapes) + model.replicated_attention_matrices
     if kind.has_experts:
         width += model.moe_router_topk * model.expert_ffn_size
         found += h * (model.num_experts or 0)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
+from pipette_opt.specs.latent import LatentAttention
 from pipette_opt.specs.layer_kinds import LayerFrequency, Layers, expert_frequency, layers_of
 from pipette_opt.specs.layer_parameters import layer_parameters, matrix_flops, norm_parameters, tokens_seen
 from pipette_opt.specs.yarn import YarnScaling
@@ -46,7 +47,9 @@ class ModelSpec:
     untie_embeddings_and_output_weights
         Whether the output head has weights of its own.
     qk_layernorm
-        Queries and keys are normalised, each head by itself, with weights.
+        Queries and keys are normalised, each head by itself, with weights; of latent attention the latents.
+    multi_latent_attention
+        Sizes of latent attention, which then say all of queries, keys and values; ``kv_channels`` means nothing there.
     position_embedding_type
         ``learned_absolute`` adds ``max_position_embeddings * hidden_size`` parameters. ``yarn`` is rotary, too.
     num_experts
@@ -64,6 +67,8 @@ class ModelSpec:
         ``None`` for all others. Both are written as briefly as they can be.
     moe_router_pre_softmax
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
+    moe_router_num_groups, moe_router_group_topk
+        Each token goes to experts of so many groups (the latter) of all (the former); ``None`` for no such limit.
     activation_func
         ``squared_relu`` without a gate, or ``quick_gelu`` with one; ``None`` is GELU without a gate and SiLU with one.
     glu_linear_offset
@@ -118,6 +123,7 @@ class ModelSpec:
     add_bias_linear: bool = True
     add_qkv_bias: bool = True
     qk_layernorm: bool = False
+    multi_latent_attention: LatentAttention | None = None
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     position_embedding_type: Literal["learned_absolute", "rope", "yarn", "none"] = "learned_absolute"
     hidden_dropout: float = 0.0
@@ -130,6 +136,8 @@ class ModelSpec:
     num_dense_layers: int = 0
     moe_layer_freq: LayerFrequency = None
     moe_router_pre_softmax: bool = False
+    moe_router_num_groups: int | None = None
+    moe_router_group_topk: int | None = None
     activation_func: Literal["squared_relu", "quick_gelu"] | None = None
     glu_linear_offset: float = 0.0
     activation_func_clamp_value: float | None = None
@@ -172,6 +180,8 @@ class ModelSpec:
                 f"num_query_groups must divide num_attention_heads={self.num_attention_heads}, "
                 f"got {self.num_query_groups}."
             )
+        if self.multi_latent_attention is not None:
+            self._check_latent()
         self._check_experts()
         for field in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
@@ -183,6 +193,18 @@ class ModelSpec:
             _check_positive(field, getattr(self, field))
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+
+    def _check_latent(self) -> None:
+        """Latent attention has a key and a value for each head, no biases of its own, and positions of its own."""
+        if self.num_query_groups != self.num_attention_heads:
+            raise ValueError(
+                f"multi_latent_attention has num_query_groups = num_attention_heads = {self.num_attention_heads}, "
+                f"got {self.num_query_groups}."
+            )
+        if self.add_qkv_bias and not self.add_bias_linear:
+            raise ValueError("add_qkv_bias=True does not go with multi_latent_attention, whose projections have none.")
+        if self.position_embedding_type == "yarn":
+            raise ValueError("position_embedding_type: yarn is said in multi_latent_attention where that is given.")
 
     def _check_activation(self) -> None:
         """Megatron has one activation with a gate and one without beside the usual ones."""
@@ -264,11 +286,17 @@ class ModelSpec:
         if self.num_experts is None:
             if self.moe_router_pre_softmax:
                 raise ValueError("moe_router_pre_softmax=True needs num_experts.")
-            for field in ("moe_ffn_hidden_size", "moe_layer_freq"):
+            for field in ("moe_ffn_hidden_size", "moe_layer_freq", "moe_router_num_groups", "moe_router_group_topk"):
                 if getattr(self, field) is not None:
                     raise ValueError(f"{field}={getattr(self, field)} needs num_experts.")
             return
-        for field in ("num_experts", "moe_router_topk", "moe_ffn_hidden_size"):
+        for field in (
+            "num_experts",
+            "moe_router_topk",
+            "moe_ffn_hidden_size",
+            "moe_router_num_groups",
+            "moe_router_group_topk",
+        ):
             value = getattr(self, field)
             if value is None:
                 continue
@@ -278,6 +306,7 @@ class ModelSpec:
                 raise ValueError(f"{field} must be at most {LARGEST:,}, got {value:,}.")
         if self.moe_router_topk > self.num_experts:
             raise ValueError(f"moe_router_topk must be <= num_experts={self.num_experts}, got {self.moe_router_topk}.")
+        self._check_groups(self.num_experts)
         if self.num_dense_layers >= self.num_layers:
             raise ValueError(f"num_dense_layers must be < num_layers={self.num_layers}, got {self.num_dense_layers}.")
         self._check_frequency("moe_layer_freq", divides=False)
@@ -287,6 +316,21 @@ class ModelSpec:
         dense, freq = expert_frequency([kind.has_experts for kind in self.layers])
         object.__setattr__(self, "num_dense_layers", dense)
         object.__setattr__(self, "moe_layer_freq", freq)
+
+    def _check_groups(self, num_experts: int) -> None:
+        """Groups of experts are equal, and those that a token goes to have enough of them (``moe_utils.py``)."""
+        groups, chosen = self.moe_router_num_groups, self.moe_router_group_topk
+        if groups is not None and num_experts % groups:
+            raise ValueError(f"moe_router_num_groups={groups} must divide num_experts={num_experts}.")
+        if chosen is None:
+            return
+        if groups is None or chosen > groups:
+            raise ValueError(f"moe_router_group_topk={chosen} must be <= moe_router_num_groups, got {groups}.")
+        if self.moe_router_topk % chosen or self.moe_router_topk > chosen * (num_experts // groups):
+            raise ValueError(
+                f"moe_router_topk={self.moe_router_topk} must be a multiple of moe_router_group_topk={chosen}, and no "
+                f"more than the {chosen * (num_experts // groups)} experts of so many groups."
+            )
 
     @property
     def expert_ffn_size(self) -> int:
@@ -303,6 +347,7 @@ class ModelSpec:
             None if self.window_size is None or self.window_size[0] < 0 else self.window_attn_skip_freq or 0,
             None if self.num_experts is None else self.moe_layer_freq or 1,
             self.num_dense_layers,
+            "attention" if self.multi_latent_attention is None else "latent_attention",
         )
 
     @property
@@ -327,19 +372,61 @@ class ModelSpec:
         return self.window_size[0] + 1
 
     @property
+    def key_head_size(self) -> int:
+        """Channels of a query's or key's head."""
+        latent = self.multi_latent_attention
+        return self.kv_channels if latent is None else latent.key_head_size
+
+    @property
+    def value_head_size(self) -> int:
+        """Channels of a value's head, and of the attention's output."""
+        latent = self.multi_latent_attention
+        return self.kv_channels if latent is None else latent.v_head_dim
+
+    @property
+    def kv_head_size(self) -> int:
+        """Mean channels of a key's and a value's head, which differ in latent attention only."""
+        return (self.key_head_size + self.value_head_size) // 2
+
+    @property
     def query_projection_size(self) -> int:
         """Width of all query heads together."""
-        return self.kv_channels * self.num_attention_heads
+        return self.key_head_size * self.num_attention_heads
+
+    @property
+    def attention_output_size(self) -> int:
+        """Width of what attention gives to its output projection."""
+        return self.value_head_size * self.num_attention_heads
 
     @property
     def kv_projection_size(self) -> int:
-        """Width of all key (or value) heads together."""
-        return self.kv_channels * self.num_query_groups
+        """Width of all key (or value) heads together, the mean of both where they differ."""
+        return self.kv_head_size * self.num_query_groups
 
     @property
     def norm_parameters(self) -> int:
         """Parameters of one normalisation layer."""
         return norm_parameters(self)
+
+    @property
+    def attention_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Outputs and inputs of the products of one layer's attention that tensor parallelism splits."""
+        h, heads = self.hidden_size, self.num_attention_heads
+        if self.multi_latent_attention is not None:
+            return self.multi_latent_attention.up_shapes(h, heads)
+        query = self.query_projection_size
+        return (query + 2 * self.kv_projection_size, h), (h, query)
+
+    @property
+    def replicated_attention_shapes(self) -> tuple[tuple[int, int], ...]:
+        """The same of the products that every tensor rank holds whole: down projections of latent attention."""
+        latent = self.multi_latent_attention
+        return () if latent is None else latent.down_shapes(self.hidden_size)
+
+    @property
+    def replicated_attention_matrices(self) -> int:
+        """Parameters of these."""
+        return sum(n * k for n, k in self.replicated_attention_shapes)
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Vocabulary padded as Megatron pads it: to a multiple of ``make_vocab_size_divisible_by * tp``."""
@@ -365,9 +452,9 @@ class ModelSpec:
 
         Six per matrix parameter that multiplies it (the output head counts, the embedding look-up does not), plus
         ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
-        (Narayanan et al., arXiv 2104.04473, equation 3), half of that if ``causal``: a token sees those before it,
-        half of the sequence on average, or what its window leaves of them. Of the experts those count that the token
-        goes to.
+        (Narayanan et al., arXiv 2104.04473, equation 3; where keys and values differ, the mean of both widths), half of
+        that if ``causal``: a token sees those before it, half of the sequence on average, or what its window leaves of
+        them. Of the experts those count that the token goes to.
 
         Parameters
         ----------
@@ -375,11 +462,12 @@ class ModelSpec:
             Count the second forward, too: of the attention scores (``selective``), or of whole layers (``full``).
         """
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
+        of_heads = (self.query_projection_size + self.attention_output_size) / 2
         total = 6.0 * self.hidden_size * self.vocab_size
         for kind, count in Counter(self.layers).items():
             seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
             total += count * of_layers * matrix_flops(self, kind)
-            total += count * of_scores * self.query_projection_size * seen
+            total += count * of_scores * of_heads * seen
         return total
 
 
