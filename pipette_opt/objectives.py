@@ -15,7 +15,8 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
-from pipette_opt.optimize import optimize
+from pipette_opt.certify.weights import robust_weights
+from pipette_opt.optimize import optimize, optimize_weighted
 from pipette_opt.plans.plan import Plan, SizeProof, Target
 from pipette_opt.plans.target import HOUR_S, UNITS, people_value, price_of, value_of
 from pipette_opt.plans.watcher import Watcher
@@ -87,12 +88,16 @@ def optimize_objective(
     The best plan by ``params.objective``, and what is proven of it.
 
     For :attr:`~pipette_opt.specs.objective.Objective.TIME` this is :func:`~pipette_opt.optimize.optimize`, which has
-    the same arguments. Raises ``InputError`` where a price is missing, and ``InfeasibleError`` if nothing fits on any
-    number of hosts.
+    the same arguments; ``ROBUST`` is the time times a factor of each configuration
+    (:func:`~pipette_opt.optimize.optimize_weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is
+    missing, and ``InfeasibleError`` if nothing fits on any number of hosts.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
         return optimize(instance, space, params, watcher, inputs, **options)
+    if params.objective is Objective.ROBUST:
+        said = {**(inputs or {}), "objective": params.objective.value}
+        return optimize_weighted(robust_weights(instance), instance, space, params, watcher, said, **options)
     return _Search(instance, space, params, watcher, inputs or {}, options).run()
 
 

@@ -18,7 +18,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from readers import mutants, readers
+from readers import STEM, mutants, readers
 
 from pipette_opt.base.errors import PipetteError
 
@@ -35,7 +35,7 @@ BATCH = 200
 def tried(name: str, content: bytes, folder: Path) -> str | None:
     """Why the reader crashed or hung, ``"refused"`` or ``None`` for a file that it took."""
     reader = readers()[name]
-    path = folder / f"file{reader.suffix}"
+    path = folder / f"{STEM}{reader.suffix}"
     path.write_bytes(content)
     begin = time.perf_counter()
     try:
@@ -119,7 +119,7 @@ def guided(name: str, options: list[str]) -> None:
     with atheris.instrument_imports(include=["pipette_opt.read", "pipette_opt.report", "pipette_opt.specs"]):
         reader = readers()[name]
     folder = Path(tempfile.mkdtemp())
-    path = folder / f"file{reader.suffix}"
+    path = folder / f"{STEM}{reader.suffix}"
 
     def one(content: bytes) -> None:
         path.write_bytes(content)

@@ -14,6 +14,9 @@ from pipette_opt.base.shipped import shipped_path
 
 SEEDS = Path(__file__).with_name("seeds")
 
+STEM = "osu_bw_n1_n2"
+"""Name of the file that a reader is given; tests of pairs have their hosts in it."""
+
 NASTY = (
     "-1",
     "0",
@@ -95,7 +98,7 @@ def readers() -> dict[str, Reader]:
         "model": Reader(read=read_model, suffix=".yaml", seeds=tuple(sorted((data / "architectures").glob("*.yaml")))),
         "hugging-face": Reader(read=read_model, suffix=".json", seeds=of("config*.json")),
         "megatron": Reader(read=lambda path: read_megatron_args(str(path), str(path)), suffix=".sh", seeds=of("*.sh")),
-        "links": Reader(read=of_links, suffix=".log", seeds=of("links*")),
+        "links": Reader(read=of_links, suffix=".log", seeds=of("links/*")),
         "runs": Reader(read=read_rows, suffix=".csv", seeds=of("runs*.csv")),
         "stack": Reader(read=read_stack, suffix=".yaml", seeds=tuple(sorted((data / "stacks").glob("*.yaml")))),
         "profile": Reader(read=read_profile, suffix=".csv", seeds=of("profile*.csv")),

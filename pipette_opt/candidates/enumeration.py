@@ -9,7 +9,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates.legality import broken_rules, layers
-from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.candidates.space import SearchSpace, beyond_limits
 from pipette_opt.candidates.splits import LayerSplit, layer_splits
 from pipette_opt.parallel import ParallelConfig, fit_chunks, microbatches_of, node_blocks, with_overlap
 from pipette_opt.parallel.layout import layout_layers, layout_parts
@@ -308,7 +308,10 @@ def _combinations(
                 is_split = layers(instance.model, instance.training, config) is None
                 deciding = mbs, chunks, sequence_parallel, ep, etp, None if is_split else split
                 if deciding not in illegal:
-                    illegal[deciding] = broken_rules(instance.model, instance.training, config)
+                    illegal[deciding] = {
+                        **broken_rules(instance.model, instance.training, config),
+                        **beyond_limits(space, config),
+                    }
                 broken = illegal[deciding]
                 if (ep, etp) not in packings:
                     packings[ep, etp] = _packing(instance, config)

@@ -192,7 +192,8 @@ Objective = Annotated[
     str,
     typer.Option(
         help="time: of an iteration; tokens-per-gpu: tokens per second and GPU, on any number of hosts; cost: of a "
-        "token, by --gpu-price or the cluster file.",
+        "token, by --gpu-price or the cluster file; robust: the upper end of the band of the time, so that a plan like "
+        "measured runs may come before a faster one unlike them.",
         rich_help_panel=SEARCH,
     ),
 ]
@@ -428,7 +429,7 @@ def read_job(options: JobOptions) -> Job:
     )
     if arguments is not None:
         training = arguments.training(training)
-    _check_precision(spec, training)
+    check_precision(spec, training)
     instance = Instance(
         model=model_spec,
         cluster=spec,
@@ -525,7 +526,7 @@ def trained_as(job: Job, given: "MegatronArgs") -> Job:
     return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
 
 
-def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
+def check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
     """Raise ``InputError`` if a kind of GPU cannot compute in the precision."""
     for gpu in cluster.gpu_kinds:
         if training.precision not in gpu.peak_flops:

@@ -114,8 +114,9 @@ def solve(
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
         accepted = 0.0 if watcher.stop.is_set() else opt.DONE_GAP
-    gap = proof.gap if plan.target is None else plan.target.gap
-    if gap > accepted and (plan.target is not None or proof.status != "OPTIMAL"):
+    stated = plan.target or proof.chosen_by
+    gap = proof.gap if stated is None else stated.gap
+    if gap > accepted and (stated is not None or proof.status != "OPTIMAL"):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)

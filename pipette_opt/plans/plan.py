@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pipette_opt.base.types import Launcher, P2PMode
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.plans.chosen import Choice
 from pipette_opt.specs import NotModelled
 
 SCHEMA_VERSION = 1
@@ -235,6 +236,8 @@ class Certificate:
         The closed form of the plan and its own bound; ``None`` where the schedule has none, or nobody asked.
     joint_model
         What the joint model said; ``None`` where the layers of the stages were not free.
+    chosen_by
+        The objective, where it is not the time: then the bounds above are of the configurations within the last limits.
     """
 
     status: str
@@ -253,6 +256,7 @@ class Certificate:
     proof: tuple[Proof, ...] = ()
     closed_form: ClosedForm | None = None
     joint_model: JointModel | None = None
+    chosen_by: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

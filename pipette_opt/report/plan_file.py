@@ -37,6 +37,7 @@ from pipette_opt.plans.plan import (
     Target,
     rank_rows,
 )
+from pipette_opt.report.chosen_file import read_choice
 from pipette_opt.report.entries import Entries, damaged
 from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
@@ -376,8 +377,8 @@ def _read_components(stage: Entries) -> dict[str, int]:
 
 def _certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
     content = asdict(certificate)
-    listed = {"searched": certificate.searched, "not_searched": certificate.not_searched, "proof": content["proof"]}
-    return {**content, **_plain(listed)}
+    names = "searched", "not_searched", "proof", "chosen_by"
+    return {**content, **_plain({name: content[name] for name in names})}
 
 
 def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certificate:
@@ -435,6 +436,7 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
         ),
         "closed_form": lambda name: certificate.optional(name, lambda key: _read_closed_form(certificate.mapping(key))),
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
+        "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
     }
     return {name: read(name) for name, read in readers.items() if name in certificate.data}
 

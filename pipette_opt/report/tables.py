@@ -14,6 +14,7 @@ from rich.text import Text
 from pipette_opt.base.units import counted, gib
 from pipette_opt.judge.solutions import simplicity
 from pipette_opt.parallel import ParallelConfig, RankGrid
+from pipette_opt.plans.chosen import Choice
 from pipette_opt.plans.plan import Certificate, IterationTime, JointModel, Plan, StageMemory, Target
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.cells import (
@@ -209,7 +210,22 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     if certificate.joint_model is not None:
         lines.append(f"model     {_joint_model(certificate.joint_model)}")
     details = Text("\n".join(lines), style=QUIET)
-    return titled("Certificate", Group(table, details))
+    return titled("Certificate", Group(table, details, *choice_lines(certificate.chosen_by)))
+
+
+def choice_lines(choice: Choice | None) -> list[RenderableType]:
+    """What is proven of an objective other than the time, and the fastest plan of each step."""
+    if choice is None:
+        return []
+    fastest = [
+        f"{one.plan} {seconds_text(one.iteration_time_s)}, upper end {seconds_text(one.factor * one.iteration_time_s)}"
+        for one in choice.steps
+    ]
+    said = (
+        f"chosen by the upper end of the band: {seconds_text(choice.value)}, at most {percent(choice.gap)} above the "
+        f"least; fastest of each step: {'; '.join(fastest)}"
+    )
+    return [words(said)]
 
 
 def proof_tables(certificate: Certificate) -> list[RenderableType]:

@@ -32,7 +32,7 @@ def test_nearly_right_files_are_taken_or_refused(name: str, tmp_path: Path) -> N
     """Forty files with one to four changes each; ``benchmarks/hardening/fuzz.py`` tries as many as one has time for."""
     module = loaded("readers", "hardening")
     reader = module.readers()[name]
-    path = tmp_path / f"file{reader.suffix}"
+    path = tmp_path / f"{module.STEM}{reader.suffix}"
     for content in module.mutants(tuple(seed.read_bytes() for seed in reader.seeds), 40, seed=1):
         path.write_bytes(content)
         with suppress(PipetteError):

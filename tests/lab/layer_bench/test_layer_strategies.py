@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pipette_opt.solver.layer_strategies import (
+from pipette_opt.lab.layer_bench.strategies import (
     StageTables,
     StrategyProblem,
     choose_strategies,

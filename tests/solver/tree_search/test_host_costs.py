@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 from instances import one_candidate_cluster
 
-from pipette_opt.solver.classes.costs import NEVER
-from pipette_opt.solver.host_costs import after_reductions, ring_hops, transfers
+from pipette_opt.solver.tree_search.costs import NEVER, after_reductions, ring_hops, transfers
 
 CANDIDATE = replace(
     one_candidate_cluster(np.random.default_rng(0), "unif", (3, 2, 1), num_nodes=6).candidates[0],
