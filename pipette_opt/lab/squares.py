@@ -161,10 +161,11 @@ def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 
         raise InputError("squares", f"of {model.num_attention_heads} heads need 4, 16 or 64 GPUs that divide them.")
     for side in sides:
         for samples in micro_batches:
-            yield _row(instance, side, samples * side)
+            yield square_row(instance, side, samples * side)
 
 
-def _row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
+def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
+    """One layer on a square of this side; heads and widths must divide, and the micro-batch by the side."""
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     ranks, tokens, gpu = side**2, micro_batch * training.seq_length, cluster.gpu_kinds[0]
     config = ParallelConfig(
