@@ -15,7 +15,7 @@ from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.model import read_model
-from pipette_opt.specs import DEFAULT_STACK, LatentAttention, ModelSpec, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, LatentAttention, LayerKind, ModelSpec, TrainingSpec
 
 LATENT = LatentAttention(q_lora_rank=96, kv_lora_rank=64, qk_head_dim=32, qk_pos_emb_head_dim=16, v_head_dim=32)
 MODEL = replace(
