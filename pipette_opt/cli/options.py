@@ -12,7 +12,6 @@ import typer
 from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
-    from pipette_opt.base.types import Recomputation
     from pipette_opt.candidates import SearchSpace
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
@@ -110,7 +109,12 @@ VirtualPipeline = Annotated[
     str | None, typer.Option(help="Allowed model chunks per stage; 1 is no interleaving.", rich_help_panel=SEARCH)
 ]
 MicroBatchSize = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
-Recompute = Annotated[str | None, typer.Option(help="Allowed: none,selective,block,full.", rich_help_panel=SEARCH)]
+Recompute = Annotated[
+    str | None,
+    typer.Option(
+        help="Allowed: none,selective,block,full, or modules as in moe_act+layernorm.", rich_help_panel=SEARCH
+    ),
+]
 ContextParallel = Annotated[
     str | None,
     typer.Option(
@@ -505,9 +509,11 @@ def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
         if training.precision not in gpu.peak_flops:
             known = ", ".join(name for name in ("bf16", "fp16", "fp32") if name in gpu.peak_flops)
             raise InputError("--precision", f"must be one that {gpu.name} has ({known}), got {training.precision}.")
-        if training.fp8 and "fp8" not in gpu.peak_flops:
-            has = ", ".join(sorted(gpu.peak_flops))
-            raise InputError("--fp8", f"is not for {gpu.name}, which has {has}; --exclude-hosts leaves such hosts out.")
+        if training.recipe is not None and training.recipe.peak not in gpu.peak_flops:
+            has, option = ", ".join(sorted(gpu.peak_flops)), "--fp4-format" if training.fp4 else "--fp8"
+            recipe = "" if training.recipe.peak == "fp8" else f" with {training.recipe.peak}"
+            problem = f"is not for {gpu.name}, which has {has}; --exclude-hosts leaves such hosts out."
+            raise InputError(option, f"{recipe.lstrip()} {problem}".lstrip())
 
 
 def _profile(path: Path | None) -> Any:
@@ -520,7 +526,7 @@ def _profile(path: Path | None) -> Any:
 
 def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     """The search space that the options pin down."""
-    from pipette_opt.candidates import RECOMPUTATIONS, SearchSpace
+    from pipette_opt.candidates import SearchSpace
 
     _check_expert_sizes(job, options.expert_parallel, options.expert_tensor_parallel)
     space = SearchSpace(
@@ -540,11 +546,8 @@ def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     )
     if options.recompute is None:
         return space
-    choices: dict[str, Recomputation | None] = {one or "none": one for one in RECOMPUTATIONS}
     names = [name.strip() for name in options.recompute.split(",")]
-    for name in names:
-        one_of("--recompute", name, tuple(choices))
-    return replace(space, recompute=tuple(choices[name] for name in names))
+    return replace(space, recompute=tuple(None if name == "none" else name for name in names))
 
 
 def _check_expert_sizes(job: Job, expert_parallel: str | None, expert_tensor_parallel: str | None) -> None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import Collective, FloatArray, IntArray
-from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.costs.compute import stage_matrices, stage_parameters
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, ModelSpec, StackSpec, TrainingSpec
@@ -86,15 +86,19 @@ def gradient_traffic(
     later an all-gather of the parameters, unless that runs beside the forwards (:func:`parameter_traffic`).
     """
     size, counts = _replicas_and_parameters(model, config, experts)
-    scatter, gather = gather_traffic(training.gradient_bytes, size), gather_traffic(training.parameter_bytes, size)
     if not config.use_distributed_optimizer:
         one = all_reduce_traffic(training.gradient_bytes, size)
-    elif config.overlap_param_gather:
-        one = scatter
     else:
-        one = RingTraffic(scatter.hop_bytes + gather.hop_bytes, scatter.num_steps + gather.num_steps, 2)
-    return [
+        one = gather_traffic(training.gradient_bytes, size)
+    reduced = [
         RingTraffic(one.hop_bytes * count, one.num_steps, one.num_calls) if count else NO_TRAFFIC for count in counts
+    ]
+    if not config.use_distributed_optimizer or config.overlap_param_gather:
+        return reduced
+    gathered = parameter_traffic(model, training, config, experts=experts)
+    return [
+        RingTraffic(scatter.hop_bytes + gather.hop_bytes, scatter.num_steps + gather.num_steps, 2) if count else scatter
+        for scatter, gather, count in zip(reduced, gathered, counts, strict=True)
     ]
 
 
@@ -103,8 +107,10 @@ def parameter_traffic(
 ) -> list[RingTraffic]:
     """All-gather of each stage's parameters (or those of its experts) by the distributed optimizer, length ``pp``."""
     size, counts = _replicas_and_parameters(model, config, experts)
-    one = gather_traffic(training.parameter_bytes, size)
-    return [RingTraffic(one.hop_bytes * count, one.num_steps) if count else NO_TRAFFIC for count in counts]
+    matrices = counts if experts else stage_matrices(model, config).tolist()
+    saved = training.parameter_bytes - training.gather_bytes
+    messages = [count * training.parameter_bytes - saved * few for count, few in zip(counts, matrices, strict=True)]
+    return [gather_traffic(one, size) if one else NO_TRAFFIC for one in messages]
 
 
 def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
@@ -137,22 +143,24 @@ def tensor_traffic(
 
     Two all-reduces each way (attention and MLP; of a layer with experts attention, and the shared experts if there are
     some), or, with sequence parallelism, an all-gather and a reduce-scatter in place of each,
-    which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's. In fp8 the
-    all-gathers move one byte an element: of inputs forward, of the outputs' gradients backward (Transformer Engine
+    which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's, that
+    of the MLP or of the shared experts their part. With a
+    recipe all-gathers move operands in its format: inputs forward, the outputs' gradients backward (Transformer Engine
     casts before it gathers); what is reduced stays as it is.
     """
     tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
     element: float = training.parameter_bytes
-    if training.fp8 and config.sequence_parallel:
-        element = (element + 1) / 2
+    if training.recipe is not None and config.sequence_parallel:
+        element = (element + training.recipe.element_bytes) / 2
     one = all_reduce_traffic(tokens * model.hidden_size * element, config.tensor_model_parallel_size)
     parts = 1 if has_experts and not model.moe_shared_expert_intermediate_size else 2
     calls = 2 * parts if config.sequence_parallel else parts
-    repeated = config.recompute_granularity == "full"
-    backward_bytes = parts * one.hop_bytes * (1 + repeated)
+    mlp = (config.recomputes("moe") or config.recomputes("shared_experts")) if has_experts else config.recomputes("mlp")
+    repeated = parts if config.recompute_granularity == "full" else (parts - 1) * mlp
+    more = (parts + repeated) / parts
     return (
         RingTraffic(parts * one.hop_bytes, parts * one.num_steps, calls),
-        RingTraffic(backward_bytes, (1 + repeated) * parts * one.num_steps, (1 + repeated) * calls),
+        RingTraffic(parts * one.hop_bytes * more, more * parts * one.num_steps, more * calls),
     )
 
 

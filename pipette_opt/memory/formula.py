@@ -15,8 +15,8 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.table import StageTable
 
-FP8_COPIES_BYTES = 2
-"""Per matrix element in fp8 training: Transformer Engine's copies by rows and by columns."""
+COPIES = 2
+"""Of a matrix in fewer than 16 bits: Transformer Engine's by rows and by columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,7 +133,13 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     with_experts = np.minimum(table.brought_back, of_chunk)
     group = table.brought_back * core + with_experts * moe + (table.brought_back - with_experts) * dense
     brought_back = np.maximum(group - (rest + unrecomputed * core), 0.0)
-    recomputed = (table.layers > 0) * (brought_back + table.selective * core)
+    mlp, routed = _mlp_bytes(table), _expert_bytes(table, np.where(table.fp8 > 0, table.fp8, table.element))
+    modules = (
+        table.selective * core,
+        table.again_mlp * _has_dense(table) * mlp,
+        (table.moe_layers > 0) * (routed - _kept_of_experts(table, routed)),
+    )
+    recomputed = (table.layers > 0) * (brought_back + np.maximum.reduce(modules))
     logits = table.tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
@@ -182,9 +188,11 @@ def _owned(table: StageTable, from_stage: int) -> FloatArray:
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
     dense = (table.layers - table.moe_layers) * table.matrix_parameters
-    copies = FP8_COPIES_BYTES * table.fp8 * (dense + table.moe_layers * table.moe_matrix_parameters)
-    gathered = table.element * table.unit_parameters + FP8_COPIES_BYTES * table.fp8 * table.unit_matrices
+    matrices = dense + table.moe_layers * table.moe_matrix_parameters
+    copies = COPIES * table.fp8 * matrices
+    gathered = table.element * table.unit_parameters + COPIES * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
+    weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * matrices)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
     return weights, gradients, table.state * _owned(table, 1)
 
@@ -221,10 +229,10 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     The most that the backward pass of an MLP or of experts needs, and what is gone afterwards.
 
     In fp8 both products copy the gradient that they get, by rows and by columns: as many bytes as in 16 bits; and what
-    they gather and free is half as large.
+    they gather and free is half as large. In nvfp4 both are half of that again.
     """
     e, tokens, gathers, fp8 = table.element, table.tokens, table.shards > 1, table.fp8
-    kept = np.where(fp8 > 0, 1 / e, 1.0)
+    kept = np.where(fp8 > 0, fp8 / e, 1.0)
     hidden = e * tokens * table.hidden
     shard = hidden / table.shards
     up, down = e * tokens * table.up, e * tokens * table.down
@@ -258,16 +266,47 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
 def _rest_bytes(table: StageTable) -> tuple[FloatArray, FloatArray]:
     """Activations that a dense layer and one with experts keep of one micro-batch, the attention core apart."""
     e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
-    stored = np.where(table.fp8 > 0, 1.0, e)  # of what matrix products keep
+    stored = np.where(table.fp8 > 0, table.fp8, e)  # of what matrix products keep
     # Inputs of both norms and of both column-parallel products, dropout masks, fp32 statistics.
     outside = shard_tokens * (table.hidden * (2 * e + stored + 2 * table.hidden_dropout) + 8 * table.statistics)
     # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
     attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.query)
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
-    mlp = stored * shard_tokens * table.hidden + tokens * (e * table.up + stored * table.down)
     both = outside + attention + qk_norm
-    return both + mlp, both + np.where(table.moe_layers > 0, _expert_bytes(table, stored), 0.0)
+    mlp = np.where(table.again_mlp > 0, 0.0, _mlp_bytes(table))
+    experts = _kept_of_experts(table, _expert_bytes(table, stored))
+    return both + mlp, both + np.where(table.moe_layers > 0, experts, 0.0)
+
+
+def _mlp_bytes(table: StageTable) -> FloatArray:
+    """What the MLP of a layer without experts keeps: the norm's output, both halves of its width."""
+    stored = np.where(table.fp8 > 0, table.fp8, table.element)
+    inputs = stored * table.tokens / table.shards * table.hidden
+    kept: FloatArray = inputs + table.tokens * (table.element * table.up + stored * table.down)
+    return kept
+
+
+def _kept_of_experts(table: StageTable, whole: FloatArray) -> FloatArray:
+    """
+    What a layer keeps for its experts with selective recomputation.
+
+    Of the whole only the input, which the router has, too, and that not if the norm before is recomputed. Otherwise all
+    but the parts that are recomputed: outputs of the activation, the shared experts, that input.
+    """
+    e, tokens = table.element, table.tokens / table.shards
+    stored = np.where(table.fp8 > 0, table.fp8, e)
+    has_shared = table.shared_down > 0
+    inputs = (1 - table.again_norm) * e * tokens * table.hidden
+    copied = has_shared * table.fp8 * tokens * table.hidden
+    freed = (
+        table.again_act * tokens * table.topk * table.expert_tensor * stored * table.expert_down
+        + table.again_shared * table.tokens * (e * table.shared_up + stored * table.shared_down)
+        + table.again_norm * e * tokens * table.hidden
+        + np.maximum(table.again_shared, table.again_norm) * copied
+    )
+    kept: FloatArray = np.where(table.again_moe > 0, inputs, whole - freed)
+    return kept
 
 
 def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
