@@ -29,7 +29,7 @@ from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.open_families import JointLimits
-from pipette_opt.solver.pruning import BoundedPackings, Pruned, prune
+from pipette_opt.solver.pruning import BoundedPackings, FirstPlan, Pruned, prune
 from pipette_opt.specs import ClusterSpec, Instance
 
 BOUNDING_SHARE = 0.1
@@ -134,6 +134,7 @@ def prepare(
     joint: JointLimits | None = None,
     stop: threading.Event | None = None,
     narrows: bool = True,
+    first: FirstPlan | None = None,
 ) -> Prepared:
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
@@ -160,13 +161,15 @@ def prepare(
         Ends the joint model soon.
     narrows
         Whether a space that is too large for the time limit is narrowed.
+    first
+        A plan that is known, on this job: the time to beat from the beginning.
     """
     report("enumerating candidates")
     wide, space = space, narrowed(instance, space, seconds_left()) if narrows else space
     if space is not wide:
         try:
             return prepare(
-                instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, narrows=False
+                instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, False, first
             )
         except (InfeasibleError, InputError):
             space = wide  # the time limit is no reason to say that nothing fits
@@ -175,7 +178,7 @@ def prepare(
     enumeration = enumerate_with_reasons(instance, space)
     if not enumeration.candidates:
         raise contradiction(instance, space) or InfeasibleError(enumeration.explain())
-    predictor, joined, first = load_predictor(max_oom_risk, instance), None, None
+    predictor, joined = load_predictor(max_oom_risk, instance), None
     work = WorkBounds(instance)
     is_open = not all(keep(config) for config in enumeration.candidates)
 

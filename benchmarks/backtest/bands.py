@@ -14,8 +14,8 @@ check of the result only.
 import argparse
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
 from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, told_apart
 from pipette_opt.calibrate.predict import predicted_times_s
-from pipette_opt.read.bands import FEWEST_RUNS, FEWEST_SOURCES, SHARE, job_kind
+from pipette_opt.read.bands import DISTANCES, FEWEST_RUNS, FEWEST_SOURCES, SHARE, job_kind
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 
@@ -40,6 +40,9 @@ HEAD = """\
 # that the other sources make, over all sources. `larger`: share of the larger jobs inside the band of the smaller ones.
 # A kind without a band has fewer than 20 runs, or one source, or sources that contradict each other (then these shares
 # are without a stretch). `gpus`: runs of each kind of GPU.
+# `middle`: median. `seen`: the most that {fewest} runs of the kind or more have of what a configuration may have.
+# `beyond`: the stretch that bands needed to hold for nine in ten runs with more of it than the runs that made them, all
+# kinds together; a configuration beyond what was seen has the larger of both stretches.
 # `apart`: predicted time over that of another run of the same job from which on `share` of such pairs had that order.
 # Rows are measurements published by: {sources}.
 """
@@ -67,6 +70,9 @@ that this program does not export to), and WANT, by its licence.
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 """Rows that never make a band."""
 
+FEWEST_SEEN = 5
+"""Runs that have to have a size, or more of it, for it to be called seen; chosen."""
+
 MOST_STRETCH, STRETCH_STEP = 3.0, 0.05
 """Of a band's width, in the logarithm: beyond the former it says nothing; chosen."""
 
@@ -85,6 +91,7 @@ class Point:
     ratio: float
     predicted_s: float = 1.0
     job: Hashable = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def main() -> None:
@@ -98,7 +105,7 @@ def main() -> None:
         raise SystemExit(f"{folder} has no {', '.join(missing)}: a table of fewer sources would claim too much.")
     points = points_of(folder, SOURCES)
     table = bands_of(points)
-    head = HEAD.format(sources=", ".join(SOURCES.values())).rstrip()
+    head = HEAD.format(fewest=FEWEST_SEEN, sources=", ".join(SOURCES.values())).rstrip()
     write_atomically(options.out, f"{_wrapped(head)}\n{yaml.safe_dump(table, sort_keys=False, width=120)}")
     for name, row in table["kinds"].items():
         print(name, row)
@@ -133,6 +140,7 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
                         ratio=measured / predicted,
                         predicted_s=predicted,
                         job=(name, job_of(case.run)),
+                        sizes={one: getattr(case.config, one) for one in DISTANCES},
                     )
                 )
     return points
@@ -150,7 +158,9 @@ def bands_of(points: Sequence[Point]) -> dict[str, Any]:
         kinds[kind] = {
             "low": low,
             "high": high,
+            "middle": None if stretch is None else round(float(np.median(_ratios(own))), 2),
             "stretch": stretch,
+            "seen": seen_of(own),
             "runs": len(own),
             "sources": len(sources),
             "largest_gpus": max(one.num_gpus for one in own),
@@ -161,8 +171,35 @@ def bands_of(points: Sequence[Point]) -> dict[str, Any]:
         "share": SHARE,
         "kinds": kinds,
         "gpus": dict(sorted(Counter(one.gpu for one in points).items())),
+        "beyond": {name: beyond_of(points, name) for name in DISTANCES},
         "apart": apart_of(points),
     }
+
+
+def seen_of(points: Sequence[Point]) -> dict[str, int]:
+    """Of each of ``DISTANCES`` the most that some runs have."""
+    sizes = {name: sorted((one.sizes[name] for one in points if name in one.sizes), reverse=True) for name in DISTANCES}
+    return {name: found[min(FEWEST_SEEN, len(found)) - 1] for name, found in sizes.items() if found}
+
+
+def beyond_of(points: Sequence[Point], name: str) -> float:
+    """
+    The stretch with which bands of runs with less of something hold for those with more; at least 1.
+
+    Every kind is split at every size that leaves enough runs on both sides; residuals of the runs with more, over the
+    band of the others, are pooled.
+    """
+    residuals: list[float] = []
+    for kind in sorted({one.kind for one in points}):
+        own = [one for one in points if one.kind == kind and name in one.sizes]
+        sizes, logs = np.array([one.sizes[name] for one in own]), np.log(_ratios(own))
+        for most in sorted(set(sizes.tolist()))[:-1]:
+            more = sizes > most
+            if more.sum() >= FEWEST_SEEN and (~more).sum() >= FEWEST_RUNS:
+                low, middle, high = np.quantile(logs[~more], [(1 - SHARE) / 2, 0.5, (1 + SHARE) / 2])
+                gaps = logs[more] - middle
+                residuals += np.where(gaps > 0, gaps / (high - middle), gaps / (low - middle)).tolist()
+    return max(1.0, float(np.ceil(np.quantile(residuals, SHARE) * 100) / 100)) if residuals else 1.0
 
 
 def apart_of(points: Sequence[Point]) -> dict[str, Any]:

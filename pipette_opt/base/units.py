@@ -18,6 +18,15 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
+MOST_DIGITS = 18
+"""More digits than any size has; Python itself refuses to read numbers of thousands."""
+
+
+def whole_number(text: str) -> int | None:
+    """A number of decimal digits and nothing else, at most 18 of them; ``None`` for any other text."""
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
 def ceil_div(numerator: int, denominator: int) -> int:
     """Integer quotient, rounded up."""
     return -(-numerator // denominator)

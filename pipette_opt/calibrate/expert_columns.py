@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import shown
+from pipette_opt.base.units import whole_number
 from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, experts
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
@@ -27,9 +28,6 @@ DISPATCHERS: Mapping[str, Dispatcher] = {
     "hybridep": "flex",
 }
 """Megatron-Core's dispatchers, also by the names of the kernels that ``flex`` calls."""
-
-MOST_DIGITS = 18
-"""Of a whole number in a cell."""
 
 
 def expert_model_fields(run: MeasuredRun) -> dict[str, Any]:
@@ -88,7 +86,7 @@ def whole_cell(run: MeasuredRun, name: str) -> int | None:
     text = run.extra.get(name, "")
     if not text:
         return None
-    digits = text.removesuffix(".0")
-    if not digits.isdecimal() or len(digits) > MOST_DIGITS:
+    number = whole_number(text.removesuffix(".0"))
+    if number is None:
         raise ValueError(f"{name} must be a whole number, got {shown(text)}")
-    return int(digits)
+    return number

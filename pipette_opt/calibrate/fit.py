@@ -8,8 +8,8 @@ for a row, a model or a number of GPUs. What remains teaches the factors of laye
 leaves out whole groups.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from pipette_opt.calibrate.predict import predicted_times_s, why_not_finite
 from pipette_opt.calibrate.problem import Problem
 from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.calibrate.versions import run_version, version_factors
+from pipette_opt.read.bands import COLUMN_DISTANCES, MORE_OF
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
 
@@ -62,6 +63,8 @@ class Fit:
         Each run predicted by a fit that saw no run of its group; ``None`` with a single group.
     larger
         The largest jobs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
+    more
+        The same of the runs with the most of a column.
     left_out
         Runs with a time that was not used, and why.
     notes
@@ -78,6 +81,7 @@ class Fit:
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
     interrupted: bool = False
+    more: Mapping[str, Errors] = field(default_factory=dict)
 
     @property
     def ranges(self) -> dict[str, list[int]]:
@@ -92,6 +96,7 @@ class Fit:
     def record(self) -> dict[str, object]:
         """What the stack's file says about its making."""
         errors = {"fit": self.errors, "held_out_groups": self.held_out, "larger_jobs": self.larger}
+        errors |= {f"{MORE_OF}{column}": one for column, one in self.more.items()}
         known = {name: one for name, one in errors.items() if one is not None}
         return {
             "num_runs": len(self.runs),
@@ -170,11 +175,15 @@ def calibrate_runs(
             f"of {OFF:g}. Check their units and whether their columns say all that was done.",
         )
     held_out = larger = None
+    more: dict[str, Errors] = {}
     interrupted = False
     try:
         if validate:
             others = HeldOut(problem=problem, found=found)
             held_out, larger = others.groups(), others.larger(MIN_RUNS)
+            for column in COLUMN_DISTANCES:
+                if (errors := others.with_more(column, MIN_RUNS)) is not None:
+                    more[column] = errors
     except KeyboardInterrupt:  # the fit, which took its time, is there
         interrupted = True
     return Fit(
@@ -195,6 +204,7 @@ def calibrate_runs(
             *((INTERRUPTED,) if interrupted else ()),
         ),
         interrupted=interrupted,
+        more=more,
     )
 
 

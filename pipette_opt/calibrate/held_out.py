@@ -59,6 +59,23 @@ class HeldOut:
             return None
         return measure(self._refit(out), self.problem.measured_s[out])
 
+    def with_more(self, column: str, fewest: int) -> Errors | None:
+        """
+        The runs with the most of a column, by a fit to all others.
+
+        ``None`` if all have equally much, or with fewer than ``fewest`` others.
+
+        Parameters
+        ----------
+        column
+            Of the runs: ``tp``, ``pp``, ``mbs``.
+        """
+        values = [getattr(run, column) or 0 for run in self.problem.runs]
+        out = [index for index, value in enumerate(values) if value == max(values)]
+        if len(values) - len(out) < fewest:
+            return None
+        return measure(self._refit(out), self.problem.measured_s[out])
+
     def _refit(self, out: Sequence[int]) -> FloatArray:
         """Seconds of some runs, by a fit to the others."""
         left_out = set(out)

@@ -124,6 +124,7 @@ def fit_table(fit: Fit) -> Table:
         ("the runs it was fitted to", fit.errors),
         ("groups left out in turn", fit.held_out),
         ("the largest jobs, fitted to the others", fit.larger),
+        *((f"the runs with the largest {column}, fitted to the others", one) for column, one in fit.more.items()),
     ):
         if errors is not None:
             table.add_row(

@@ -129,6 +129,9 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     if max(values["pipeline_parallel"], default=1) > 1:
         near = f" but for {counted(len(space.more_layouts), 'layout')}" if space.more_layouts else ""
         yield f"unequal model chunks of one stage{near}"
+    for limit in space.limits:
+        name, _, most = limit.partition("<=")
+        yield f"{name} above {most} (worse by the objective)"
     yield from NEVER_SEARCHED
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.legality import broken_rules, layers
-from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
+from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
 from pipette_opt.candidates.splits import LayerSplit, layer_splits
 from pipette_opt.parallel import ParallelConfig, fit_chunks, microbatches_of, node_blocks, with_overlap
 from pipette_opt.parallel.layout import layout_layers, layout_parts
@@ -146,19 +146,19 @@ def has_more_than(instance: Instance, space: SearchSpace, most: int, sizes: Sequ
 
 def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
     """
-    World sizes of the search, the most GPUs first: ``space.num_gpus``, or all hosts and fewer.
+    World sizes of the search, the most GPUs first: ``space.num_gpus``, or all hosts that are allowed and fewer.
 
     Of fewer hosts those count that keep nearly as many GPUs busy as :func:`choose_num_gpus` finds at best, at most
     ``MOST_WORLD_SIZES``; the time of fewer busy GPUs cannot come near. What is left out is not proven to be slower, and
     the certificate says so.
     """
     chosen = choose_num_gpus(instance, space)
-    per_host, num_nodes = instance.cluster.gpus_per_node, instance.cluster.num_nodes
+    per_host = instance.cluster.gpus_per_node
     if space.num_gpus is not None or chosen < per_host:
         return (chosen,)
     probe = _smallest(space)
     busy = {chosen: _busy_gpus(instance, probe, chosen)}
-    for num_gpus in range(per_host * num_nodes, 0, -per_host):
+    for num_gpus in range(_most_gpus(instance, space) // per_host * per_host, 0, -per_host):
         if num_gpus < NEARLY_AS_BUSY * busy[chosen]:
             break
         busy.setdefault(num_gpus, _busy_gpus(instance, probe, num_gpus))
@@ -177,7 +177,7 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     fewer hosts. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs leave only pipelines of 17, 34 or 68 uneven
     stages, so 16 hosts are used. Neither links nor memory count here: whoever knows better gives ``space.num_gpus``.
     Parts of one host are used only if no whole host is legal. If nothing is, all GPUs, so that the reasons refer to the
-    whole cluster.
+    whole cluster. ``space.max_gpus`` is the most in each case.
 
     Raises
     ------
@@ -188,8 +188,9 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     if space.num_gpus is not None:
         _check_num_gpus(space.num_gpus, per_host, num_nodes)
         return space.num_gpus
-    probe = _smallest(space)
-    for counts in (range(per_host * num_nodes, 0, -per_host), range(per_host - 1, 0, -1)):
+    probe, most = _smallest(space), _most_gpus(instance, space)
+    most_whole = most // per_host * per_host
+    for counts in (range(most_whole, 0, -per_host), range(min(per_host - 1, most), 0, -1)):
         most_busy, chosen = 0.0, None
         for num_gpus in counts:
             if most_busy > num_gpus:
@@ -199,7 +200,13 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
                 most_busy, chosen = busy, num_gpus
         if chosen is not None:
             return chosen
-    return per_host * num_nodes
+    return most_whole or most
+
+
+def _most_gpus(instance: Instance, space: SearchSpace) -> int:
+    """GPUs that there are, or that the space allows."""
+    available = instance.cluster.num_nodes * instance.cluster.gpus_per_node
+    return available if space.max_gpus is None else min(available, space.max_gpus)
 
 
 def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
@@ -302,7 +309,10 @@ def _combinations(
                 is_split = layers(instance.model, instance.training, config) is None
                 deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split
                 if deciding not in illegal:
-                    illegal[deciding] = broken_rules(instance.model, instance.training, config)
+                    illegal[deciding] = {
+                        **broken_rules(instance.model, instance.training, config),
+                        **beyond_limits(space, config),
+                    }
                 broken = illegal[deciding]
                 if (ep, etp) not in packings:
                     packings[ep, etp] = _packing(instance, config)

@@ -155,6 +155,10 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
         "tokens of a micro-batch": tokens // config.context_parallel_size,
     }
+    if model.multi_latent_attention is not None:
+        share = tp if config.sequence_parallel else 1
+        widths["tokens of a micro-batch on a rank"] = tokens // config.context_parallel_size // share
+        widths |= {f"latent width {n}": n for n, _ in model.replicated_attention_shapes}
     if model.num_moe_layers < model.num_layers:
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:
@@ -173,7 +177,7 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
     again = "recompute_modules has"
     if config.recomputes("moe_act") and model.num_experts is None:
         return f"{again} moe_act, which needs grouped products of experts (--moe-grouped-gemm)"
-    if config.recomputes("mla_up_proj") and not has_latent_attention(model):
+    if config.recomputes("mla_up_proj") and model.multi_latent_attention is None:
         return f"{again} mla_up_proj, which needs latent attention"
     scaled = training.fp8 and training.fp8_recipe == "delayed"
     if scaled and (config.recomputes("moe_act") or config.recomputes("layernorm")):
@@ -182,11 +186,6 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
     if beside and config.recomputes("shared_experts"):
         return f"{again} shared_experts, which --moe-shared-expert-overlap does not support"
     return None
-
-
-def has_latent_attention(model: ModelSpec) -> bool:
-    """Whether keys and values come out of a latent."""
-    return bool(getattr(model, "multi_latent_attention", False))
 
 
 LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(

@@ -6,12 +6,14 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Recomputation
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.layout import layout_layers
 from pipette_opt.parallel.recompute import known_word
 from pipette_opt.specs.recorded import recorded_spec
 
 OPTION_OF_FIELD = {
     "num_gpus": "--num-gpus",
+    "max_gpus": "--max-gpus",
     "tensor_parallel": "--tensor-parallel",
     "pipeline_parallel": "--pipeline-parallel",
     "data_parallel": "--data-parallel",
@@ -28,6 +30,15 @@ OPTION_OF_FIELD = {
     "layers_per_stage": "--layers-per-stage",
 }
 """The command-line option that errors name for each field."""
+
+LIMITED = (
+    *("world_size", "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"),
+    *("num_chunks", "micro_batch_size"),
+)
+"""Properties of a configuration that a space can limit."""
+
+COUNTS = ("num_gpus", "max_gpus", "max_micro_batch_size", "max_virtual_pipeline")
+"""Fields of the search space that are one whole number."""
 
 RECOMPUTATIONS: tuple[Recomputation | None, ...] = (None, "selective", "block", "full")
 """Every choice of recomputation, the one that recomputes least first."""
@@ -52,6 +63,8 @@ class SearchSpace:
     ----------
     num_gpus
         GPUs to use; ``None`` for all hosts and the smaller counts of :func:`~pipette_opt.candidates.world_sizes`.
+    max_gpus
+        GPUs to use at most; ``None`` for all of the hosts.
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
@@ -89,11 +102,15 @@ class SearchSpace:
         choices wherever they are legal and there is something to send.
     ddp_bucket_size, overlap_p2p_communication
         Of all candidates; the former of those that send gradients beside compute.
+    limits
+        Largest values of properties of a configuration, as ``tensor_model_parallel_size<=8``: others are worse by the
+        objective that was asked for (``certify/weights.py``).
     narrowed
         Fields that nobody pinned and that a short time limit narrowed; see :mod:`~pipette_opt.candidates.narrowing`.
     """
 
     num_gpus: int | None = None
+    max_gpus: int | None = None
     tensor_parallel: tuple[int, ...] | None = None
     pipeline_parallel: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
@@ -115,15 +132,16 @@ class SearchSpace:
     overlap_param_gather: bool | None = None
     ddp_bucket_size: int | None = None
     overlap_p2p_communication: bool = True
+    limits: tuple[str, ...] = ()
     narrowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value, option = getattr(self, field.name), OPTION_OF_FIELD.get(field.name, "")
-            if field.name in ("num_gpus", "max_micro_batch_size", "max_virtual_pipeline") and value is not None:
+            if field.name in COUNTS and value is not None:
                 _check_count(option, value)
             elif isinstance(value, tuple):
-                if field.name in ("narrowed", "more_layouts"):
+                if field.name in ("narrowed", "more_layouts", "limits"):
                     self._check_names()
                     continue
                 if not value and field.name != "more_splits":
@@ -140,6 +158,8 @@ class SearchSpace:
             problem = f"must be none, selective, block, full, or modules as in moe_act+layernorm: {error}"
             raise InputError("--recompute", problem) from None
         object.__setattr__(self, "recompute", words)
+        if self.num_gpus is not None and self.max_gpus is not None and self.num_gpus > self.max_gpus:
+            raise InputError("--max-gpus", f"must be at least --num-gpus {self.num_gpus}, got {self.max_gpus}.")
         if self.overlap_param_gather and self.overlap_grad_reduce is False:
             raise InputError("--overlap-param-gather", "needs --overlap-grad-reduce.")
         if self.ddp_bucket_size is not None:
@@ -155,9 +175,23 @@ class SearchSpace:
                 layout_layers(layout, 1)
             except ValueError as error:
                 raise InputError("more_layouts", f"{layout} {error}") from None
+        for limit in self.limits:
+            name, sign, most = limit.partition("<=")
+            if name not in LIMITED or not sign or not most.isdecimal():
+                raise InputError("limits", f"must be like world_size<=64, of {', '.join(LIMITED)}, got {limit!r}.")
         for name in self.narrowed:
             if name not in OPTION_OF_FIELD or getattr(self, name) is None:
                 raise InputError("narrowed", f"must name fields of the space that have values, got {name!r}.")
+
+
+def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:
+    """The rule of the space's limits, if a configuration breaks one, with the numbers."""
+    for limit in space.limits:
+        name, _, most = limit.partition("<=")
+        value = getattr(config, name)
+        if value > int(most):
+            return {"limits of the objective": f"{name}={value} is above {most}: worse by the objective"}
+    return {}
 
 
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:

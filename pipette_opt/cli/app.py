@@ -19,6 +19,7 @@ from pipette_opt.cli import (
     replan,
     solve,
     verify,
+    whatif,
 )
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.memory import app as memory
@@ -61,6 +62,7 @@ app.command("verify")(verify.verify)
 app.command("calibrate")(calibrate.calibrate)
 app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
+app.command("whatif")(whatif.whatif)
 app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
 app.command("init")(init.init)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
 import typer
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import whole_number
 
 if TYPE_CHECKING:
     from pipette_opt.candidates import SearchSpace
@@ -80,6 +81,17 @@ Calibration = Annotated[
 ]
 NumGpus = Annotated[
     int | None, typer.Option(help="How many GPUs to use; all, or fewer hosts if faster.", rich_help_panel=SEARCH)
+]
+MaxGpus = Annotated[
+    int | None,
+    typer.Option(help="How many GPUs to use at most: a budget of GPUs, the hosts chosen.", rich_help_panel=SEARCH),
+]
+GpuPrice = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Price of a GPU-hour: 2.5, or of hosts, e.g. gpu[03-04]=1.2; may be repeated. Cluster files may say it.",
+        rich_help_panel=JOB,
+    ),
 ]
 ExcludeHosts = Annotated[
     str | None, typer.Option(help="Hosts not to use, e.g. gpu03,gpu[07-09].", rich_help_panel=SEARCH)
@@ -180,6 +192,15 @@ MaxOomRisk = Annotated[
         help="Accepted probability of running out of memory; 1: memory does not count.", rich_help_panel=SEARCH
     ),
 ]
+Objective = Annotated[
+    str,
+    typer.Option(
+        help="time: of an iteration; tokens-per-gpu: tokens per second and GPU, on any number of hosts; cost: of a "
+        "token, by --gpu-price or the cluster file; robust: the upper end of the band of the time, so that a plan like "
+        "measured runs may come before a faster one unlike them.",
+        rich_help_panel=SEARCH,
+    ),
+]
 TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
 DONE_GAP = 0.01
 """Proven gap at which a search counts as done if --gap-limit says nothing: far below what is known of times. Chosen."""
@@ -227,6 +248,7 @@ class JobOptions:
     profile: Profile = None
     calibration: Calibration = None
     num_gpus: NumGpus = None
+    gpu_price: GpuPrice = None
     exclude_hosts: ExcludeHosts = None
     speed: Speed = None
     launcher: Launcher = "slurm"
@@ -250,6 +272,7 @@ class JobOptions:
 class SpaceOptions:
     """Which configurations are searched: each field is an option that narrows the default space."""
 
+    max_gpus: MaxGpus = None
     tensor_parallel: TensorParallel = None
     pipeline_parallel: PipelineParallel = None
     data_parallel: DataParallel = None
@@ -339,7 +362,8 @@ def read_job(options: JobOptions) -> Job:
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
-    from pipette_opt.read.speeds import parse_speeds, speed_record, with_speeds
+    from pipette_opt.read.prices import parse_prices, with_prices
+    from pipette_opt.read.speeds import folded_by_value, parse_speeds, speed_record, with_speeds
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance, TrainingSpec
     from pipette_opt.specs.model_gaps import not_modelled_of
@@ -376,6 +400,8 @@ def read_job(options: JobOptions) -> Job:
     spec, record = machines()
     speeds = parse_speeds(options.speed or ())
     spec = with_speeds(spec, speeds)
+    prices = parse_prices(options.gpu_price or (), spec.hosts)
+    spec = with_prices(spec, prices)
     if options.exclude_hosts:
         spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
     model_spec = read_model(options.model) if options.model is not None else shown.model  # type: ignore[union-attr]
@@ -407,7 +433,7 @@ def read_job(options: JobOptions) -> Job:
     )
     if arguments is not None:
         training = arguments.training(training)
-    _check_precision(spec, training)
+    check_precision(spec, training)
     instance = Instance(
         model=model_spec,
         cluster=spec,
@@ -426,6 +452,7 @@ def read_job(options: JobOptions) -> Job:
         "example": options.example,
         "exclude_hosts": options.exclude_hosts,
         "speed": speed_record(speeds),
+        **({"gpu_price": folded_by_value(prices)} if prices else {}),
         "profile": _file_record(options.profile),
         "stack": asdict(instance.stack),
         "model": asdict(model_spec),
@@ -503,7 +530,7 @@ def trained_as(job: Job, given: "MegatronArgs") -> Job:
     return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
 
 
-def _check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
+def check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
     """Raise ``InputError`` if a kind of GPU cannot compute in the precision."""
     for gpu in cluster.gpu_kinds:
         if training.precision not in gpu.peak_flops:
@@ -531,6 +558,7 @@ def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     _check_expert_sizes(job, options.expert_parallel, options.expert_tensor_parallel)
     space = SearchSpace(
         num_gpus=job.num_gpus,
+        max_gpus=options.max_gpus,
         tensor_parallel=sizes("--tensor-parallel", options.tensor_parallel),
         pipeline_parallel=sizes("--pipeline-parallel", options.pipeline_parallel),
         data_parallel=sizes("--data-parallel", options.data_parallel),
@@ -571,9 +599,10 @@ def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
         return None
     values = []
     for part in text.split(","):
-        if not part.strip().isdecimal() or int(part) < 1:
-            raise InputError(option, f"must be whole numbers >= 1 separated by commas, got {text!r}.")
-        values.append(int(part))
+        number = whole_number(part.strip())
+        if number is None or number < 1:
+            raise InputError(option, f"must be whole numbers >= 1 separated by commas, got {shown(text)}.")
+        values.append(number)
     return tuple(values)
 
 

@@ -23,12 +23,14 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     from pipette_opt.cli.inputs import cluster_of
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.prices import recorded_prices, with_prices
     from pipette_opt.read.speeds import recorded_speeds, with_speeds
     from pipette_opt.report.plan_file import read_plan
 
     plan = read_plan(path)
     spec, _ = cluster_of(plan, path, cluster)
     spec = with_speeds(spec, recorded_speeds(plan.inputs.get("speed"), f"{path}, inputs.speed"))
+    spec = with_prices(spec, recorded_prices(plan.inputs.get("gpu_price"), f"{path}, inputs.gpu_price"))
     excluded = plan.inputs.get("exclude_hosts")
     if excluded:
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
@@ -104,12 +106,24 @@ def plan_on_changed_hosts(
 
 
 def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
-    """A finished plan with the band of its time."""
+    """A finished plan with the band of its time, on the hosts of the job that it may use."""
     from dataclasses import replace
 
     from pipette_opt.read.bands import with_band
 
+    instance = on_hosts_of(plan, instance)
     return replace(plan, estimate=with_band(plan.estimate, instance, plan.config))
+
+
+def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
+    """The job on the hosts that a plan lists: where others cost more, it may list fewer than there are."""
+    from dataclasses import replace
+
+    from pipette_opt.read.cluster import subset_cluster
+
+    if plan.target is None or plan.hosts == instance.cluster.hosts:
+        return instance
+    return replace(instance, cluster=subset_cluster(instance.cluster, plan.hosts))
 
 
 def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":

@@ -15,6 +15,7 @@ from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 def solve(
     job_options: opt.JobOptions,
     space_options: opt.SpaceOptions,
+    objective: opt.Objective = "time",
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = None,
@@ -56,15 +57,18 @@ def solve(
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
-    from pipette_opt.cli.plans import plan_with_band
-    from pipette_opt.optimize import OptimizeParams, optimize
+    from pipette_opt.cli.plans import on_hosts_of, plan_with_band
+    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.optimize.objectives import optimize_objective
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.report.plan_file import plan_to_dict, write_plan
     from pipette_opt.report.tables import plan_tables
+    from pipette_opt.specs.objective import Objective
 
     check_place(out, trace)
     check_stdout(False, out, trace)
+    opt.one_of("--objective", objective, tuple(map(str, Objective)))
     job = opt.read_job(job_options)
     space = opt.search_space(job, space_options)
     params = opt.checked(
@@ -74,6 +78,7 @@ def solve(
         workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
+        objective=Objective(objective),
     )
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":
@@ -92,14 +97,15 @@ def solve(
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
         order = None if current is None else current.host_order
-        plan = optimize(job.instance, space, params, watcher, inputs, backend=processes, host_order=order)
+        given = (job.instance, space, params, watcher, inputs)
+        plan = optimize_objective(*given, backend=processes, host_order=order)
     plan = plan_with_band(plan, job.instance)
     if not (json and is_stdout(out)):
         write_plan(plan, out)
     if trace is not None:
         from pipette_opt.judge.trace import write_trace
 
-        write_trace(trace, job.instance, plan.config, plan.placement)
+        write_trace(trace, on_hosts_of(plan, job.instance), plan.config, plan.placement)
     if json:
         show_json(plan_to_dict(plan) | ({} if current is None else {"current": current.as_dict()}))
     else:
@@ -108,7 +114,9 @@ def solve(
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
         accepted = 0.0 if watcher.stop.is_set() else opt.DONE_GAP
-    if proof.status != "OPTIMAL" and proof.gap > accepted:
+    stated = plan.target or proof.chosen_by
+    gap = proof.gap if stated is None else stated.gap
+    if gap > accepted and (stated is not None or proof.status != "OPTIMAL"):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
-        say(f"{cause}: the best plan so far; at most {proof.gap:.2%} could be gained, accepted is {accepted:.2%}")
+        say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)

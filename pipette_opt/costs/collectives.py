@@ -143,24 +143,33 @@ def tensor_traffic(
 
     Two all-reduces each way (attention and MLP; of a layer with experts attention, and the shared experts if there are
     some), or, with sequence parallelism, an all-gather and a reduce-scatter in place of each,
-    which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's, that
-    of the MLP or of the shared experts their part. With a
-    recipe all-gathers move operands in its format: inputs forward, the outputs' gradients backward (Transformer Engine
-    casts before it gathers); what is reduced stays as it is.
+    which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's, that of the
+    MLP or of the shared experts their part. With a recipe all-gathers move operands in its format: inputs forward, the
+    outputs' gradients backward (Transformer Engine casts before it gathers); what is reduced stays as it is. Latent
+    attention gathers its latents and the key with positions, in a call each (``multi_latent_attention.py``), in place
+    of the input, unless queries come from that.
     """
-    tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
-    element: float = training.parameter_bytes
-    if training.recipe is not None and config.sequence_parallel:
-        element = (element + training.recipe.element_bytes) / 2
-    one = all_reduce_traffic(tokens * model.hidden_size * element, config.tensor_model_parallel_size)
+    tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
+    reduced, recipe = training.parameter_bytes, training.recipe
+    gathered = reduced if recipe is None or not config.sequence_parallel else recipe.element_bytes
     parts = 1 if has_experts and not model.moe_shared_expert_intermediate_size else 2
-    calls = 2 * parts if config.sequence_parallel else parts
-    mlp = (config.recomputes("moe") or config.recomputes("shared_experts")) if has_experts else config.recomputes("mlp")
-    repeated = parts if config.recompute_granularity == "full" else (parts - 1) * mlp
-    more = (parts + repeated) / parts
+    calls, width, latent = 2 * parts if config.sequence_parallel else parts, h, model.multi_latent_attention
+    if latent is not None:
+        width = latent.down_size + (h if latent.q_lora_rank is None else 0)
+        calls += 2 * config.sequence_parallel
+    sent = tokens * (gathered * (width + (parts - 1) * h) + parts * reduced * h) / 2
+    one = all_reduce_traffic(sent, config.tensor_model_parallel_size)
+    repeated, steps = config.recompute_granularity == "full", parts * one.num_steps
+    of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
+    again = not repeated and parts > 1 and (of_experts if has_experts else config.recomputes("mlp"))
+    mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)
     return (
-        RingTraffic(parts * one.hop_bytes, parts * one.num_steps, calls),
-        RingTraffic(parts * one.hop_bytes * more, more * parts * one.num_steps, more * calls),
+        RingTraffic(one.hop_bytes, steps, calls),
+        RingTraffic(
+            (1 + repeated) * one.hop_bytes + mlp.hop_bytes,
+            (1 + repeated) * steps + again * mlp.num_steps,
+            (1 + repeated) * calls + again * (2 if config.sequence_parallel else 1),
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import REMEMBERED, expert_replicas, moe_layers, stage_expert_parameters
 from pipette_opt.costs.layer_kinds import layer_kinds
 from pipette_opt.costs.learned import learned_factor
-from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s
+from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
 from pipette_opt.parallel import ParallelConfig
@@ -30,6 +30,12 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
+
+LATENT_KERNELS = 8
+"""
+Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
+that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
+"""
 
 HOST_BOUND_SHARPNESS = 8.0
 """
@@ -273,36 +279,44 @@ def _outside_attention_times_s(
     the gradients of their outputs are cast; what fused norms write themselves the recipe says.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
-    query, kv = model.query_projection_size, model.kv_projection_size
+    latent, share = model.multi_latent_attention, tp if config.sequence_parallel else 1
     up = 2 * ffn if model.gated_linear_unit else ffn
     form, element = linear_format(gpu, training, rates), training.parameter_bytes
+    *into, (_, attended) = model.attention_shapes
     shapes = [
-        ((query + 2 * kv) // tp, h),
-        (h, query // tp),
-        *([(up // tp, h), (h, ffn // tp)] if ffn else []),
+        *((tokens, n // tp, k) for n, k in into),
+        (tokens, h, attended // tp),
+        *([(tokens, up // tp, h), (tokens, h, ffn // tp)] if ffn else []),
+        *((tokens // share, n, k) for n, k in model.replicated_attention_shapes),
     ]
     products = [
-        product_times_s(tokens, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
-        for n, k in shapes
+        product_times_s(m, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
+        for m, n, k in shapes
     ]
-    share = tp if config.sequence_parallel else 1
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
-    inputs = (query + ffn) / tp + (0.0 if training.fused_norm else outside)
-    of_norms = (1 + bool(ffn)) * h / share if training.fused_norm else 0.0  # the router is no product with a recipe
-    gradients = (query + 2 * kv + up) / tp + outside
+    inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
+    # The router is no product with a recipe; of latent attention its latents are normed and cast together.
+    normed_inputs = (h if latent is None else latent.latent_size) + bool(ffn) * h
+    of_norms = normed_inputs / share if training.fused_norm else 0.0
+    gradients = (sum(n for n, _ in into) + up) / tp + outside
     whole = 6.0 * h / share  # two residuals, each read with the branch and written
-    split = (2.0 * up + ffn + 3.0 * query) / tp
+    rotated, normed = 3.0 * model.query_projection_size, 2 * h
+    if latent is not None:
+        inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
+        gradients += latent.down_size / share
+        rotated, normed = rotated_latent(latent) * model.num_attention_heads, 2 * h + latent.latent_size
+    split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
     overhead = 8 * rates.kernel_s
     return (
         sum(forward for forward, _ in products)
-        + stream * (fused + 2 * norms[0] * h / share)
+        + stream * (fused + norms[0] * normed / share)
         + cast_s(tokens * inputs, form, gpu, rates, of_norms=tokens * of_norms)
         + overhead,
         sum(backward for _, backward in products)
-        + stream * (1.5 * fused + 2 * norms[1] * h / share)
+        + stream * (1.5 * fused + norms[1] * normed / share)
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )
@@ -319,6 +333,7 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, h
     kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
     kernels += 8 if model.has_rotary_positions else 0
     kernels += 2 if model.gated_linear_unit else 0
+    kernels += 0 if model.multi_latent_attention is None else LATENT_KERNELS
     kernels += 0 if training.fused_norm else 12
     kernels += expert_kernels(model, config) if has_experts else 0
     kernels += HOST_KERNELS * ring_steps(config)

@@ -3,7 +3,7 @@
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, product_times_s
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import GpuSpec, Instance, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import GpuSpec, Instance, LatentAttention, ModelSpec, StackSpec, TrainingSpec
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """
@@ -26,24 +26,61 @@ def modules_again_s(
         return 0.0
     model, training, stream = instance.model, instance.training, gpu.memory_bytes_per_s * rates.streaming
 
+    share = config.tensor_model_parallel_size if config.sequence_parallel else 1
+    norms = int(has_experts) + (model.multi_latent_attention is not None) if config.recomputes("layernorm") else 0
+    passes = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
+    moved = micro_batch_tokens(training, config) * model.hidden_size / share * training.parameter_bytes
+    seconds = norms * (passes[0] * moved / stream + rates.kernel_s)
+    if config.recomputes("mla_up_proj"):
+        seconds += up_projection_forward_s(model, training, config, gpu, rates)
+
     def mlp(width: int) -> float:
         return mlp_forward_s(model, training, config, gpu, rates, width) if width else 0.0
 
     if not has_experts:
-        return mlp(model.ffn_hidden_size) if config.recomputes("mlp") else 0.0
+        return seconds + (mlp(model.ffn_hidden_size) if config.recomputes("mlp") else 0.0)
     shared = model.moe_shared_expert_intermediate_size
-    seconds = 0.0
     if config.recomputes("moe"):
         seconds += expert_times_s(model, training, config, gpu, rates)[0] + mlp(shared)
     else:
         seconds += activation_again_s(model, training, config, gpu, rates) if config.recomputes("moe_act") else 0.0
         seconds += mlp(shared) if config.recomputes("shared_experts") else 0.0
-    if config.recomputes("layernorm"):
-        share = config.tensor_model_parallel_size if config.sequence_parallel else 1
-        passes = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
-        moved = micro_batch_tokens(training, config) * model.hidden_size / share * training.parameter_bytes
-        seconds += passes[0] * moved / stream + rates.kernel_s
     return seconds
+
+
+def up_projection_forward_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> float:
+    """Queries, keys and values out of the latents of latent attention: norms, products, positions; nothing without."""
+    latent, tokens = model.multi_latent_attention, micro_batch_tokens(training, config)
+    if latent is None:
+        return 0.0
+    tp, form = config.tensor_model_parallel_size, linear_format(gpu, training, rates)
+    share = tp if config.sequence_parallel else 1
+    products = [
+        product_times_s(tokens, n // tp, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)[0]
+        for n, k in model.attention_shapes[:-1]
+    ]
+    passes = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
+    moved = rotated_latent(latent) * model.num_attention_heads / tp * rates.elementwise
+    moved += passes[0] * latent.latent_size / share
+    stream = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    return (
+        sum(products)
+        + stream * moved
+        + cast_s(0.0, form, gpu, rates, of_norms=tokens * latent.latent_size / share)
+        + 4 * rates.kernel_s
+    )
+
+
+def rotated_latent(latent: LatentAttention) -> float:
+    """
+    Channels of a head that the fused kernels of latent attention's positions read or write (``fusions/fused_mla_...``).
+
+    Of queries the part with positions in place; keys without positions and values are read, whole keys and values
+    written.
+    """
+    return 2.0 * latent.qk_pos_emb_head_dim + latent.up_head_size + latent.key_head_size + latent.v_head_dim
 
 
 def mlp_forward_s(

@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import whole_number
 
 DEFAULT_JOB_NAME = "pretrain"
 
@@ -97,9 +98,10 @@ def option_of(field: str) -> str:
 def parse_resource(text: str) -> tuple[str, int]:
     """A resource and how many of it, from ``NAME=COUNT``."""
     name, _, count = text.partition("=")
-    if not count.isdecimal():
-        raise InputError("--rdma-resource", f"must be DOMAIN/NAME=COUNT, got {text!r}.")
-    return name, int(count)
+    number = whole_number(count)
+    if number is None:
+        raise InputError("--rdma-resource", f"must be DOMAIN/NAME=COUNT, got {shown(text)}.")
+    return name, number
 
 
 def refuse_unused(target: str, options: LaunchOptions, takes: Mapping[str, tuple[str, ...]]) -> None:

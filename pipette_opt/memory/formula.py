@@ -135,7 +135,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     brought_back = np.maximum(group - (rest + unrecomputed * core), 0.0)
     mlp, routed = _mlp_bytes(table), _expert_bytes(table, np.where(table.fp8 > 0, table.fp8, table.element))
     modules = (
-        table.selective * core,
+        table.selective * core + table.again_up * _up_bytes(table),
         table.again_mlp * _has_dense(table) * mlp,
         (table.moe_layers > 0) * (routed - _kept_of_experts(table, routed)),
     )
@@ -200,13 +200,12 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
 def _layer_work(table: StageTable) -> FloatArray:
     """The most that one layer needs on top of what is held: in its backward pass, or in a ring of attention."""
     e, tokens, gathers = table.element, table.tokens, table.shards > 1
-    q, kv = (e * tokens * width for width in (table.query, table.key_value))
+    q, kv, out = (e * tokens * width for width in (table.query, table.key_value, table.output))
     hidden = e * tokens * table.hidden
     shard = hidden / table.shards
     incoming = shard * (1 + table.hidden_dropout)
     mlp, mlp_gone = _mlp_work(table)
-    grouped = table.key_value < table.query
-    flash = 2 * q + 2 * kv + 4 * tokens * (table.query + table.heads) + grouped * 2 * q
+    flash = q + out + 2 * kv + 4 * tokens * (table.query + table.heads) + table.grouped * 2 * q
     stored = (2 - table.attention_dropout) * e * table.scores
     steps = table.context
     sums = 4 * tokens * table.heads
@@ -271,9 +270,12 @@ def _rest_bytes(table: StageTable) -> tuple[FloatArray, FloatArray]:
     outside = shard_tokens * (table.hidden * (2 * e + stored + 2 * table.hidden_dropout) + 8 * table.statistics)
     # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
-    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.query)
+    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
-    both = outside + attention + qk_norm
+    # The norm before latent attention has kernels of its own, whose output the products after it can do without.
+    normed = (table.latent > 0) * table.again_norm * (stored + _copies_of_input(table)) * shard_tokens * table.hidden
+    freed = table.again_up * _up_bytes(table) + normed
+    both = outside + attention + _latent_bytes(table, stored) + qk_norm - freed
     mlp = np.where(table.again_mlp > 0, 0.0, _mlp_bytes(table))
     experts = _kept_of_experts(table, _expert_bytes(table, stored))
     return both + mlp, both + np.where(table.moe_layers > 0, experts, 0.0)
@@ -309,6 +311,33 @@ def _kept_of_experts(table: StageTable, whole: FloatArray) -> FloatArray:
     return kept
 
 
+def _copies_of_input(table: StageTable) -> FloatArray:
+    """Bytes of each channel of the layer's input that further down projections of latent attention keep in fp8."""
+    copies: FloatArray = table.fp8 * np.maximum(table.down_projections - 1, 0)
+    return copies
+
+
+def _up_bytes(table: StageTable) -> FloatArray:
+    """Queries, keys and values of latent attention, and the normed latents that they are made of."""
+    stored = np.where(table.fp8 > 0, table.fp8, table.element)
+    made: FloatArray = (table.latent > 0) * (
+        table.tokens * table.element * (table.query + 2 * table.key_value)
+        + table.tokens / table.shards * stored * table.latent
+    )
+    return made
+
+
+def _latent_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
+    """
+    What latent attention keeps besides queries, keys and values: latents as they are projected and as they are normed.
+
+    In fp8 every down projection keeps a copy of the layer's input.
+    """
+    copies = _copies_of_input(table) * table.hidden
+    kept: FloatArray = table.tokens / table.shards * (table.element * table.downs + stored * table.latent + copies)
+    return kept
+
+
 def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
     """The same of router, routed and shared experts of a layer."""
     e, tokens = table.element, table.tokens / table.shards
@@ -328,5 +357,5 @@ def _core_bytes(table: StageTable) -> FloatArray:
     stores_scores = table.scores > 0
     log_sum_exp = ~stores_scores * 4 * table.tokens * table.heads
     scores = table.scores * (table.element + table.attention_dropout * (1 + table.element))
-    repeated = stores_scores * 2 * table.element * table.tokens * (table.query - table.key_value)
+    repeated = stores_scores * 2 * table.element * table.tokens * table.grouped * (table.query - table.key_value)
     return log_sum_exp + scores + repeated

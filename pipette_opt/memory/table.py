@@ -68,8 +68,13 @@ class StageTable:
         Parameters of the table that embeddings and head of the stage share; 0 if they share none.
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
-    query, key_value, up, down, vocab, heads
-        Local widths.
+    query, key_value, output, up, down, vocab, heads
+        Local widths; of keys and values the mean of both, and of what attention gives to its output projection.
+    latent, downs
+        Channels of latents that are normalised, and of all that the down projections of latent attention give; 0
+        without it.
+    down_projections
+        Their number.
     scores
         Elements of one layer's attention scores, 0 with a kernel that does not store them.
     statistics
@@ -82,9 +87,10 @@ class StageTable:
         Local widths of routed and shared experts.
     selective
         1 if the attention core alone is recomputed, whatever else is.
-    again_mlp, again_moe, again_shared, again_act, again_norm
-        1 if the MLP of layers without experts is recomputed, all that layers have for experts, of these the shared
-        ones, the activation of the routed ones, the norm before them; 0 where whole layers are.
+    again_up, again_mlp, again_moe, again_shared, again_act, again_norm
+        1 if these are recomputed, 0 where whole layers are: up projections of latent attention; the MLP of layers
+        without experts; all that layers have for experts, of these the shared ones, the activation of the routed ones;
+        norms before experts and before latent attention.
     full
         Share of the layers of a chunk that are recomputed whole.
     inputs_kept, brought_back
@@ -129,6 +135,10 @@ class StageTable:
     hidden: FloatArray
     query: FloatArray
     key_value: FloatArray
+    output: FloatArray
+    latent: FloatArray
+    downs: FloatArray
+    down_projections: FloatArray
     up: FloatArray
     down: FloatArray
     vocab: FloatArray
@@ -151,6 +161,7 @@ class StageTable:
     shared_up: FloatArray
     shared_down: FloatArray
     selective: FloatArray
+    again_up: FloatArray
     again_mlp: FloatArray
     again_moe: FloatArray
     again_shared: FloatArray
@@ -165,6 +176,12 @@ class StageTable:
     def num_rows(self) -> int:
         """Rows."""
         return len(self.tokens)
+
+    @property
+    def grouped(self) -> BoolArray:
+        """Whether several query heads share a key; keys of latent attention are as wide, its values are not."""
+        grouped: BoolArray = (self.key_value < self.query) & (self.latent == 0)
+        return grouped
 
 
 def join_tables(tables: Sequence[StageTable]) -> StageTable:
@@ -238,7 +255,7 @@ def stage_table(
     positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
     own_head = (pp > 1) | model.untie_embeddings_and_output_weights
     heads = model.num_attention_heads // tp
-    key_value = np.maximum(model.num_query_groups // tp, 1) * model.kv_channels
+    key_value = np.maximum(model.num_query_groups // tp, 1) * model.kv_head_size
     query = model.query_projection_size // tp
     down = model.ffn_hidden_size // tp
     gates = 2 if model.gated_linear_unit else 1
@@ -246,7 +263,12 @@ def stage_table(
     expert_down = model.expert_ffn_size // etp if model.num_experts else 0 * etp
     num_experts = model.num_experts or 0
     local = num_experts // ep
-    attention_matrices = h * (2 * query + 2 * key_value)
+    latent, whole = model.multi_latent_attention, model.replicated_attention_shapes
+    shapes = ((query + 2 * key_value, h), (h, query))
+    if latent is not None:
+        *into, (_, attended) = model.attention_shapes
+        shapes = (*((n // tp, k) for n, k in into), (h, attended // tp), *whole)  # type: ignore[assignment]
+    attention_matrices = sum(n * k for n, k in shapes)
     matrices = attention_matrices + h * (gates + 1) * down
     moe_matrices = attention_matrices + (h * (gates + 1)) * (shared + local * expert_down)
     dense_size = model.replicated_layer_parameters + model.sharded_layer_parameters / tp
@@ -296,8 +318,7 @@ def stage_table(
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
         "placeholders": _of_distinct(
-            (layers > 0, query + 2 * key_value, h),
-            (layers > 0, h, query),
+            *((layers > 0, rows, columns) for rows, columns in shapes),
             *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
         ),
         "shared_table": h * vocab * ~own_head,
@@ -305,6 +326,10 @@ def stage_table(
         "hidden": h,
         "query": query,
         "key_value": key_value,
+        "output": model.attention_output_size // tp,
+        "latent": latent.latent_size if latent else 0,
+        "downs": latent.down_size if latent else 0,
+        "down_projections": len(whole),
         "up": down * gates,
         "down": down,
         "vocab": vocab,
@@ -314,7 +339,7 @@ def stage_table(
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
         "rope": model.has_rotary_positions,
-        "qk_norm": model.qk_layernorm,
+        "qk_norm": model.qk_layernorm and latent is None,
         "tensor": tp,
         "context": cp,
         "num_experts": num_experts,
@@ -338,6 +363,7 @@ def stage_table(
 
 AGAIN = {
     "selective": "core_attn",
+    "again_up": "mla_up_proj",
     "again_mlp": "mlp",
     "again_moe": "moe",
     "again_shared": "shared_experts",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pipette_opt.base.types import Launcher, P2PMode
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
+from pipette_opt.plans.chosen import Choice
 from pipette_opt.specs import NotModelled
 
 SCHEMA_VERSION = 1
@@ -235,6 +236,8 @@ class Certificate:
         The closed form of the plan and its own bound; ``None`` where the schedule has none, or nobody asked.
     joint_model
         What the joint model said; ``None`` where the layers of the stages were not free.
+    chosen_by
+        The objective, where it is not the time: then the bounds above are of the configurations within the last limits.
     """
 
     status: str
@@ -253,6 +256,7 @@ class Certificate:
     proof: tuple[Proof, ...] = ()
     closed_form: ClosedForm | None = None
     joint_model: JointModel | None = None
+    chosen_by: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +293,70 @@ class Baseline:
     wall_time_s: float
 
 
+SIZE_STATUSES = ("searched", "infeasible", "slower", "not searched")
+"""What can be said of a number of GPUs, see :class:`SizeProof`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeProof:
+    """
+    What is proven of one number of GPUs, where the objective is not the time alone.
+
+    Parameters
+    ----------
+    num_gpus
+        How many, on whole hosts.
+    dearest
+        Largest price of a GPU-hour among the hosts; ``None`` where prices do not count.
+    status
+        ``searched``: a plan was found. ``infeasible``: nothing fits. ``slower``: no plan is as good as one of another
+        number. ``not searched``: time was over.
+    iteration_time_s
+        Of the best plan found; ``None`` without one.
+    lower_bound_s
+        No plan of so many GPUs is faster; ``None`` where nothing fits.
+    value, bound
+        What that gives by the objective; ``None`` as these.
+    """
+
+    num_gpus: int
+    dearest: float | None
+    status: str
+    iteration_time_s: float | None
+    lower_bound_s: float | None
+    value: float | None
+    bound: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """
+    What the plan is best at, where that is not the time alone, and what is proven of it.
+
+    Parameters
+    ----------
+    objective
+        :class:`~pipette_opt.specs.objective.Objective`, by its word.
+    unit
+        Of value and bound.
+    value
+        Of the plan.
+    bound
+        No plan of the searched numbers of GPUs is better.
+    gap
+        How much better it could be at most, as share of the value, in [0, 1].
+    sizes
+        Number by number.
+    """
+
+    objective: str
+    unit: str
+    value: float
+    bound: float
+    gap: float
+    sizes: tuple[SizeProof, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """
@@ -306,6 +374,8 @@ class Plan:
         What the reader should know: assumptions, extrapolation, missing links.
     not_modelled
         Options of the job's own arguments that its times and sizes leave out.
+    target
+        What it is best at; ``None``: at its time.
     """
 
     config: ParallelConfig
@@ -324,6 +394,7 @@ class Plan:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     not_modelled: tuple[NotModelled, ...] = ()
+    target: Target | None = None
     nccl_algorithm: str = "ring"
     seed: int = 0
     created: str = ""

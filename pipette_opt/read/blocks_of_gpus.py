@@ -14,7 +14,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import counted
-from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
+from pipette_opt.specs import ClusterSpec, LinkMatrix
 from pipette_opt.specs.host_names import block_name, compress_hosts
 
 
@@ -56,7 +56,7 @@ def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: 
     parts = [(host, first) for host, count in enumerate(counts) for first in range(0, count - block + 1, block)]
     of = np.array([host for host, _ in parts])
     nodes = tuple(
-        NodeSpec(host=block_name(cluster.hosts[host], first), gpu=cluster.nodes[host].gpu, num_gpus=block)
+        replace(cluster.nodes[host], host=block_name(cluster.hosts[host], first), num_gpus=block)
         for host, first in parts
     )
     flows = sorted({block, *(1 << power for power in range(block.bit_length()))})

@@ -31,7 +31,7 @@ MAX_GPUS_PER_NODE = 1024
 """More than an NVLink domain may ever have (576 in the fifth generation)."""
 
 _TOP = ("name", "nodes", "gpus_per_block", "intra_node", "inter_node", "levels")
-_NODE = ("hosts", "gpu", "gpus_per_node", "speed")
+_NODE = ("hosts", "gpu", "gpus_per_node", "speed", "price_per_gpu_hour")
 _INTRA = ("bandwidth_gb_per_s", "latency_us", "matrices")
 
 
@@ -256,7 +256,11 @@ def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec,
         count = _gpus_per_node(fields, gpu, assumed)
         if fields.has("speed"):
             gpu = gpu.at_speed(check_speed(fields.any("speed"), f"{place}, speed"))
-        nodes += [NodeSpec(host=host, gpu=gpu, num_gpus=count) for host in expand_hosts(fields.any("hosts"), place)]
+        price = fields.positive("price_per_gpu_hour") if fields.has("price_per_gpu_hour") else None
+        nodes += [
+            NodeSpec(host=host, gpu=gpu, num_gpus=count, price_per_gpu_hour=price)
+            for host in expand_hosts(fields.any("hosts"), place)
+        ]
     blocks = [node.host for node in nodes if ":" in node.host]
     if blocks:
         raise InputError(where, f"host {blocks[0]!r} must have no colon, which names blocks of GPUs.")
@@ -322,7 +326,7 @@ def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
     """Runs of nodes of one kind, hosts in order."""
     runs: list[list[NodeSpec]] = []
     for node in nodes:
-        if runs and runs[-1][0].gpu == node.gpu and runs[-1][0].num_gpus == node.num_gpus:
+        if runs and replace(runs[-1][0], host=node.host) == node:
             runs[-1].append(node)
         else:
             runs.append([node])
@@ -332,6 +336,7 @@ def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
             "gpu": _gpu_entry(run[0].gpu),
             "gpus_per_node": run[0].num_gpus,
             **({} if run[0].gpu.speed == 1.0 else {"speed": run[0].gpu.speed}),
+            **({} if run[0].price_per_gpu_hour is None else {"price_per_gpu_hour": run[0].price_per_gpu_hour}),
         }
         for run in runs
     ]

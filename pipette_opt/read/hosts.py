@@ -2,7 +2,8 @@
 
 import re
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import whole_number
 from pipette_opt.specs.host_names import compress_hosts as compress_hosts  # the other way round
 
 MAX_HOSTS = 100_000
@@ -30,7 +31,11 @@ def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
 
 def natural_key(text: str) -> list[tuple[int, int | str]]:
     """Sort key that counts numbers: host2 before host10."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part]
+    return [
+        (1, part) if (number := whole_number(part)) is None else (0, number)
+        for part in re.split(r"(\d+)", text)
+        if part
+    ]
 
 
 def _split(where: str, text: str) -> list[str]:
@@ -56,9 +61,9 @@ def _numbers(where: str, text: str, part: str) -> list[str]:
     match = _RANGE.match(part)
     if match is None:
         raise InputError(where, f"hosts {text!r}: {part!r} must be a number or a range such as 01-16.")
-    first, last = match.group(1), match.group(2) or match.group(1)
-    if int(last) < int(first):
+    first, last = whole_number(match.group(1)), whole_number(match.group(2) or match.group(1))
+    if first is None or last is None or last - first >= MAX_HOSTS:
+        raise InputError(where, f"hosts {shown(text)}: the range {shown(part)} is more than {MAX_HOSTS} names.")
+    if last < first:
         raise InputError(where, f"hosts {text!r}: the range {part} runs backwards.")
-    if int(last) - int(first) >= MAX_HOSTS:
-        raise InputError(where, f"hosts {text!r}: the range {part} is more than {MAX_HOSTS} names.")
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return [str(number).zfill(len(match.group(1))) for number in range(first, last + 1)]

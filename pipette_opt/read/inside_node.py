@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import GB
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import GB, whole_number
 
 NVLINK_BYTES_PER_S: Mapping[int, float] = MappingProxyType(
     {60: 18.0 * GB, 70: 20.0 * GB, 80: 20.0 * GB, 86: 12.0 * GB, 90: 20.6 * GB, 100: 40.1 * GB}
@@ -124,6 +124,7 @@ def _nvlinks(
 
 def _whole(element: ET.Element, attribute: str, where: str) -> int:
     text = element.get(attribute, "")
-    if not text.isdigit():
-        raise InputError(where, f"<{element.tag}> must have {attribute}, a whole number, got {text!r}.")
-    return int(text)
+    number = whole_number(text)
+    if number is None:
+        raise InputError(where, f"<{element.tag}> must have {attribute}, a whole number, got {shown(text)}.")
+    return number

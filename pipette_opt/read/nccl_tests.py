@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import GB, US
 from pipette_opt.read.files import parse_json
 
@@ -29,6 +29,9 @@ _RANK = re.compile(
 _ROW = re.compile(r"^\s*(?P<size>\d+)\s+\d+\s+[a-z]\w*\s+[a-z]\w*\s+-?\d+\s+(?P<rest>.*)$")
 _FAILURE = re.compile(r"(Test (NCCL|CUDA) failure.*|NCCL WARN.*|.*failed: .*error.*|.*srun: error.*)")
 _KINDS = ("sendrecv", "alltoall")
+
+MOST_GPUS = 1024
+"""GPUs of a process, and threads; no host has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +131,7 @@ def parse_nccl_json(text: str, source: str) -> NcclTest:
         raise InputError(source, "is not the JSON of nccl-tests: config.devices is missing.")
     config = data["config"]
     # Each process reports only its first device (writeDeviceReport in src/util.cu), whatever -t and -g say.
-    per_process = int(config.get("nthreads") or 1) * int(config.get("ngpus") or 1)
+    per_process = _count(config, "nthreads", source) * _count(config, "ngpus", source)
     devices = [device for device in config["devices"] if isinstance(device, dict)]
     args = data.get("args") or [""]
     draft = _Draft(name=Path(str(args[0])).name or Path(source).stem, ended="average_bus_bandwidth" in data)
@@ -142,6 +145,14 @@ def parse_nccl_json(text: str, source: str) -> NcclTest:
     draft.wrong |= bool(out_of_bounds.get("count"))
     draft.failure = "; ".join(str(error) for error in data.get("errors") or [] if str(error).strip())
     return _finish(draft, source)
+
+
+def _count(config: Mapping[str, Any], field: str, source: str) -> int:
+    """Threads of a process, or GPUs of a thread."""
+    value = config.get(field) or 1
+    if type(value) is not int or not 1 <= value <= MOST_GPUS:
+        raise InputError(source, f"config.{field} must be a whole number from 1 to {MOST_GPUS:,}, got {shown(value)}.")
+    return value
 
 
 def pair_flows(test: NcclTest) -> int | None:
@@ -217,7 +228,7 @@ def _read_json_row(draft: _Draft, entry: Any) -> None:
         sides = [entry[side] for side in ("out_of_place", "in_place") if entry.get(side)]
         values = [(float(side.get("time", side.get("cpu_time"))) * US, float(side["alg_bw"]) * GB) for side in sides]
         draft.wrong |= any((side.get("nwrong") or 0) > 0 for side in sides)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         draft.damage = draft.damage or "a row of results is incomplete"
         return
     _append(draft, size, values)

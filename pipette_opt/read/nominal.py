@@ -7,7 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import whole_number
 from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_cluster
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import UsualHost, note_on_gpu, read_gpu_entry
@@ -158,9 +159,11 @@ def host_names(nodes: str) -> tuple[str, ...]:
     text = nodes.strip()
     if not text.lstrip("-").isdecimal():
         return expand_hosts(text, "--nodes")
-    count = int(text)
-    if not 1 <= count <= MOST_HOSTS:
-        raise InputError("--nodes", f"must be from 1 to {MOST_HOSTS:,} hosts, or names such as gpu[01-16], got {text}.")
+    count = whole_number(text)
+    if count is None or not 1 <= count <= MOST_HOSTS:
+        raise InputError(
+            "--nodes", f"must be from 1 to {MOST_HOSTS:,} hosts, or names such as gpu[01-16], got {shown(text)}."
+        )
     return tuple(f"{NAME_PREFIX}{index:0{len(str(count))}}" for index in range(1, count + 1))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import MIB, US
+from pipette_opt.base.units import MIB, US, whole_number
 from pipette_opt.read.hosts import expand_hosts
 
 LARGE_PAIR_BYTES = MIB
@@ -104,7 +104,7 @@ def _rows(text: str, where: str, columns: int) -> list[tuple[int, float]]:
     rows: list[tuple[int, float]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         cells = line.split()
-        if not cells or not cells[0].isdigit():
+        if not cells or whole_number(cells[0]) is None:
             continue
         try:
             size, value = int(cells[0]), float(cells[columns - 1])

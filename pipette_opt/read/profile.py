@@ -3,7 +3,8 @@
 import csv
 from pathlib import Path
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import whole_number
 from pipette_opt.read.files import read_text
 from pipette_opt.specs import ComputeProfile, ProfileKey
 
@@ -46,9 +47,10 @@ def read_profile(path: str | Path) -> ComputeProfile:
 
 def _whole(where: str, row: dict[str, str], column: str) -> int:
     text = (row[column] or "").strip()
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(where, f"{column} must be a whole number >= 1, got {text!r}.")
-    return int(text)
+    number = whole_number(text)
+    if number is None or number < 1:
+        raise InputError(where, f"{column} must be a whole number >= 1, got {shown(text)}.")
+    return number
 
 
 def _seconds(where: str, row: dict[str, str], column: str) -> float:

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipette_opt.base.units import whole_number
 from pipette_opt.read.shell_variables import replaced, variables
 
 NEW_LINE = "\n"
@@ -248,6 +249,7 @@ def _test(words: Sequence[str], tested: bool) -> bool | None:
             return fnmatch.fnmatchcase(left, right)
         case [left, "!=", right]:
             return not fnmatch.fnmatchcase(left, right)
-        case [left, sign, right] if sign in _NUMBERS and left.isdigit() and right.isdigit():
-            return _NUMBERS[sign](int(left), int(right))
+        case [left, sign, right] if sign in _NUMBERS:
+            first, second = whole_number(left), whole_number(right)
+            return None if first is None or second is None else _NUMBERS[sign](first, second)
     return None

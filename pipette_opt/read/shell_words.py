@@ -65,7 +65,8 @@ def _words(text: str, lines: bool = False) -> Iterator[str]:
 def _unquoted(word: str) -> Iterator[str]:
     """One word without quotes; several if options stand in them."""
     plain = _QUOTED.sub(lambda found: found[1].replace('\\"', '"') if found[1] is not None else found[2], word)
-    if len(plain.split()) > 1 and re.search(r"(^|\s)--\w", plain):
+    # A word that is the same without quotes, as ${NAME:-two words}, would come back here for ever.
+    if plain != word and len(plain.split()) > 1 and re.search(r"(^|\s)--\w", plain):
         yield from _words(plain)
         return
     plain = re.sub(r"\\(.)", r"\1", plain)

@@ -53,11 +53,15 @@ def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = 
 
 def speed_record(speeds: Mapping[str, float]) -> dict[str, float] | None:
     """What a plan records of them: hosts of equal speed folded; ``None`` without any."""
-    folded = {
-        compress_hosts(tuple(host for host, its in speeds.items() if its == speed)): speed
-        for speed in dict.fromkeys(speeds.values())
+    return folded_by_value(speeds) or None
+
+
+def folded_by_value(values: Mapping[str, float]) -> dict[str, float]:
+    """The number of each host, with hosts of equal numbers folded into one name."""
+    return {
+        compress_hosts(tuple(host for host, its in values.items() if its == value)): value
+        for value in dict.fromkeys(values.values())
     }
-    return folded or None
 
 
 def recorded_speeds(record: object, where: str) -> dict[str, float]:

@@ -1,9 +1,13 @@
 """Rules on what a plan file says beyond the plan: its verdict, how far off its time may be, and what was assumed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
+from pipette_opt.candidates import enumerate_with_reasons
+from pipette_opt.certify.weights import choice_of, robust_weights
+from pipette_opt.judge.fullness import stack_predictor
+from pipette_opt.memory.fewest import check_memory
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.read.bands import job_band
 from pipette_opt.read.gpus import gpu_record
@@ -11,9 +15,15 @@ from pipette_opt.read.levels import domain_record
 from pipette_opt.read.nominal import possible_records
 from pipette_opt.report.plan_file import plan_to_dict, plan_verdict
 from pipette_opt.specs import Instance
+from pipette_opt.specs.objective import Objective
+from pipette_opt.verify import recorded_space
 from pipette_opt.verify.common import REPRODUCED, same
+from pipette_opt.verify.memory import accepted_risk
 
-FILE_RULES = ("verdict_is_reproduced", "band_is_reproduced", "nothing_else_is_said", "cluster_is_reproduced")
+FILE_RULES = (
+    *("verdict_is_reproduced", "band_is_reproduced", "choice_is_reproduced", "nothing_else_is_said"),
+    "cluster_is_reproduced",
+)
 """Names of the rules, in the order in which they are checked."""
 
 
@@ -29,6 +39,7 @@ def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan
     found = (
         _verdict_is_reproduced(content, plan),
         _band_is_reproduced(instance, plan),
+        choice_is_reproduced(instance, plan),
         _nothing_else_is_said(content, plan),
         _cluster_is_reproduced(instance, plan),
     )
@@ -54,6 +65,58 @@ def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         is_older = field.name == "apart" and given is None
         if not is_older and not same(given, expected, REPRODUCED):
             yield f"{field.name} is {given}, of runs like this it is {expected}"
+
+
+def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
+    """
+    The objective of the plan is its factor times its time, the steps follow from each other, and the bound from them.
+
+    What the searches of other steps proved of the time is not proven again.
+    """
+    choice, asked = plan.certificate.chosen_by, plan.inputs.get("objective")
+    said = None if choice is None else choice.objective
+    if choice is None or asked != Objective.ROBUST or said != asked:
+        if choice is not None or asked == Objective.ROBUST:
+            yield f"chosen_by says {said}, asked was {asked}"
+        return
+    weights, space = robust_weights(instance), recorded_space(plan)
+    value = weights.factor(plan.config) * plan.estimate.iteration_time_s
+    if not same(choice.value, value, REPRODUCED):
+        yield f"chosen_by.value is {choice.value}, the upper end of the band is {value}"
+    factor = float("inf")
+    for number, step in enumerate(choice.steps):
+        limits = weights.limits_below(factor)
+        if limits is None or step.limits != limits:
+            yield f"chosen_by.steps[{number}] has limits {step.limits}, those below {factor} are {limits}"
+            return
+        factor = step.factor
+        if step.limits == space.limits and not same(step.lower_bound_s, plan.certificate.lower_bound_s, REPRODUCED):
+            right_s = plan.certificate.lower_bound_s
+            yield f"chosen_by.steps[{number}] bounds {step.lower_bound_s} s, the certificate {right_s}"
+    own = [one for one in choice.steps if one.limits == space.limits]
+    if not own or not same(own[0].factor * own[0].iteration_time_s, value, REPRODUCED):
+        yield f"chosen_by has no step with limits {space.limits} that found the plan"
+        return
+    right = choice_of(Objective.ROBUST, weights, choice.steps, is_whole=choice.rest_factor is None)
+    for name in ("value", "lower_bound", "gap", "rest_factor"):
+        said, expected = getattr(choice, name), getattr(right, name)
+        if not same(said, expected, REPRODUCED):
+            yield f"chosen_by.{name} is {said}, its steps give {expected}"
+    if (
+        choice.rest_factor is None
+        and weights.limits_below(factor) is not None
+        and fits_anywhere(instance, plan, factor)
+    ):
+        yield f"chosen_by says that nothing is left, and configurations below {factor} fit"
+
+
+def fits_anywhere(instance: Instance, plan: Plan, factor: float) -> bool:
+    """Whether any configuration of the plan's space with a smaller factor is legal and fits."""
+    limits = robust_weights(instance).limits_below(factor)
+    space = replace(recorded_space(plan), limits=limits or ())
+    candidates = enumerate_with_reasons(instance, space).candidates
+    risk = accepted_risk(plan.inputs)
+    return bool(check_memory(instance, candidates, stack_predictor(instance.stack), risk).fitting)
 
 
 def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:

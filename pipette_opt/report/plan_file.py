@@ -20,6 +20,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plans.plan import (
     SCHEMA_VERSION,
+    SIZE_STATUSES,
     Alternative,
     Band,
     Baseline,
@@ -31,13 +32,17 @@ from pipette_opt.plans.plan import (
     Proof,
     RankRow,
     RuledOut,
+    SizeProof,
     StageMemory,
+    Target,
     rank_rows,
 )
+from pipette_opt.report.chosen_file import read_choice
 from pipette_opt.report.entries import Entries, damaged
 from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import Direction, Effect
+from pipette_opt.specs.objective import Objective
 
 LINE_LENGTH = 120
 
@@ -61,6 +66,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "placement": [row._asdict() for row in rank_rows(plan)],
         "unused_hosts": [{"host": host, "reason": reason} for host, reason in plan.unused_hosts.items()],
         "certificate": _certificate_to_dict(plan.certificate),
+        "objective": None if plan.target is None else _target_to_dict(plan.target),
         "estimate": estimate_to_dict(plan.estimate),
         "memory": [_memory_to_dict(stage) for stage in plan.memory],
         "alternatives": [_alternative_to_dict(one, plan.global_batch_size) for one in plan.alternatives],
@@ -155,6 +161,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         baselines=tuple(_read_baseline(one) for one in top.mappings("baselines")),
         inputs=dict(top.mapping("inputs").data),
         not_modelled=_read_not_modelled(top),
+        target=_read_target(top.mapping("objective")) if top.data.get("objective") else None,
         notes=tuple(top.texts("notes")),
         nccl_algorithm=top.text("nccl_algorithm"),
         seed=top.whole("seed"),
@@ -163,6 +170,36 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     )
     _check_coordinates(top, plan)
     return plan
+
+
+def _target_to_dict(target: Target) -> dict[str, Any]:
+    return {**asdict(target), "sizes": [asdict(one) for one in target.sizes]}
+
+
+def _read_target(objective: Entries) -> Target:
+    """What the plan is best at; the gap follows from value and bound."""
+    target = Target(
+        objective=objective.choice("objective", tuple(map(str, Objective))),
+        unit=objective.text("unit"),
+        value=objective.positive("value"),
+        bound=objective.positive("bound"),
+        gap=objective.number("gap"),
+        sizes=tuple(
+            SizeProof(
+                num_gpus=one.whole("num_gpus", minimum=1),
+                status=one.choice("status", SIZE_STATUSES),
+                **{
+                    name: one.optional(name, one.positive)
+                    for name in ("dearest", "iteration_time_s", "lower_bound_s", "value", "bound")
+                },
+            )
+            for one in objective.mappings("sizes")
+        ),
+    )
+    more = target.bound / target.value if target.objective == Objective.TOKENS_PER_GPU else target.value / target.bound
+    if abs(target.gap - (1 - 1 / more)) > 1e-6:
+        raise damaged(objective.where, objective.at("gap"), f"is {target.gap}, value and bound give {1 - 1 / more}.")
+    return target
 
 
 def _config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str, Any]:
@@ -342,8 +379,8 @@ def _read_components(stage: Entries) -> dict[str, int]:
 
 def _certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
     content = asdict(certificate)
-    listed = {"searched": certificate.searched, "not_searched": certificate.not_searched, "proof": content["proof"]}
-    return {**content, **_plain(listed)}
+    names = "searched", "not_searched", "proof", "chosen_by"
+    return {**content, **_plain({name: content[name] for name in names})}
 
 
 def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certificate:
@@ -401,6 +438,7 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
         ),
         "closed_form": lambda name: certificate.optional(name, lambda key: _read_closed_form(certificate.mapping(key))),
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
+        "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
     }
     return {name: read(name) for name, read in readers.items() if name in certificate.data}
 

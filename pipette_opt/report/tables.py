@@ -14,7 +14,8 @@ from rich.text import Text
 from pipette_opt.base.units import counted, gib
 from pipette_opt.judge.solutions import simplicity
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plans.plan import Certificate, IterationTime, JointModel, Plan, StageMemory
+from pipette_opt.plans.chosen import Choice
+from pipette_opt.plans.plan import Certificate, IterationTime, JointModel, Plan, StageMemory, Target
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.cells import (
     BAD,
@@ -35,6 +36,7 @@ from pipette_opt.report.plan_file import plan_verdict
 from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.specs.objective import Objective
 
 NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is called tight."""
@@ -61,6 +63,7 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     parts: list[RenderableType] = [
         said,
         headline(plan),
+        *target_tables(plan),
         configuration_table(plan),
         certificate_table(plan.certificate),
         *proof_tables(plan.certificate),
@@ -152,6 +155,34 @@ def _recomputation(config: ParallelConfig) -> str:
     return f"block, first {counted(config.recompute_num_layers, 'layer')} of each chunk"
 
 
+def target_tables(plan: Plan) -> list[RenderableType]:
+    """What the plan is best at, where that is not the time alone, number of GPUs by number; none otherwise."""
+    target = plan.target
+    if target is None:
+        return []
+    said = f"{target.value:,.4g} {target.unit}, no plan has {'more than' if _is_rate(target) else 'less than'} "
+    head = Text(f"{said}{target.bound:,.4g} (gap {percent(target.gap)})")
+    priced = any(one.dearest is not None for one in target.sizes)
+    names = ["GPUs >", *(["price up to >"] if priced else []), "", "time >", "at least >", "value >", "bound >"]
+    table = columns_table(*names)
+    for one in target.sizes:
+        cells = [
+            f"{one.num_gpus:,}",
+            *([f"{one.dearest:g}"] if one.dearest is not None else []),
+            one.status,
+            "" if one.iteration_time_s is None else seconds_text(one.iteration_time_s),
+            "" if one.lower_bound_s is None else seconds_text(one.lower_bound_s),
+            "" if one.value is None else f"{one.value:,.4g}",
+            "" if one.bound is None else f"{one.bound:,.4g}",
+        ]
+        table.add_row(*map(Text, cells))
+    return [titled("Objective", Group(head, table))]
+
+
+def _is_rate(target: Target) -> bool:
+    return target.objective == Objective.TOKENS_PER_GPU
+
+
 def certificate_table(certificate: Certificate) -> RenderableType:
     """What is proven: the iteration time against its bound."""
     table = Table.grid(padding=(0, 2))
@@ -179,7 +210,22 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     if certificate.joint_model is not None:
         lines.append(f"model     {_joint_model(certificate.joint_model)}")
     details = Text("\n".join(lines), style=QUIET)
-    return titled("Certificate", Group(table, details))
+    return titled("Certificate", Group(table, details, *choice_lines(certificate.chosen_by)))
+
+
+def choice_lines(choice: Choice | None) -> list[RenderableType]:
+    """What is proven of an objective other than the time, and the fastest plan of each step."""
+    if choice is None:
+        return []
+    fastest = [
+        f"{one.plan} {seconds_text(one.iteration_time_s)}, upper end {seconds_text(one.factor * one.iteration_time_s)}"
+        for one in choice.steps
+    ]
+    said = (
+        f"chosen by the upper end of the band: {seconds_text(choice.value)}, at most {percent(choice.gap)} above the "
+        f"least; fastest of each step: {'; '.join(fastest)}"
+    )
+    return [words(said)]
 
 
 def proof_tables(certificate: Certificate) -> list[RenderableType]:

@@ -79,13 +79,24 @@ class GpuSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One host: its name, its kind of GPU and how many it has."""
+    """
+    One host: its name, its kind of GPU and how many it has.
+
+    Parameters
+    ----------
+    price_per_gpu_hour
+        What an hour of one of its GPUs costs, > 0, in the user's currency; ``None`` where nobody says.
+    """
 
     host: str
     gpu: GpuSpec
     num_gpus: int
+    price_per_gpu_hour: float | None = None
 
     def __post_init__(self) -> None:
+        price = self.price_per_gpu_hour
+        if price is not None and not 0 < price < float("inf"):
+            raise ValueError(f"price_per_gpu_hour of host {self.host} must be > 0, got {price}.")
         if self.num_gpus < 1:
             raise ValueError(f"num_gpus of host {self.host} must be >= 1, got {self.num_gpus}.")
 

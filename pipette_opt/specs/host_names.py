@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from pipette_opt.base.units import whole_number
+
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")
 
 
@@ -45,7 +47,8 @@ def block_name(host: str, first: int) -> str:
 def host_and_first_gpu(name: str) -> tuple[str, int]:
     """The host and the first GPU of a block; a name that is no block's is a host, from GPU 0 on."""
     host, mark, first = name.rpartition(":")
-    return (host, int(first)) if mark and first.isdecimal() else (name, 0)
+    number = whole_number(first) if mark else None
+    return (name, 0) if number is None else (host, number)
 
 
 def with_blocks(names: Sequence[str], known: Sequence[str]) -> list[str]:

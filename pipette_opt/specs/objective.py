@@ -9,8 +9,10 @@ class Objective(StrEnum):
 
     ``TIME``: seconds of an iteration, on all hosts or on as many as are worth it. ``TOKENS_PER_GPU``: tokens per second
     and GPU used, over every number of hosts. ``COST``: price of an iteration, by the prices of the hosts used.
+    ``ROBUST``: the upper end of the band of the iteration time.
     """
 
     TIME = "time"
     TOKENS_PER_GPU = "tokens-per-gpu"
     COST = "cost"
+    ROBUST = "robust"

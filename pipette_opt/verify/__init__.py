@@ -43,6 +43,7 @@ from pipette_opt.verify.rules import (
     torchrun_ranks_contiguous,
 )
 from pipette_opt.verify.space import Searched, recorded_space
+from pipette_opt.verify.target import target_is_reproduced
 from pipette_opt.verify.unused import unused_hosts_are_reproduced
 
 __all__ = ["RULES", "Checked", "recorded_space", "verify"]
@@ -63,6 +64,7 @@ CONTENT_RULES: tuple[Rule, ...] = (
     estimate_adds_up,
     estimate_is_reproduced,
     objective_is_reproduced,
+    target_is_reproduced,
     alternatives_are_reproduced,
     baselines_are_possible,
     unused_hosts_are_reproduced,

@@ -13,7 +13,7 @@ from pipette_opt.costs.exchange import passes
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
 from pipette_opt.costs.modules import mlp_forward_s
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import DEFAULT_STACK
+from pipette_opt.specs import DEFAULT_STACK, LatentAttention
 
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_ffn_hidden_size=2048, moe_shared_expert_intermediate_size=1024)
 
@@ -45,6 +45,27 @@ def test_each_module_adds_its_forward() -> None:
     assert again_s("moe", has_experts=True) == pytest.approx(expert_times_s(*given)[0] + shared)
     together = again_s("core_attn", "moe_act", "shared_experts", has_experts=True)
     assert together == pytest.approx(core + activation_again_s(*given) + shared)
+
+
+def test_latents_are_projected_again() -> None:
+    """Two products of its four at the least, and no more than all of them; with the norm before a kernel more."""
+    latent = replace(
+        LLAMA_8B,
+        num_query_groups=32,
+        kv_channels=128,
+        multi_latent_attention=LatentAttention(q_lora_rank=1024, kv_lora_rank=512),
+    )
+    job = instance(cluster(1), latent)
+
+    def backward_s(*modules: str) -> float:
+        return layer_times_s(job, split(*modules), A100_80)[1]
+
+    up = backward_s("mla_up_proj") - backward_s()
+    flops = 2 * job.training.seq_length * 32 * (192 * 1024 + 256 * 512) / 2
+    assert flops / 312e12 < up < 4 * flops / 312e12 + 100e-6
+    assert 0 < backward_s("mla_up_proj", "layernorm") - backward_s("mla_up_proj") < up
+    whole = layer_times_s(job, split(recompute_granularity="full"), A100_80)
+    assert backward_s("core_attn", "mla_up_proj", "mlp", "layernorm") < whole[1]
 
 
 def test_modules_of_other_layers_add_nothing() -> None:

@@ -8,7 +8,7 @@ from specs_for_tests import LLAMA_8B, config
 
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
-from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 
 TOKENS, HIDDEN = 4096, 4096
 MOE = replace(
@@ -18,6 +18,13 @@ MOE = replace(
     moe_router_topk=2,
     moe_ffn_hidden_size=1024,
     moe_shared_expert_intermediate_size=512,
+)
+LATENT = replace(
+    LLAMA_8B,
+    name="latent",
+    num_query_groups=32,
+    kv_channels=128,
+    multi_latent_attention=LatentAttention(q_lora_rank=1024, kv_lora_rank=512),
 )
 BF16 = TrainingSpec(global_batch_size=32, seq_length=TOKENS, precision="bf16")
 CURRENT = replace(BF16, fp8=True, fp8_recipe="tensorwise")
@@ -43,10 +50,15 @@ FREED = {
     ("moe", "bf16", "shared_experts"): TOKENS * (2 * 2 * 512 + 2 * 512),
     ("moe", "bf16", "moe_act+layernorm"): ROUTED * 2 * 1024 + TOKENS * 2 * HIDDEN,
     ("moe", "bf16", "mlp"): 0,
+    ("latent", "bf16", "mla_up_proj"): TOKENS * 2 * (32 * (192 + 192 + 128) + 1024 + 512),
+    ("latent", "fp8", "mla_up_proj"): TOKENS * (2 * 32 * (192 + 192 + 128) + 1024 + 512),
+    ("latent", "bf16", "layernorm"): TOKENS * 2 * HIDDEN,
+    ("latent", "fp8", "layernorm"): TOKENS * 2 * HIDDEN,
 }
 """
 Bytes of one layer and micro-batch. The MLP: the norm's output, both halves of its width, the product's input. In fp8
-what products read has one byte; shared experts have an fp8 copy of the input that the router keeps as it is.
+what products read has one byte, and latent attention reads the norm's output in two of them; shared experts have an
+fp8 copy of the input that the router keeps as it is.
 """
 
 
@@ -54,7 +66,7 @@ what products read has one byte; shared experts have an fp8 copy of the input th
 def test_freed_by_hand(case: tuple[str, str, str]) -> None:
     """Each layer in flight frees it: 16 layers of two micro-batches on the first stage, of one on the last."""
     kind, precision, modules = case
-    model, training = MOE if kind == "moe" else LLAMA_8B, BF16 if precision == "bf16" else CURRENT
+    model, training = {"moe": MOE, "latent": LATENT, "dense": LLAMA_8B}[kind], BF16 if precision == "bf16" else CURRENT
     freed = saved(model, training) - saved(model, training, *modules.split("+"))
     np.testing.assert_allclose(freed, [32 * FREED[case], 16 * FREED[case]])
 

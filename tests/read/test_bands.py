@@ -11,6 +11,7 @@ from pipette_opt.read.bands import (
     FEWEST_RUNS,
     GENERATIONS,
     NEVER_MEASURED,
+    beyond,
     job_band,
     job_kind,
     read_bands,
@@ -80,6 +81,43 @@ def test_a_band_scales_the_time() -> None:
     assert job_band(job(), config(tp=8, dp=row.largest_gpus // 8 + 1, num_layers=8), 20.0) is None
     mixture = replace(LLAMA_8B, num_experts=8, moe_router_topk=2)
     assert job_band(replace(job(), model=mixture), config(tp=8), 20.0) is None
+
+
+def test_beyond_what_runs_had_bands_are_wider() -> None:
+    """The larger of both stretches, about the median; a kind whose own is larger stays as it is."""
+    table, stretches = read_bands(), beyond()
+    row, given = table["dense, 16 bit, Hopper"], job("h100-80gb")
+    assert row.low is not None
+    assert row.high is not None
+    inside, farther = job_band(given, config(dp=8), 10.0), job_band(given, config(tp=8), 10.0)
+    assert inside is not None
+    assert farther is not None
+    wider = stretches["tensor_model_parallel_size"] / row.stretch
+    assert wider > 1
+    assert farther.high_s == pytest.approx(10 * row.middle * (row.high / row.middle) ** wider)
+    assert farther.low_s == pytest.approx(10 * row.middle * (row.low / row.middle) ** wider)
+    assert (inside.low_s, inside.high_s) == (pytest.approx(10 * row.low), pytest.approx(10 * row.high))
+    assert farther.source == f"{inside.source}, with less tensor parallelism"
+    wide = table["dense, 16 bit, Ampere or older"]
+    assert wide.stretch > max(stretches.values())
+    band = job_band(job(), config(tp=4, pp=64, num_layers=64), 10.0)
+    assert band is not None
+    assert band.high_s == pytest.approx(10 * (wide.high or 0))
+
+
+def test_a_calibrated_stack_knows_what_more_of_something_costs() -> None:
+    """Errors of the runs with the most tensor ranks, predicted without them, are those of configurations beyond."""
+    given = job()
+    fitted = {
+        "num_runs": 40,
+        "ranges": {"num_gpus": [8, 64], "tp": [1, 2], "pp": [1, 2]},
+        "p90_error": {"held_out_groups": 0.1, "more_tp": 0.2, "more_pp": 0.05},
+    }
+    own = replace(given, stack=replace(given.stack, fitted=fitted))
+    ends = [job_band(own, one, 8.0) for one in (config(tp=2, pp=2), config(tp=4), config(pp=4))]
+    assert [one and one.high_s for one in ends] == [pytest.approx(8 / 0.9), pytest.approx(10), pytest.approx(8 / 0.9)]
+    hopeless = fitted | {"p90_error": {"held_out_groups": 0.1, "more_tp": 1.2}}
+    assert job_band(replace(given, stack=replace(given.stack, fitted=hopeless)), config(tp=4), 8.0) is None
 
 
 def test_a_calibrated_stack_has_its_own() -> None:

@@ -83,6 +83,7 @@ def test_named_fields() -> None:
         "proof",
         "closed_form",
         "joint_model",
+        "chosen_by",
     }
     assert content["memory"][1]["upper_gib"] == 32.0
     assert content["memory"][1]["extrapolates"] is False

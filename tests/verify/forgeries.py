@@ -267,6 +267,15 @@ FORGERIES = (
     Forgery("estimate.hfu", "a tenth less", "estimate_is_reproduced", put("estimate.hfu", times(0.9))),
     Forgery("estimate.band.high_s", "a tenth less", "band_is_reproduced", put("estimate.band.high_s", times(0.9))),
     Forgery("estimate.band", "none", "band_is_reproduced", put("estimate.band", None)),
+    Forgery(
+        "certificate.chosen_by",
+        "robust",
+        "choice_is_reproduced",
+        put(
+            "certificate.chosen_by",
+            {"objective": "robust", "value": 1.0, "lower_bound": 1.0, "gap": 0.0, "rest_factor": None, "steps": []},
+        ),
+    ),
     Forgery("verdict", "Fits.", "verdict_is_reproduced", put("verdict", "Fits.")),
     Forgery(
         "certificate.objective_s", "a tenth less", "objective_is_reproduced", put("certificate.objective_s", times(0.9))

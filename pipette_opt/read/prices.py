@@ -1,0 +1,64 @@
+"""Prices of GPU-hours, as ``--gpu-price 2.5`` or ``--gpu-price gpu[03-04]=1.2`` says; cluster files may have them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.fields import did_you_mean
+from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.specs import ClusterSpec
+
+MOST_PRICE = 1e6
+"""Largest price of a GPU-hour that is taken for one, in any currency. Chosen to find slips."""
+
+
+def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--gpu-price") -> dict[str, float]:
+    """
+    The price of each host that is named; an entry without hosts is for all that no other names.
+
+    Raises ``InputError`` for what is no price above 0, an unknown host, or two prices of one host.
+    """
+    prices: dict[str, float] = {}
+    for_all: list[float] = []
+    for entry in entries:
+        named, _, text = entry.rpartition("=")
+        price = check_price(text.strip(), where)
+        if not named:
+            for_all.append(price)
+            continue
+        for host in expand_hosts(named, where):
+            if host not in hosts:
+                raise InputError(where, f"host {host!r} is not in the cluster.{did_you_mean(host, hosts)}")
+            if prices.setdefault(host, price) != price:
+                raise InputError(where, f"gives host {host} two prices, {prices[host]:g} and {price:g}; give one.")
+    if len(set(for_all)) > 1:
+        raise InputError(where, f"gives all hosts two prices, {for_all[0]:g} and {for_all[1]:g}; give one.")
+    return {host: prices.get(host, *for_all[:1]) for host in hosts if host in prices or for_all}
+
+
+def check_price(value: object, where: str) -> float:
+    """A number above 0 and at most ``MOST_PRICE``."""
+    try:
+        price = float(str(value))
+    except ValueError:
+        price = float("nan")
+    if isinstance(value, bool) or not 0 < price <= MOST_PRICE:
+        raise InputError(where, f"a price of a GPU-hour must be > 0 and at most {MOST_PRICE:g}, got {value!r}.")
+    return price
+
+
+def with_prices(cluster: ClusterSpec, prices: Mapping[str, float]) -> ClusterSpec:
+    """The cluster with these hosts at these prices; they stand before those of its file."""
+    if not prices:
+        return cluster
+    nodes = (replace(node, price_per_gpu_hour=prices.get(node.host, node.price_per_gpu_hour)) for node in cluster.nodes)
+    return replace(cluster, nodes=tuple(nodes))
+
+
+def recorded_prices(record: object, where: str) -> dict[str, float]:
+    """The price of each host, from what a plan records."""
+    if record is None:
+        return {}
+    if not isinstance(record, Mapping):
+        raise InputError(where, f"must be hosts and their prices, or null, got {record!r}.")
+    return {host: check_price(price, where) for hosts, price in record.items() for host in expand_hosts(hosts, where)}

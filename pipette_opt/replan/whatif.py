@@ -1,0 +1,507 @@
+"""
+What if: a plan's job changed in many ways, each answered soon.
+
+The plan itself, judged on the changed job, is the time to beat from the beginning. Questions that share a job share its
+preparation: one search over all hosts bounds every plan on fewer of them, and the best plan without a host begins with
+that search's plan and a host that it leaves idle.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
+from pipette_opt.base.types import IntArray
+from pipette_opt.candidates import SearchSpace, broken_rules, choose_num_gpus, space_of
+from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.certify.finish import is_proven
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.fullness import with_edge_loss
+from pipette_opt.judge.slots import with_slots
+from pipette_opt.judge.solutions import JudgedSolution, best_first, judge_solution, stage_memory
+from pipette_opt.memory.predictor import IGNORED_RISK
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel.placement import gpus_of_a_host
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.target import HOUR_S
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.prepare import Prepared, load_predictor, prepare
+from pipette_opt.problem.solution import Solution
+from pipette_opt.read.cluster import exclude_hosts
+from pipette_opt.replan.changes import Change, repaired_host
+from pipette_opt.replan.space import pinned_space, void_pins
+from pipette_opt.solver.open_families import JointLimits
+from pipette_opt.solver.pruning import FirstPlan
+from pipette_opt.specs import Instance
+
+SEARCH_WEIGHT = 6
+"""Time of a search that must be prepared over that of one that shares its preparation. Chosen by lab-16x8."""
+
+UNIT_S = 0.75
+"""Seconds of a question that shares its preparation, unless a time limit is given. Chosen: a sixteenth of 16 hosts."""
+
+GAP = 0.003
+"""Proven gap at which a question is answered: far below what is known of times. Chosen."""
+
+LEAST_S = 0.3
+"""Smallest number of seconds of one certificate, so that each question has a plan. Chosen."""
+
+JOINT_SHARE = 0.4
+"""Share of a search's time for the joint model over all splits of the layers, where hosts differ in kind. Chosen."""
+
+MOST_REPAIRS = 3
+"""Hosts for whose repair another plan is looked for, those whose repair helps the plan as it is most. Chosen."""
+
+LEAST_GAIN = 1e-4
+"""Share of the iteration time from which on the repair of a host is an answer. Chosen."""
+
+MOST_SPARES = 8
+"""Idle hosts of which each is tried in a lost host's place. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """
+    What becomes of the plan.
+
+    Parameters
+    ----------
+    iteration_time_s
+        Of the best plan found; ``None`` if there is none.
+    as_it_is_s
+        Of the old plan, on its own GPUs; ``None`` where it cannot be there.
+    bound_s
+        No plan of what was searched is faster: on equal hosts the usual splits of the layers and the plan's own, on
+        hosts of several kinds all splits. ``None`` where nothing was searched.
+    narrowed
+        Whether the time limit narrowed what was searched.
+    config
+        Of the best plan found, as a label.
+    price_per_hour, price_per_million_tokens
+        Of the best plan found, in the currency of the hosts' prices; ``None`` where one of its hosts has none.
+    num_gpus, num_hosts, idle_hosts
+        Of the best plan found: GPUs and hosts that it uses, and hosts that there are beside these.
+    change
+        Tokens per second over the plan's, minus one.
+    why
+        Why there is no plan.
+    """
+
+    name: str
+    group: str
+    iteration_time_s: float | None = None
+    tokens_per_s: float | None = None
+    change: float | None = None
+    as_it_is_s: float | None = None
+    bound_s: float | None = None
+    narrowed: bool = False
+    config: str = ""
+    price_per_hour: float | None = None
+    price_per_million_tokens: float | None = None
+    num_gpus: int = 0
+    num_hosts: int = 0
+    idle_hosts: int = 0
+    why: str = ""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no plan of what was searched is faster."""
+        return None not in (self.bound_s, self.iteration_time_s) and is_proven(self.bound_s, self.iteration_time_s)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Searched:
+    """
+    A search over all hosts of a job.
+
+    Parameters
+    ----------
+    best
+        The best plan found.
+    bound_s
+        No plan on any of the hosts is faster.
+    found
+        The best plan of each question so far, which may serve others.
+    """
+
+    prepared: Prepared
+    best: JudgedSolution
+    bound_s: float
+    found: list[JudgedSolution]
+
+
+class WhatIf:
+    """
+    Answers questions about one plan.
+
+    Parameters
+    ----------
+    instance
+        The plan's job.
+    params
+        Without the time limit, which each :meth:`ask` is given.
+    """
+
+    def __init__(self, plan: Plan, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
+        self.plan, self.instance, self.params, self.watcher = plan, instance, params, watcher
+        self.time_limit_s = params.time_limit_s
+        self.now = estimate(instance, plan.config, plan.placement)
+        self._searched: dict[tuple[int, int, bool], Searched | Exception] = {}
+
+    def ask(
+        self,
+        changes: Sequence[Change],
+        time_limit_s: float | None = None,
+        told: Callable[[Answer], None] = lambda answer: None,
+    ) -> list[Answer]:
+        """
+        An answer to each question, in their order; fewer after a stop of the watcher.
+
+        Parameters
+        ----------
+        time_limit_s
+            Of all of them together, from now on; :meth:`seconds_for` them by default.
+        told
+            Told each answer when it is there.
+        """
+        self.time_limit_s = self.watcher.elapsed_s + (time_limit_s or self.seconds_for(changes))
+        answers: list[Answer] = []
+        for number, change in enumerate(changes):
+            if self.watcher.stop.is_set():
+                break
+            self.watcher.report(f"{change.name} ({number + 1} of {len(changes)})")
+            answers.append(self._answer(change, changes[number:]))
+            told(answers[-1])
+        return [self._with_later(change, answer) for change, answer in zip(changes, answers, strict=False)]
+
+    def today(self) -> Answer:
+        """The plan itself, as an answer."""
+        plan, change = self.plan, Change(name="the plan", group="training", instance=self.instance)
+        answer = Answer(name=change.name, group=change.group, as_it_is_s=self.now.iteration_time_s)
+        bound_s = plan.certificate.lower_bound_s
+        return self._with_plan(answer, change, self.now.iteration_time_s, plan.config, plan.placement, bound_s)
+
+    def repairs(self, hosts: Sequence[str]) -> list[Change]:
+        """
+        Repairs of hosts that may help, the most useful for the plan as it is first.
+
+        The first few, and idle hosts, which a repair may bring back, are to be searched; the others are judged only.
+        """
+        used = {self.plan.hosts[node] for node in self.plan.placement.nodes_used}
+        gains: list[tuple[float, Change]] = []
+        for host in hosts:
+            change = repaired_host(self.instance, host)
+            placement = self.placement_on(change)
+            seconds = float("inf") if placement is None else self._judged_s(change, placement)
+            gains.append((1 - seconds / self.now.iteration_time_s, change))
+        helping = [change for gain, change in sorted(gains, key=lambda pair: -pair[0]) if gain > LEAST_GAIN]
+        idle = [change for host, (gain, change) in zip(hosts, gains, strict=True) if host not in used]
+        searched = [*helping, *(one for one in idle if one not in helping)][:MOST_REPAIRS]
+        return [*searched, *(replace(one, is_searched=False) for one in helping if one not in searched)]
+
+    def seconds_for(self, changes: Sequence[Change]) -> float:
+        """Seconds that questions take unless a time limit is given."""
+        return max(1.0, UNIT_S * sum(self._weights(changes)))
+
+    def _answer(self, change: Change, left: Sequence[Change]) -> Answer:
+        """One answer, in its share of the time that is left."""
+        as_it_is = self.placement_on(change)
+        as_it_is_s = None if as_it_is is None else self._judged_s(change, as_it_is)
+        answer = Answer(name=change.name, group=change.group, as_it_is_s=as_it_is_s)
+        config = self.plan.config
+        if as_it_is is not None and as_it_is_s is not None and (change.barred or not change.is_searched):
+            bound_s = self._own_bound_s(config.world_size) if change.barred else None
+            return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
+        if not change.is_searched:
+            return replace(answer, why="the plan cannot be there as it is, and no other was looked for")
+        try:
+            size = self._num_gpus(change)
+            first = None if as_it_is is None else first_plan(change.instance, config, as_it_is, as_it_is_s or 0.0)
+            searched, seconds = self._search(change, size, first, left), self._seconds(change, left)
+            best, bound_s = searched.best, searched.bound_s
+            barred = [searched.prepared.instance.cluster.hosts.index(host) for host in change.barred]
+            if set(barred) & set(best.nodes.ravel().tolist()):
+                best, bound_s = self._without(searched, barred, seconds)
+        except (InfeasibleError, InputError) as error:
+            why = error.problem if isinstance(error, InputError) else str(error)
+            return replace(answer, why=why.splitlines()[0])
+        if change.barred:
+            bound_s = max(bound_s, self._own_bound_s(size))
+        answer = replace(answer, narrowed=bool(searched.prepared.space.narrowed))
+        if as_it_is is not None and as_it_is_s is not None and as_it_is_s <= best.estimate.iteration_time_s:
+            return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
+        return self._with_best(answer, change, best, bound_s)
+
+    def _with_later(self, change: Change, answer: Answer) -> Answer:
+        """The answer with a better plan of a question that came later, on hosts that it may use."""
+        if not change.barred or not answer.num_gpus or answer.iteration_time_s is None:
+            return answer
+        searched = self._searched.get(self._key(change, answer.num_gpus))
+        if not isinstance(searched, Searched):
+            return answer
+        hosts = searched.prepared.instance.cluster.hosts
+        able = [one for one in searched.found if not {hosts[node] for node in one.nodes.flat} & change.barred]
+        best = min(able, key=_time_s, default=None)
+        if best is None or _time_s(best) >= answer.iteration_time_s:
+            return answer
+        return self._with_best(answer, change, best, answer.bound_s)
+
+    def _with_best(self, answer: Answer, change: Change, best: JudgedSolution, bound_s: float | None) -> Answer:
+        return self._with_plan(answer, change, _time_s(best), best.candidate.config, best.placement, bound_s)
+
+    def _with_plan(
+        self,
+        answer: Answer,
+        change: Change,
+        seconds: float,
+        config: ParallelConfig,
+        placement: Placement,
+        bound_s: float | None,
+    ) -> Answer:
+        """The answer with a plan and its bound."""
+        tokens_per_s, cluster = change.instance.training.tokens / seconds, change.instance.cluster
+        hosts = len(placement.nodes_used)
+        prices = [cluster.nodes[node].price_per_gpu_hour for node in placement.node.tolist()]
+        known = [price for price in prices if price is not None]
+        hourly = sum(known) if len(known) == len(prices) else None
+        return replace(
+            answer,
+            iteration_time_s=seconds,
+            tokens_per_s=tokens_per_s,
+            change=tokens_per_s / self.now.tokens_per_s - 1,
+            bound_s=None if bound_s is None else min(bound_s, seconds),
+            config=config.label(),
+            price_per_hour=hourly,
+            price_per_million_tokens=None if hourly is None else hourly / HOUR_S / tokens_per_s * 1e6,
+            num_gpus=config.world_size,
+            num_hosts=hosts,
+            idle_hosts=cluster.num_nodes - len(change.barred) - hosts,
+        )
+
+    def _own_bound_s(self, num_gpus: int) -> float:
+        """What the plan's certificate proves of plans on some of its hosts; 0 where it is of other plans."""
+        recorded = self.plan.inputs.get("search")
+        if recorded is None or num_gpus != self.plan.config.world_size or space_of(recorded).narrowed:
+            return 0.0
+        return self.plan.certificate.lower_bound_s
+
+    def _judged_s(self, change: Change, placement: Placement) -> float:
+        return estimate(with_edge_loss(change.instance), self.plan.config, placement).iteration_time_s
+
+    def placement_on(self, change: Change) -> Placement | None:
+        """
+        The plan as it is, its hosts found by name in the changed cluster.
+
+        ``None`` if it lacks a host or a measured link there, is not legal, or does not fit.
+        """
+        instance, plan = change.instance, self.plan
+        cluster, used = instance.cluster, {plan.hosts[node] for node in plan.placement.nodes_used}
+        if used & change.barred or not used <= set(cluster.hosts):
+            return None
+        if change.num_gpus not in (None, plan.config.world_size):
+            return None
+        if broken_rules(instance.model, instance.training, plan.config):
+            return None
+        index = np.array([cluster.hosts.index(host) if host in used else -1 for host in plan.hosts])
+        placement = replace(plan.placement, node=index[plan.placement.node])
+        risk = self.params.max_oom_risk
+        if risk < IGNORED_RISK:
+            stages = stage_memory(instance, plan.config, placement, load_predictor(risk, instance), risk)
+            if any(stage.upper_bytes > stage.capacity_bytes for stage in stages):
+                return None
+        try:
+            self._judged_s(change, placement)
+        except MissingLinkError:
+            return None
+        return placement
+
+    def _num_gpus(self, change: Change) -> int:
+        """GPUs of the search: those asked for, the plan's, or what keeps most GPUs busy."""
+        cluster = change.instance.cluster
+        there = (cluster.num_nodes - len(change.barred)) * cluster.gpus_per_node
+        if change.num_gpus is not None:
+            return change.num_gpus
+        if self.plan.config.world_size <= there and change.group != "more hosts":
+            return self.plan.config.world_size
+        left = exclude_hosts(cluster, change.barred) if change.barred else cluster
+        return choose_num_gpus(replace(change.instance, cluster=left), replace(self._space(there), num_gpus=None))
+
+    def _space(self, num_gpus: int) -> SearchSpace:
+        """The plan's pins as far as so many GPUs can keep them, and its layers among the splits."""
+        config = self.plan.config
+        layout = config.pipeline_model_parallel_layout
+        void: dict[str, Any] = dict.fromkeys(void_pins(self.plan, num_gpus))
+        return replace(
+            replace(pinned_space(self.plan), **void),
+            num_gpus=num_gpus,
+            more_splits=(config.layers_per_stage,),
+            more_layouts=() if layout is None else (layout,),
+        )
+
+    def _key(self, change: Change, num_gpus: int) -> tuple[int, int, bool]:
+        return id(change.instance), num_gpus, bool(change.barred)
+
+    def _seconds(self, change: Change, left: Sequence[Change]) -> float:
+        """Share of the time that is left, by what each question costs."""
+        weights = self._weights(left)
+        rest_s = self.time_limit_s - self.watcher.elapsed_s
+        return max(LEAST_S, rest_s * max(weights[0], 1) / max(sum(weights), 1))
+
+    def _weights(self, changes: Sequence[Change]) -> list[int]:
+        """What each question costs; the first of those that share a preparation makes it."""
+        seen, weights = {(one, barred) for one, _, barred in self._searched}, []
+        for change in changes:
+            key = (id(change.instance), bool(change.barred))
+            is_new = change.is_searched and key not in seen
+            weights.append(SEARCH_WEIGHT * is_new + (bool(change.barred) or not is_new))
+            seen.add(key)
+        return weights
+
+    def _search(self, change: Change, num_gpus: int, first: FirstPlan | None, left: Sequence[Change]) -> Searched:
+        """The search over all hosts of a job, or that of an earlier question."""
+        key = self._key(change, num_gpus)
+        if key not in self._searched:
+            seconds, instance = self._seconds(change, left), with_edge_loss(change.instance)
+            try:
+                self._searched[key] = self.search(instance, self._space(num_gpus), first, seconds)
+            except (InfeasibleError, InputError) as error:
+                self._searched[key] = error
+        found = self._searched[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def search(self, instance: Instance, space: SearchSpace, first: FirstPlan | None, seconds: float) -> Searched:
+        """The best plan found of a job in so many seconds, from a plan that is known, and the bound of all."""
+        watcher, begun = self.watcher, self.watcher.elapsed_s
+
+        def left_s() -> float:
+            return seconds - (watcher.elapsed_s - begun)
+
+        joint = None
+        if len(instance.cluster.gpu_kinds) > 1:  # on equal hosts the usual splits have the best or nearly
+            joint = JointLimits(
+                time_limit_s=JOINT_SHARE * seconds,
+                workers=self.params.workers,
+                seed=self.params.seed,
+                to_beat_s=float("inf") if first is None else first.seconds,
+            )
+        prepared = prepare(
+            instance,
+            space,
+            self.params.max_oom_risk,
+            keep=lambda config: False,
+            seconds_left=left_s,
+            loading=watcher.loading_kernels,
+            joint=joint,
+            stop=watcher.stop,
+            first=first,
+        )
+        with watcher.loading_kernels():
+            compile_kernels(prepared, watcher.stop)
+        beaten = None if prepared.pruned is None else prepared.pruned.first
+        known = [] if beaten is None else _seated(prepared, beaten.config, beaten.block, [beaten.nodes])
+        best, bound_s = self._certified(prepared, known, left_s())
+        return Searched(prepared=prepared, best=best, bound_s=bound_s, found=[best])
+
+    def _without(self, searched: Searched, barred: Sequence[int], seconds: float) -> tuple[JudgedSolution, float]:
+        """The best plan found without some hosts, and the bound of all such plans."""
+        prepared, best = searched.prepared, searched.best
+        capacity = prepared.problem.capacity_mib.copy()
+        capacity[list(barred)] = -1
+        fewer = replace(
+            prepared,
+            problem=replace(prepared.problem, capacity_mib=capacity),
+            lower=replace(prepared.lower, capacity_mib=capacity),
+        )
+        able = [one for one in searched.found if not set(one.nodes.ravel().tolist()) & set(barred)]
+        found, bound_s = self._certified(fewer, [*_with_spares(fewer, best, barred), *able], seconds)
+        searched.found.append(found)
+        return found, max(bound_s, searched.bound_s)
+
+    def _certified(
+        self, prepared: Prepared, known: Sequence[JudgedSolution], seconds: float
+    ) -> tuple[JudgedSolution, float]:
+        """The best plan of a problem, and a bound of its plans."""
+        params = CertifyParams(
+            time_limit_s=max(LEAST_S, seconds), gap_limit=GAP, workers=self.params.workers, seed=self.params.seed
+        )
+        certified = certify(prepared, known, params, stop=self.watcher.stop)
+        judged = [*known, *certified.judged]
+        if not judged:
+            raise InfeasibleError("no plan was found in the time given; --time-limit gives it more.")
+        if prepared.has_slots:
+            judged = with_slots(prepared.given, prepared.problem, judged, 0, seconds, self.watcher.stop)
+        bound_s = certified.bound_s
+        if prepared.joined is not None:
+            bound_s = min(bound_s, prepared.joined.model.bound_s)
+        return best_first(judged)[0], bound_s
+
+
+def first_plan(instance: Instance, config: ParallelConfig, placement: Placement, seconds: float) -> FirstPlan | None:
+    """A placement as hosts in a grid; ``None`` where it is no packing of whole hosts with equal blocks."""
+    for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
+        nodes = _grid_of(config, block, placement)
+        if nodes is not None:
+            return FirstPlan(config=config, block=block, nodes=nodes, seconds=seconds)
+    return None
+
+
+def _grid_of(config: ParallelConfig, block: NodeBlock, placement: Placement) -> IntArray | None:
+    """Hosts of the grid of a block, if a placement is one of these."""
+    shape = block.node_grid(config)
+    cells = block_placement(config, block, np.arange(int(np.prod(shape))).reshape(shape))
+    if cells.order != placement.order or gpus_of_a_host(config, block) * int(np.prod(shape)) != len(placement.node):
+        return None
+    nodes = np.full(int(np.prod(shape)), -1, dtype=np.int64)
+    nodes[cells.node] = placement.node
+    if not (nodes[cells.node] == placement.node).all() or len(set(nodes.tolist())) < nodes.size:
+        return None
+    return nodes.reshape(shape)
+
+
+def _seated(
+    prepared: Prepared, config: ParallelConfig, block: NodeBlock, grids: Sequence[IntArray]
+) -> list[JudgedSolution]:
+    """Placements of a configuration, judged; those that use links without a measurement are left out."""
+    found = []
+    for index, candidate in enumerate(prepared.problem.candidates):
+        if (candidate.config, candidate.block) != (config, block):
+            continue
+        for nodes in grids:
+            with contextlib.suppress(MissingLinkError):
+                solution = Solution(candidate=index, nodes=nodes, objective_ticks=0)
+                found.append(judge_solution(prepared.instance, prepared.problem, solution))
+    return found
+
+
+def _with_spares(prepared: Prepared, best: JudgedSolution, barred: Sequence[int]) -> list[JudgedSolution]:
+    """The best plan with an idle host in the place of each barred one, the fastest choice; none if none has memory."""
+    allowed, nodes = prepared.problem.allowed(best.candidate), best.nodes
+    judged: list[JudgedSolution] = []
+    for node in barred:
+        cells = np.argwhere(nodes == node)
+        if not len(cells):
+            continue
+        cell = tuple(cells[0].tolist())
+        idle = [one for one in np.flatnonzero(allowed[cell[0]]).tolist() if one not in nodes][:MOST_SPARES]
+        grids = []
+        for spare in idle:
+            grid = nodes.copy()
+            grid[cell] = spare
+            grids.append(grid)
+        judged = _seated(prepared, best.candidate.config, best.candidate.block, grids)
+        if not judged:
+            return []
+        judged = [min(judged, key=_time_s)]
+        nodes = judged[0].nodes
+    return judged
+
+
+def _time_s(judged: JudgedSolution) -> float:
+    return judged.estimate.iteration_time_s

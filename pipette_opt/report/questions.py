@@ -1,0 +1,77 @@
+"""Tables of what-if answers and of recommendations."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, seconds_text, titled
+
+
+class AnswerLike(Protocol):
+    """What a row needs; see :class:`~pipette_opt.replan.whatif.Answer`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def iteration_time_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def tokens_per_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def change(self) -> float | None: ...  # noqa: D102
+    @property
+    def as_it_is_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def bound_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def is_proven(self) -> bool: ...  # noqa: D102
+    @property
+    def config(self) -> str: ...  # noqa: D102
+    @property
+    def num_gpus(self) -> int: ...  # noqa: D102
+    @property
+    def price_per_million_tokens(self) -> float | None: ...  # noqa: D102
+    @property
+    def why(self) -> str: ...  # noqa: D102
+
+
+NO_CHANGE = 5e-5
+"""Changes below this share are shown as none; chosen, as they are shown with one digit after the point."""
+
+
+def answers_table(title: str, answers: Sequence[AnswerLike]) -> RenderableType:
+    """A row for each answer; a column of prices where any is known."""
+    has_prices = any(one.price_per_million_tokens is not None for one in answers)
+    headers = ["what if", "iteration >", "tokens/s >", "change >", "plan as it is >", "at best >", "GPUs >"]
+    table = columns_table(*headers, *(["price / 1M tokens >"] if has_prices else []), "configuration")
+    for one in answers:
+        cells = [
+            Text(one.name),
+            Text(seconds_text(one.iteration_time_s)),
+            Text("-" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"),
+            _change(one.change),
+            Text(seconds_text(one.as_it_is_s)),
+            Text(at_best(one)),
+            Text(str(one.num_gpus or "-")),
+        ]
+        if has_prices:
+            cost = one.price_per_million_tokens
+            cells.append(Text("-" if cost is None else f"{cost:.3f}"))
+        table.add_row(*cells, Text(one.why or one.config, style=BAD if one.why else ""))
+    return titled(title, table)
+
+
+def at_best(answer: AnswerLike) -> str:
+    """What is proven: the time that no plan of what was searched undercuts."""
+    if answer.bound_s is None:
+        return "-"
+    return "proven" if answer.is_proven else seconds_text(answer.bound_s)
+
+
+def _change(share: float | None) -> Text:
+    if share is None:
+        return Text("-")
+    if abs(share) < NO_CHANGE:
+        return Text("none", style=QUIET)
+    return Text(f"{share:+.1%}", style=GOOD if share > 0 else BAD)

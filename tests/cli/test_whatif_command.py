@@ -1,0 +1,80 @@
+"""``whatif`` on a plan of the smallest example."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.cli import main
+
+Command = Callable[..., tuple[int, str, str]]
+
+PINS = "--tensor-parallel 8 --pipeline-parallel 1,2 --context-parallel 1 --virtual-pipeline 1 --micro-batch-size 1,2"
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Solved once."""
+    path = tmp_path_factory.mktemp("whatif") / "plan.json"
+    arguments = ["pipette-opt", "solve", "--example", "lab-2x8", *PINS.split(), "--time-limit", "5", "-o", str(path)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", arguments)
+        with contextlib.suppress(SystemExit):
+            main()
+    return path
+
+
+def test_a_list_of_questions(command: Command, plan: Path) -> None:
+    """A row for each, with its price; the old plan first."""
+    code, out, _ = command(
+        "whatif",
+        str(plan),
+        *("--without", "each", "--link-speed", "2", "--global-batch-size", "64", "--gpu-price", "2.5"),
+        *("--time-limit", "5", "--json"),
+    )
+    assert code == 0
+    found = json.loads(out)
+    names = [one["name"] for one in found["answers"]]
+    assert names[-2:] == ["links 2 x as fast", "a batch of 64"]
+    assert [name for name in names if name.startswith("without ")] == ["without gpu01", "without gpu02"]
+    today = found["plan"]
+    recorded = json.loads(plan.read_text())
+    assert today["iteration_time_s"] == pytest.approx(recorded["estimate"]["iteration_time_s"])
+    for one in (today, *found["answers"]):
+        if one["iteration_time_s"] is not None:
+            hourly = 2.5 * one["num_gpus"]
+            expected = hourly / 3600 / one["tokens_per_s"] * 1e6
+            assert one["price_per_million_tokens"] == pytest.approx(expected)
+            assert one["bound_s"] <= one["iteration_time_s"]
+
+
+def test_without_a_question_hosts_are_asked_about(command: Command, plan: Path) -> None:
+    """Tables, then sentences."""
+    code, out, _ = command("whatif", str(plan), "--time-limit", "4")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "A host less, the dearest loss first" in text
+    assert "One host more brings" in text
+    assert "At best: no plan searched is faster" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gpu-price", "gpu99=2"], "--gpu-price: host 'gpu99'"),
+        (["--gpu-price", "a100-80gb=0"], "--gpu-price: a price of a GPU-hour must be > 0"),
+        (["--without", "gpu99"], "--without: host 'gpu99'"),
+        (["--link-speed", "fast"], "--link-speed: must be numbers"),
+        (["--precision", "int8"], "--precision: must be one of"),
+        (["--precision", "fp8"], "--fp8: is not for a100"),
+        (["--num-gpus", "12x"], "--num-gpus: must be whole numbers"),
+    ],
+)
+def test_wrong_options(command: Command, plan: Path, options: list[str], message: str) -> None:
+    """Refused before anything is searched."""
+    code, _, err = command("whatif", str(plan), *options)
+    assert code == 2
+    assert message in err

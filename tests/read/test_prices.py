@@ -1,0 +1,44 @@
+"""Prices of GPU-hours, as people give them."""
+
+import pytest
+from specs_for_tests import cluster
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.prices import parse_prices, recorded_prices, with_prices
+from pipette_opt.read.speeds import folded_by_value
+
+HOSTS = ("n0", "n1", "n2")
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([], {}),
+        (["2.5"], {"n0": 2.5, "n1": 2.5, "n2": 2.5}),
+        (["n[0-1]=1"], {"n0": 1.0, "n1": 1.0}),
+        (["3", "n1=1"], {"n0": 3.0, "n1": 1.0, "n2": 3.0}),
+    ],
+)
+def test_prices_of_hosts(entries: list[str], expected: dict[str, float]) -> None:
+    """A price without hosts is for all that no other names; what is recorded gives the same."""
+    found = parse_prices(entries, HOSTS)
+    assert found == expected
+    assert recorded_prices(folded_by_value(found), "plan") == expected
+    spec = with_prices(cluster(3), found)
+    assert [node.price_per_gpu_hour for node in spec.nodes] == [expected.get(host) for host in HOSTS]
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (["0"], "must be > 0"),
+        (["cheap"], "must be > 0"),
+        (["n9=1"], "n9"),
+        (["n1=1", "n1=2"], "two prices"),
+        (["1", "2"], "two prices"),
+    ],
+)
+def test_wrong_prices_are_refused(entries: list[str], said: str) -> None:
+    """The message says what is wrong."""
+    with pytest.raises(InputError, match=said):
+        parse_prices(entries, HOSTS)

@@ -1,0 +1,135 @@
+"""What if."""
+
+from dataclasses import asdict, replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from plans import plan_of, scrambled_plan, small_config, small_instance
+
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.judge.many import estimate_many
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.replan import changes as made
+from pipette_opt.replan.whatif import GAP, WhatIf, first_plan
+from pipette_opt.specs import Instance
+
+PINS = SearchSpace(
+    num_gpus=16,
+    tensor_parallel=(2,),
+    pipeline_parallel=(2,),
+    micro_batch_size=(2,),
+    recompute=(None,),
+    virtual_pipeline=(1,),
+    uneven_layers=False,
+    context_parallel=(1,),
+    overlap_grad_reduce=False,
+    overlap_param_gather=False,
+)
+"""One configuration, so that every placement can be judged."""
+
+
+def fastest_s(job: Instance, hosts: tuple[int, ...]) -> float:
+    """Of all placements of the pinned configurations on these hosts."""
+    placed = [
+        (config, block_placement(config, block, np.array(order).reshape(block.node_grid(config))))
+        for config in enumerate_candidates(job, PINS)
+        for block in node_blocks(config, job.cluster.gpus_per_node, job.launcher)
+        for order in permutations(hosts, 4)
+    ]
+    return float(estimate_many(job, placed).min())
+
+
+@pytest.fixture(scope="module")
+def old() -> Plan:
+    """Four of five hosts; n2 is idle."""
+    plan = plan_of(small_instance(), small_config())
+    certificate = replace(plan.certificate, lower_bound_s=fastest_s(small_instance(), tuple(range(5))))
+    return replace(plan, certificate=certificate, inputs={**plan.inputs, "search": asdict(PINS)})
+
+
+@pytest.fixture(scope="module")
+def asking(old: Plan) -> WhatIf:
+    """Questions about it."""
+    return WhatIf(old, small_instance(), OptimizeParams(workers=1), Watcher())
+
+
+def test_each_lost_host_is_answered_as_brute_force_says(old: Plan, asking: WhatIf) -> None:
+    """All in one list, whose searches share a preparation; the bound holds, and the times are those of plans."""
+    job = small_instance()
+    changes = [made.without_hosts(job, [host]) for host in job.cluster.hosts]
+    told: list[str] = []
+    answers = asking.ask(changes, 10.0, lambda answer: told.append(answer.name))
+    assert told == [f"without n{node}" for node in range(5)]
+    for node, answer in enumerate(answers):
+        best_s = fastest_s(job, tuple(other for other in range(5) if other != node))
+        assert answer.bound_s is not None
+        assert answer.iteration_time_s is not None
+        assert answer.bound_s <= best_s * (1 + 1e-9)
+        if node == 2:  # idle
+            assert answer.iteration_time_s == answer.as_it_is_s == old.estimate.iteration_time_s
+        else:
+            assert best_s * (1 - 1e-9) <= answer.iteration_time_s <= best_s * (1 + 2 * GAP)
+            assert answer.as_it_is_s is None
+        assert (answer.num_hosts, answer.idle_hosts) == (4, 0)
+
+
+def test_the_plan_as_it_is_is_judged_on_the_changed_job(old: Plan, asking: WhatIf) -> None:
+    """With faster links it is faster, and the best plan is no slower; changes are of the tokens per second."""
+    (faster, batch, odd) = asking.ask(
+        [
+            made.faster_links(small_instance(), 4.0),
+            made.other_training(small_instance(), "twice", {"global_batch_size": 128}),
+            made.other_training(small_instance(), "odd", {"global_batch_size": 63}),
+        ],
+        6.0,
+    )
+    assert faster.as_it_is_s is not None
+    assert faster.iteration_time_s is not None
+    assert faster.iteration_time_s <= faster.as_it_is_s < old.estimate.iteration_time_s
+    assert faster.change == pytest.approx(old.estimate.iteration_time_s / faster.iteration_time_s - 1)
+    assert batch.iteration_time_s is not None
+    assert batch.tokens_per_s == pytest.approx(128 * 1024 / batch.iteration_time_s)
+    assert odd.as_it_is_s is None
+    assert odd.iteration_time_s is None
+    assert "micro_batch_size" in odd.why or "batch" in odd.why
+
+
+def test_a_plan_without_a_grid_of_hosts_is_no_start(asking: WhatIf) -> None:
+    """Ranks that are dealt to GPUs at random are judged as they are, but nothing begins there."""
+    plan = scrambled_plan()
+    job = small_instance()
+    assert first_plan(job, plan.config, plan.placement, 1.0) is None
+    grid = plan_of(job, small_config()).placement
+    found = first_plan(job, small_config(), grid, 1.0)
+    assert found is not None
+    assert np.array_equal(block_placement(found.config, found.block, found.nodes).node, grid.node)
+    scrambled = WhatIf(plan, job, OptimizeParams(workers=1), Watcher())
+    change = replace(made.faster_links(job, 2.0), is_searched=False)
+    (answer,) = scrambled.ask([change])
+    assert answer.iteration_time_s == answer.as_it_is_s
+    assert answer.bound_s is None
+
+
+def test_only_repairs_that_help_are_asked(old: Plan) -> None:
+    """A slow host first; an idle host, which a repair may bring back; none else."""
+    job = small_instance()
+    links = np.full((5, 5), 20e9)
+    links[3], links[:, 3] = 2e9, 2e9
+    slow = replace(
+        job, cluster=replace(job.cluster, link_matrices=(replace(job.cluster.link_matrices[0], bytes_per_s=links),))
+    )
+    found = WhatIf(old, slow, OptimizeParams(), Watcher()).repairs(job.cluster.hosts)
+    assert [change.name for change in found] == ["n3 repaired", "n2 repaired"]
+
+
+def test_a_stop_keeps_what_is_done(old: Plan) -> None:
+    """No question is begun after it."""
+    watcher = Watcher()
+    asking = WhatIf(old, small_instance(), OptimizeParams(workers=1), watcher)
+    changes = [replace(made.faster_links(small_instance(), 2.0), is_searched=False)] * 3
+    answers = asking.ask(changes, 1.0, lambda answer: watcher.stop.set())
+    assert len(answers) == 1
