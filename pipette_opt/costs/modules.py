@@ -3,7 +3,8 @@
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, product_times_s
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import GpuSpec, Instance, LatentAttention, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import GpuSpec, Instance, LatentAttention, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.layer_parameters import mlp_width
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """
@@ -14,7 +15,7 @@ each through memory, in fp32 in between: 36 bytes an element; their derivatives 
 
 
 def modules_again_s(
-    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, has_experts: bool
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> float:
     """
     What a layer's backward computes again with selective recomputation, the attention core apart, seconds.
@@ -27,18 +28,19 @@ def modules_again_s(
     model, training, stream = instance.model, instance.training, gpu.memory_bytes_per_s * rates.streaming
 
     share = config.tensor_model_parallel_size if config.sequence_parallel else 1
-    norms = int(has_experts) + (model.multi_latent_attention is not None) if config.recomputes("layernorm") else 0
+    is_latent = kind.mixer == "latent_attention"
+    norms = (kind.has_experts + is_latent) * config.recomputes("layernorm")
     passes = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     moved = micro_batch_tokens(training, config) * model.hidden_size / share * training.parameter_bytes
     seconds = norms * (passes[0] * moved / stream + rates.kernel_s)
-    if config.recomputes("mla_up_proj"):
+    if is_latent and config.recomputes("mla_up_proj"):
         seconds += up_projection_forward_s(model, training, config, gpu, rates)
 
     def mlp(width: int) -> float:
         return mlp_forward_s(model, training, config, gpu, rates, width) if width else 0.0
 
-    if not has_experts:
-        return seconds + (mlp(model.ffn_hidden_size) if config.recomputes("mlp") else 0.0)
+    if not kind.has_experts:
+        return seconds + (mlp(mlp_width(model, kind)) if config.recomputes("mlp") else 0.0)
     shared = model.moe_shared_expert_intermediate_size
     if config.recomputes("moe"):
         seconds += expert_times_s(model, training, config, gpu, rates)[0] + mlp(shared)

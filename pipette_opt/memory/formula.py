@@ -105,13 +105,12 @@ class FormulaBytes:
 
 def parameters(table: StageTable) -> FloatArray:
     """Parameters of one rank of each stage."""
-    return _own_parameters(table) + table.moe_layers * table.expert_parameters
+    return _own_parameters(table) + table.expert_parameters
 
 
 def _own_parameters(table: StageTable) -> FloatArray:
     """The same without routed experts."""
-    dense = (table.layers - table.moe_layers) * table.layer_parameters
-    total: FloatArray = dense + table.moe_layers * table.moe_parameters + table.first_parameters + table.last_parameters
+    total: FloatArray = table.own_parameters + table.first_parameters + table.last_parameters
     return total
 
 
@@ -120,26 +119,29 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     shard_tokens = table.tokens / table.shards
     layer_input = table.element * shard_tokens * table.hidden
     core = _core_bytes(table)
-    dense, moe = _rest_bytes(table)
-    unrecomputed = (1 - table.full) * table.chunk_layers
-    # Layers with experts are the last of a chunk, recomputed ones the first.
-    experts = np.minimum(table.moe_share * table.chunk_layers, unrecomputed)
-    rest = (unrecomputed - experts) * dense + experts * moe
-    saved = table.inputs_kept * layer_input + rest + unrecomputed * (1 - table.selective) * core
+    attention, dense, experts = _attention_bytes(table), _dense_bytes(table), _expert_bytes(table)
+    freed_attention, freed_dense, freed_experts = _freed_bytes(table)
+    rest = (
+        table.kept_attention * (attention - freed_attention)
+        + table.kept_dense * (dense - freed_dense)
+        + table.kept_experts * (experts - freed_experts)
+    )
+    saved = table.inputs_kept * layer_input + rest + table.kept_attention * (1 - table.selective) * core
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
     # Layers that were kept whole are gone before the first recomputed one has its turn.
-    of_chunk = np.ceil(table.moe_layers * table.chunk_layers / np.maximum(table.layers, 1))
-    with_experts = np.minimum(table.brought_back, of_chunk)
-    group = table.brought_back * core + with_experts * moe + (table.brought_back - with_experts) * dense
-    brought_back = np.maximum(group - (rest + unrecomputed * core), 0.0)
-    mlp, routed = _mlp_bytes(table), _expert_bytes(table, np.where(table.fp8 > 0, table.fp8, table.element))
+    with_experts = np.minimum(table.brought_back, _of_chunk(table, table.moe_layers))
+    with_dense = np.minimum(table.brought_back - with_experts, _of_chunk(table, table.dense_layers))
+    with_attention = np.minimum(table.brought_back, _of_chunk(table, table.attention_layers))
+    mlps, mixers = with_experts * experts + with_dense * dense, with_attention * (core + attention)
+    group = np.where(table.has_both > 0, mlps + mixers, np.maximum(mlps, mixers))
+    brought_back = np.maximum(group - (rest + table.kept_attention * core), 0.0)
     modules = (
-        table.selective * core + table.again_up * _up_bytes(table),
-        table.again_mlp * _has_dense(table) * mlp,
-        (table.moe_layers > 0) * (routed - _kept_of_experts(table, routed)),
+        (table.attention_layers > 0) * (table.selective * core + freed_attention),
+        (table.dense_layers > 0) * freed_dense,
+        (table.moe_layers > 0) * freed_experts,
     )
-    recomputed = (table.layers > 0) * (brought_back + np.maximum.reduce(modules))
+    recomputed = (table.layers > 0) * brought_back + np.maximum.reduce(modules)
     logits = table.tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
@@ -169,30 +171,26 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     )
 
 
-def _has_dense(table: StageTable) -> BoolArray:
-    """Whether there are layers without experts."""
-    there: BoolArray = table.moe_layers < table.layers
-    return there
+def _of_chunk(table: StageTable, layers: FloatArray) -> FloatArray:
+    """Of some layers of the stage those of a chunk, the mean rounded up."""
+    count: FloatArray = np.ceil(layers * table.chunk_layers / np.maximum(table.layers, 1))
+    return count
 
 
 def _owned(table: StageTable, from_stage: int) -> FloatArray:
     """Parameters of one rank, those shared among replicas from that ZeRO stage on divided."""
     shared = table.zero >= from_stage
-    experts = table.moe_layers * table.expert_parameters
-    owned: FloatArray = _own_parameters(table) / np.where(shared, table.replicas, 1) + experts / np.where(
-        shared, table.expert_replicas, 1
-    )
+    own = _own_parameters(table) / np.where(shared, table.replicas, 1)
+    owned: FloatArray = own + table.expert_parameters / np.where(shared, table.expert_replicas, 1)
     return owned
 
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
-    dense = (table.layers - table.moe_layers) * table.matrix_parameters
-    matrices = dense + table.moe_layers * table.moe_matrix_parameters
-    copies = COPIES * table.fp8 * matrices
+    copies = COPIES * table.fp8 * table.matrix_parameters
     gathered = table.element * table.unit_parameters + COPIES * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
-    weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * matrices)
+    weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
     return weights, gradients, table.state * _owned(table, 1)
 
@@ -205,6 +203,7 @@ def _layer_work(table: StageTable) -> FloatArray:
     shard = hidden / table.shards
     incoming = shard * (1 + table.hidden_dropout)
     mlp, mlp_gone = _mlp_work(table)
+    mlp_gone = table.has_both * mlp_gone
     flash = q + out + 2 * kv + 4 * tokens * (table.query + table.heads) + table.grouped * 2 * q
     stored = (2 - table.attention_dropout) * e * table.scores
     steps = table.context
@@ -258,57 +257,37 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     )
     experts, experts_gone = np.maximum.reduce(steps), up + kept * (down + here) + (1 + kept) * shard
     mixed = table.moe_layers > 0
-    work = np.maximum(np.where(mixed, experts, 0.0), np.where(_has_dense(table), dense, 0.0))
+    work = np.maximum(np.where(mixed, experts, 0.0), np.where(table.dense_layers > 0, dense, 0.0))
     return work, np.where(mixed, experts_gone, dense_gone)
 
 
-def _rest_bytes(table: StageTable) -> tuple[FloatArray, FloatArray]:
-    """Activations that a dense layer and one with experts keep of one micro-batch, the attention core apart."""
-    e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
-    stored = np.where(table.fp8 > 0, table.fp8, e)  # of what matrix products keep
-    # Inputs of both norms and of both column-parallel products, dropout masks, fp32 statistics.
-    outside = shard_tokens * (table.hidden * (2 * e + stored + 2 * table.hidden_dropout) + 8 * table.statistics)
-    # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
-    output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
-    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
-    qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
-    # The norm before latent attention has kernels of its own, whose output the products after it can do without.
-    normed = (table.latent > 0) * table.again_norm * (stored + _copies_of_input(table)) * shard_tokens * table.hidden
-    freed = table.again_up * _up_bytes(table) + normed
-    both = outside + attention + _latent_bytes(table, stored) + qk_norm - freed
-    mlp = np.where(table.again_mlp > 0, 0.0, _mlp_bytes(table))
-    experts = _kept_of_experts(table, _expert_bytes(table, stored))
-    return both + mlp, both + np.where(table.moe_layers > 0, experts, 0.0)
+def _stored(table: StageTable) -> FloatArray:
+    """Bytes of an element that matrix products keep."""
+    return np.where(table.fp8 > 0, table.fp8, table.element)
 
 
-def _mlp_bytes(table: StageTable) -> FloatArray:
-    """What the MLP of a layer without experts keeps: the norm's output, both halves of its width."""
-    stored = np.where(table.fp8 > 0, table.fp8, table.element)
-    inputs = stored * table.tokens / table.shards * table.hidden
-    kept: FloatArray = inputs + table.tokens * (table.element * table.up + stored * table.down)
-    return kept
-
-
-def _kept_of_experts(table: StageTable, whole: FloatArray) -> FloatArray:
+def _freed_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """
-    What a layer keeps for its experts with selective recomputation.
+    What modules of selective recomputation, the attention core apart, free of attention, a dense MLP, and experts.
 
-    Of the whole only the input, which the router has, too, and that not if the norm before is recomputed. Otherwise all
-    but the parts that are recomputed: outputs of the activation, the shared experts, that input.
+    The norm before latent attention has kernels of its own, whose output the products after it can do without. Of all
+    that a layer has for experts the input stays, which the router has, too, and not that if the norm is recomputed.
     """
-    e, tokens = table.element, table.tokens / table.shards
-    stored = np.where(table.fp8 > 0, table.fp8, e)
-    has_shared = table.shared_down > 0
-    inputs = (1 - table.again_norm) * e * tokens * table.hidden
-    copied = has_shared * table.fp8 * tokens * table.hidden
-    freed = (
+    e, stored, tokens = table.element, _stored(table), table.tokens / table.shards
+    is_latent, inputs = table.latent > 0, tokens * table.hidden
+    made = table.tokens * e * (table.query + 2 * table.key_value) + tokens * stored * table.latent
+    normed = table.again_norm * (stored + _copies_of_input(table)) * inputs
+    attention: FloatArray = is_latent * (table.again_up * made + normed)
+    dense: FloatArray = table.again_mlp * (_dense_bytes(table) - _branch_bytes(table))
+    whole = _expert_bytes(table) - _branch_bytes(table) - (1 - table.again_norm) * e * inputs
+    copied = (table.shared_down > 0) * table.fp8 * inputs
+    parts = (
         table.again_act * tokens * table.topk * table.expert_tensor * stored * table.expert_down
         + table.again_shared * table.tokens * (e * table.shared_up + stored * table.shared_down)
-        + table.again_norm * e * tokens * table.hidden
+        + table.again_norm * e * inputs
         + np.maximum(table.again_shared, table.again_norm) * copied
     )
-    kept: FloatArray = np.where(table.again_moe > 0, inputs, whole - freed)
-    return kept
+    return attention, dense, np.where(table.again_moe > 0, whole, parts)
 
 
 def _copies_of_input(table: StageTable) -> FloatArray:
@@ -317,29 +296,49 @@ def _copies_of_input(table: StageTable) -> FloatArray:
     return copies
 
 
-def _up_bytes(table: StageTable) -> FloatArray:
-    """Queries, keys and values of latent attention, and the normed latents that they are made of."""
-    stored = np.where(table.fp8 > 0, table.fp8, table.element)
-    made: FloatArray = (table.latent > 0) * (
-        table.tokens * table.element * (table.query + 2 * table.key_value)
-        + table.tokens / table.shards * stored * table.latent
-    )
-    return made
+def _branch_bytes(table: StageTable) -> FloatArray:
+    """What each branch of a layer keeps of one micro-batch: input of its norm, dropout mask, fp32 statistics."""
+    per_token = table.hidden * (table.element + table.hidden_dropout) + 4 * table.statistics
+    kept: FloatArray = table.tokens / table.shards * per_token
+    return kept
 
 
-def _latent_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
+def _attention_bytes(table: StageTable) -> FloatArray:
+    """Activations that attention keeps of one micro-batch, its core apart."""
+    e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
+    # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
+    output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
+    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
+    qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
+    inputs = _stored(table) * shard_tokens * table.hidden
+    kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm
+    return kept
+
+
+def _latent_bytes(table: StageTable) -> FloatArray:
     """
     What latent attention keeps besides queries, keys and values: latents as they are projected and as they are normed.
 
     In fp8 every down projection keeps a copy of the layer's input.
     """
     copies = _copies_of_input(table) * table.hidden
-    kept: FloatArray = table.tokens / table.shards * (table.element * table.downs + stored * table.latent + copies)
+    kept: FloatArray = (
+        table.tokens / table.shards * (table.element * table.downs + _stored(table) * table.latent + copies)
+    )
     return kept
 
 
-def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
+def _dense_bytes(table: StageTable) -> FloatArray:
+    """The same of a dense MLP."""
+    stored, product_input = _stored(table), table.tokens / table.shards * table.hidden
+    inside = table.tokens * (table.element * table.up + stored * table.down)
+    kept: FloatArray = _branch_bytes(table) + stored * product_input + inside
+    return kept
+
+
+def _expert_bytes(table: StageTable) -> FloatArray:
     """The same of router, routed and shared experts of a layer."""
+    stored = _stored(table)
     e, tokens = table.element, table.tokens / table.shards
     rows = tokens * table.topk * table.expert_tensor
     # Input, fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
@@ -348,7 +347,7 @@ def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
     has_shared = table.shared_down > 0
     shared = table.tokens * (e * table.shared_up + stored * table.shared_down)
     again = has_shared * table.fp8 * tokens * table.hidden  # the router keeps the input as it is
-    total: FloatArray = router + routed + shared + again
+    total: FloatArray = _branch_bytes(table) + router + routed + shared + again
     return total
 
 

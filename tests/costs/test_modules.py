@@ -27,7 +27,7 @@ def split(*modules: str, **options: object) -> ParallelConfig:
 def again_s(*modules: str, has_experts: bool = False) -> float:
     """What modules add to the backward of a layer; the forward stays."""
     job = instance(cluster(1), MOE if has_experts else LLAMA_8B)
-    kept, chosen = (layer_times_s(job, one, A100_80, has_experts=has_experts) for one in (split(), split(*modules)))
+    kept, chosen = (layer_times_s(job, one, A100_80) for one in (split(), split(*modules)))
     assert chosen[0] == kept[0]
     return chosen[1] - kept[1]
 
@@ -88,12 +88,12 @@ def test_a_mlp_is_gathered_again() -> None:
     """Half of what a layer's tensor ranks send in the forward, or nothing; of experts what their tokens need."""
     job = instance(cluster(1), LLAMA_8B)
     model, training = LLAMA_8B, job.training
-    forward, backward = tensor_traffic(model, training, split("core_attn"))
+    forward, backward = tensor_traffic(model, training, split("core_attn"), model.layers[0])
     assert backward == forward
-    again = tensor_traffic(model, training, split("mlp"))[1]
+    again = tensor_traffic(model, training, split("mlp"), model.layers[0])[1]
     assert again.hop_bytes == 1.5 * forward.hop_bytes
     assert (again.num_calls, again.num_steps) == (1.5 * forward.num_calls, 1.5 * forward.num_steps)
-    experts = tensor_traffic(MOE, training, split("shared_experts"), has_experts=True)[1]
+    experts = tensor_traffic(MOE, training, split("shared_experts"), MOE.layers[0])[1]
     assert experts.hop_bytes == 1.5 * forward.hop_bytes
     assert [passes(split(name)) for name in ("moe", "moe_act")] == [(1, 2), (1, 1)]
 
