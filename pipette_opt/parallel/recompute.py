@@ -50,3 +50,11 @@ def known_word(word: Recomputation | None) -> Recomputation | None:
     """The word with its modules in order; ``ValueError`` for an unknown one."""
     modules = recomputation_fields(word).get("recompute_modules")
     return word if modules is None else "selective" if modules == CORE else "+".join(modules)
+
+
+def amount(word: Recomputation | None) -> int:
+    """Where a word stands from the one that computes least again: nothing, modules by their number, ``block``, all."""
+    if word is None:
+        return 0
+    ends = {"block": len(RECOMPUTE_MODULES) + 1, "full": len(RECOMPUTE_MODULES) + 2}
+    return ends.get(word, len(recomputation_fields(word).get("recompute_modules", CORE)))

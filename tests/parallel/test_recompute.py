@@ -4,7 +4,13 @@ import pytest
 from specs_for_tests import config
 
 from pipette_opt.parallel import without_recomputation
-from pipette_opt.parallel.recompute import known_word, modules_in_order, recomputation_fields
+from pipette_opt.parallel.recompute import (
+    RECOMPUTE_MODULES,
+    amount,
+    known_word,
+    modules_in_order,
+    recomputation_fields,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +48,10 @@ def test_what_is_computed_again() -> None:
     assert config(recompute_granularity="full").recomputes("core_attn")
     assert not without_recomputation(one).recomputes("mlp")
     assert one.label().endswith("moe_act+mlp") or "moe_act+mlp" in one.label()
+
+
+def test_less_is_before_more() -> None:
+    """Nothing, modules by their number, the first layers, all."""
+    words = [None, "selective", "moe_act+layernorm", "+".join(RECOMPUTE_MODULES), "block", "full"]
+    assert sorted(words, key=amount) == words
+    assert amount("mlp") == amount("selective")
