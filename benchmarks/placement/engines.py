@@ -1,12 +1,15 @@
 """
 What each engine of the solver brings: the same instances again with one or more engines left out.
 
-    python benchmarks/placement/engines.py --seconds 20 --without tree-search --without column-types,class-assignment \
-        --out benchmarks/results/engines.md
+    python benchmarks/placement/engines.py --seconds 20 --without tree-search --without class-assignment --out page.md
+    python benchmarks/placement/engines.py --judged --sizes 16,32 --without class-assignment --out page.md
 
 Instances are made afresh from ``--seed``: trees, rails, racks, a slow node and no structure, 16 to 128 hosts, weights
 that balance transfers and rings, and those of a real job. An engine is left out only where the table of
 ``solver/portfolio.py`` lets it work; elsewhere there is a dash. Run it on a machine that does nothing else.
+
+With ``--judged`` the same clusters and shapes are whole jobs: llama-2-70b with the degrees pinned, and the gap of the
+plan, which is that of the judge's time. Its lower forms are paths, not closed forms.
 """
 
 import argparse
@@ -19,22 +22,31 @@ from pathlib import Path
 
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import P2PMode
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.lab.placement_bench.clusters import link_gb_per_s, num_flows
 from pipette_opt.lab.placement_bench.instances import BALANCED, BenchInstance
-from pipette_opt.lab.placement_bench.problems import Shape
+from pipette_opt.lab.placement_bench.problems import Shape, cluster_of
 from pipette_opt.lab.placement_bench.run import dependent_ticks, warm_up
 from pipette_opt.lab.placement_bench.tables import environment
+from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.problem.data import ProblemData
+from pipette_opt.read.model import read_model
+from pipette_opt.solver import portfolio as portfolios
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import ENGINES, SolverParams
 from pipette_opt.solver.portfolio import TABLE, Portfolio
 from pipette_opt.solver.solve import solve
+from pipette_opt.specs import Instance, TrainingSpec
 
-INSTANCES: tuple[tuple[str, Shape, P2PMode, str], ...] = (
+INSTANCES: tuple[tuple[str, Shape | None, P2PMode, str], ...] = (
     ("tree", (4, 4), "async", BALANCED),
     ("rail", (8, 2), "blocking", BALANCED),
     ("unif", (16, 1), "async", BALANCED),
     ("two-rack", (4, 4), "blocking", BALANCED),
     ("spares", (4, 4), "async", BALANCED),
+    ("unif", (4, 4), "async", BALANCED),
+    ("measured-16", (4, 4), "blocking", BALANCED),
+    ("tree", None, "blocking", BALANCED),
     ("tree", (8, 4), "async", BALANCED),
     ("unif", (8, 4), "async", BALANCED),
     ("slow-node", (8, 4), "blocking", BALANCED),
@@ -49,7 +61,7 @@ INSTANCES: tuple[tuple[str, Shape, P2PMode, str], ...] = (
     ("rail", (16, 8), "async", BALANCED),
     ("unif", (16, 8), "async", BALANCED),
 )
-"""Cluster, shape of the grid, send mode and weights."""
+"""Cluster, shape of the grid (``None`` for the choice among all candidates of a job), send mode and weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +71,17 @@ class Run:
     instance: str
     hosts: int
     without: str
-    objective: int
-    bound: int
-    dependent: int
+    objective: float | None
+    bound: float
+    dependent: float | None
     seconds: float
     load: float
 
     @property
     def cell(self) -> str:
         """Placement gap, and the seconds it took if it was closed."""
+        if self.objective is None or self.dependent is None:
+            return "no placement"
         if self.objective == self.bound:
             return f"closed, {self.seconds:.1f} s"
         return f"{(self.objective - self.bound) / max(1, self.dependent):.2%}"
@@ -82,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of each run")
     parser.add_argument("--seed", type=int, default=41)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--judged", action="store_true", help="the gap of whole plans with pinned degrees")
     parser.add_argument("--out", type=Path, help="where the table goes; standard output by default")
     options = parser.parse_args(arguments)
     sizes = [int(size) for size in options.sizes.split(",")]
@@ -92,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     warm_up(options.workers)
     runs = []
-    for run in _runs(chosen, ["", *options.without], options.seconds, options.workers):
+    run_all = _judged_runs if options.judged else _runs
+    for run in run_all(chosen, ["", *options.without], options.seconds, options.workers):
         runs.append(run)
         sys.stderr.write(f"{run.instance}, {run.without}: {run.cell} (load {run.load:.1f})\n")
     loads = [run.load for run in runs]
@@ -127,25 +143,68 @@ def _runs(chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: flo
             engines = tuple(name for name in ENGINES if name not in left_out)
             params = SolverParams(time_limit_s=seconds, workers=workers, seed=1, engines=engines)
             result = solve(data, params)
-            assert result.solution is not None
             yield Run(
                 instance=instance.name,
                 hosts=instance.num_used,
                 without=without or "all engines",
-                objective=result.solution.objective_ticks,
+                objective=None if result.solution is None else result.solution.objective_ticks,
                 bound=result.lower_bound_ticks,
-                dependent=dependent_ticks(data, result.solution),
+                dependent=None if result.solution is None else dependent_ticks(data, result.solution),
                 seconds=result.wall_time_s,
                 load=os.getloadavg()[0],
             )
 
 
+def _judged_runs(
+    chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: float, workers: int
+) -> Iterator[Run]:
+    """Plans of whole jobs on the same clusters, without some rows of the table; each shape once."""
+    table = portfolios.TABLE
+    shapes = {(one.cluster, one.num_used, one.shape): one for one in chosen if one.num_listed == one.num_used}
+    for instance in shapes.values():
+        if instance.shape is None:
+            continue
+        rates = link_gb_per_s(instance.cluster, instance.num_used, instance.seed)
+        job = Instance(
+            model=read_model("llama-2-70b"),
+            cluster=cluster_of(rates, num_flows(instance.cluster), "a100-80gb"),
+            training=TrainingSpec(global_batch_size=512, seq_length=4096),
+        )
+        space = SearchSpace(
+            tensor_parallel=(8,),
+            pipeline_parallel=instance.shape[:1],
+            context_parallel=(1,),
+            virtual_pipeline=(1,),
+            micro_batch_size=(1,),
+        )
+        for without in variants:
+            portfolios.TABLE = tuple(row for row in table if row.engine not in without.split(","))
+            plan = optimize(job, space, OptimizeParams(time_limit_s=seconds, workers=workers, seed=1))
+            proof = plan.certificate
+            yield Run(
+                instance=f"{instance.cluster} {instance.num_used} {instance.shape_text}",
+                hosts=instance.num_used,
+                without=without or "all engines",
+                objective=proof.objective_s,
+                bound=proof.lower_bound_s if proof.status != "OPTIMAL" else proof.objective_s,
+                dependent=proof.placement_dependent_s,
+                seconds=proof.wall_time_s,
+                load=os.getloadavg()[0],
+            )
+    portfolios.TABLE = table
+
+
 def _able(data: ProblemData) -> set[str]:
-    """Engines that may work on the only candidate at some time."""
-    incumbent = Incumbent(data, SolverParams())
-    portfolio = Portfolio(incumbent)
-    admitted = {row.engine for row in TABLE if row.admits(data.candidates[0], data.num_nodes)}
-    return {name for name in admitted if portfolio.engines[name].suits(0)}
+    """Engines that may work on some candidate at some time."""
+    portfolio = Portfolio(Incumbent(data, SolverParams()))
+    return {
+        row.engine
+        for index, candidate in enumerate(data.candidates)
+        for row in TABLE
+        if row.admits(candidate, data.num_nodes)
+        and row.structure(portfolio, index)
+        and portfolio.engines[row.engine].suits(index)
+    }
 
 
 def _table(runs: Sequence[Run], variants: Sequence[str]) -> str:

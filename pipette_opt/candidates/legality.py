@@ -156,6 +156,10 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
         "tokens of a micro-batch": tokens // config.context_parallel_size,
     }
+    if model.multi_latent_attention is not None:
+        share = tp if config.sequence_parallel else 1
+        widths["tokens of a micro-batch on a rank"] = tokens // config.context_parallel_size // share
+        widths |= {f"latent width {n}": n for n, _ in model.replicated_attention_shapes}
     if model.num_moe_layers < model.num_layers:
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:

@@ -11,14 +11,10 @@ from pipette_opt.judge.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
-from pipette_opt.solver.subset_dp.search import searches_chain
 from pipette_opt.specs import Instance
 
-MOST_MOVES, MOST_MOVES_OF_CHAINS = 640_000, 80_000
-"""
-Moves of a candidate's longest annealing. A single column of hosts is soon searched to its end, so annealing it any
-longer is not worth while.
-"""
+MOST_MOVES = 640_000
+"""Moves of a candidate's longest annealing. Chosen."""
 
 ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
 """Parts of the time left that annealing may take, and that the next best configurations get after that."""
@@ -40,7 +36,7 @@ def anneal_open(ledger: Ledger) -> None:
     """Place, judge and cut each candidate until that teaches nothing more, or its share of the time is over."""
     ends = time.perf_counter() + ANNEALING_SHARE * max(ledger.seconds_left, 0.0)
     while not ledger.is_over and time.perf_counter() < ends:
-        able = [one for one in ledger.could_win() if one.moves <= _most_moves(ledger, one)]
+        able = [one for one in ledger.could_win() if one.moves <= MOST_MOVES]
         if not able:
             return
         ledger.report(f"placing {counted(len(able), 'candidate')} for the judge")
@@ -51,10 +47,6 @@ def anneal_open(ledger: Ledger) -> None:
                 slow_links_down(ledger, one)
             if ledger.may_be_faster(one):
                 ledger.anneal_once(one)
-
-
-def _most_moves(ledger: Ledger, one: OpenCandidate) -> int:
-    return MOST_MOVES_OF_CHAINS if searches_chain(ledger.data, one.candidate) else MOST_MOVES
 
 
 def place_runners_up(ledger: Ledger, order: list[int]) -> list[JudgedSolution]:

@@ -24,6 +24,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
     Instance,
+    LatentAttention,
     ModelSpec,
     ProfileKey,
     StackSpec,
@@ -35,6 +36,12 @@ FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 Activations that a normalisation layer reads and writes, forward and backward. One kernel reads and writes once.
 Written out in framework operations it casts to fp32, squares, averages, scales, casts back and scales by the weight,
 each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
+"""
+
+LATENT_KERNELS = 8
+"""
+Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
+that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
 """
 
 HOST_BOUND_SHARPNESS = 8.0
@@ -271,38 +278,54 @@ def _outside_attention_times_s(
     gradients of their outputs are cast; a fused norm writes its output in fp8 itself (Transformer Engine).
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
-    query, kv = model.query_projection_size, model.kv_projection_size
+    latent, share = model.multi_latent_attention, tp if config.sequence_parallel else 1
     up = 2 * ffn if model.gated_linear_unit else ffn
     form, element = linear_format(gpu, training, rates), training.parameter_bytes
+    *into, (_, attended) = model.attention_shapes
     shapes = [
-        ((query + 2 * kv) // tp, h),
-        (h, query // tp),
-        *([(up // tp, h), (h, ffn // tp)] if ffn else []),
+        *((tokens, n // tp, k) for n, k in into),
+        (tokens, h, attended // tp),
+        *([(tokens, up // tp, h), (tokens, h, ffn // tp)] if ffn else []),
+        *((tokens // share, n, k) for n, k in model.replicated_attention_shapes),
     ]
     products = [
-        product_times_s(tokens, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
-        for n, k in shapes
+        product_times_s(m, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
+        for m, n, k in shapes
     ]
-    share = tp if config.sequence_parallel else 1
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
-    inputs = (query + ffn) / tp + (0.0 if training.fused_norm else outside)
-    gradients = (query + 2 * kv + up) / tp + outside
+    inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
+    gradients = (sum(n for n, _ in into) + up) / tp + outside
     whole = 6.0 * h / share  # two residuals, each read with the branch and written
-    split = (2.0 * up + ffn + 3.0 * query) / tp
+    rotated, normed = 3.0 * model.query_projection_size, 2 * h
+    if latent is not None:
+        inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
+        gradients += latent.down_size / share
+        rotated, normed = _rotated_latent(latent) * model.num_attention_heads, 2 * h + latent.latent_size
+    split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
     overhead = 8 * rates.kernel_s
     return (
         sum(forward for forward, _ in products)
-        + stream * (fused + 2 * norms[0] * h / share)
+        + stream * (fused + norms[0] * normed / share)
         + cast_s(tokens * inputs, form, gpu, rates)
         + overhead,
         sum(backward for _, backward in products)
-        + stream * (1.5 * fused + 2 * norms[1] * h / share)
+        + stream * (1.5 * fused + norms[1] * normed / share)
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )
+
+
+def _rotated_latent(latent: LatentAttention) -> float:
+    """
+    Channels of a head that the fused kernels of latent attention's positions read or write (``fusions/fused_mla_...``).
+
+    Of queries the part with positions in place; keys without positions and values are read, whole keys and values
+    written.
+    """
+    return 2.0 * latent.qk_pos_emb_head_dim + latent.up_head_size + latent.key_head_size + latent.v_head_dim
 
 
 def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, has_experts: bool) -> float:
@@ -316,6 +339,7 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, h
     kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
     kernels += 8 if model.has_rotary_positions else 0
     kernels += 2 if model.gated_linear_unit else 0
+    kernels += 0 if model.multi_latent_attention is None else LATENT_KERNELS
     kernels += 0 if training.fused_norm else 12
     kernels += expert_kernels(model, config) if has_experts else 0
     kernels += HOST_KERNELS * ring_steps(config)

@@ -25,7 +25,7 @@ def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     """Keys and values of one layer that a rank holds; fewer query groups than tensor ranks are repeated."""
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     groups = max(model.num_query_groups / config.tensor_model_parallel_size, 1.0)
-    return 2.0 * tokens * groups * model.kv_channels * training.parameter_bytes
+    return 2.0 * tokens * groups * model.kv_head_size * training.parameter_bytes
 
 
 def context_traffic(

@@ -120,19 +120,36 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     Part of the copies for so many ranks of an all-to-all group that is sent to them at once, shape ``(ep + 1,)``.
 
     All of them by ``alltoall``. By ``flex`` a token is sent once to ranks of one place together: if routing is even,
-    the chance that at least one of its ``topk`` distinct experts is among theirs, over their mean number there.
+    the chance that at least one of its ``topk`` distinct experts is among theirs, over their mean number there. Groups
+    of experts are consecutive, as experts of a rank are, so a router that chooses groups first sends to fewer places.
     """
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
         return np.ones(ep + 1)
     local = model.num_experts // ep
-    there = [distinct_share(model.num_experts, model.moe_router_topk, ranks * local) for ranks in range(1, ep + 1)]
+    topk, groups, chosen = model.moe_router_topk, model.moe_router_num_groups or 1, model.moe_router_group_topk
+    limit = (groups, groups if chosen is None else chosen)
+    there = [distinct_share(model.num_experts, topk, ranks * local, *limit) for ranks in range(1, ep + 1)]
     return np.array([1.0, *there])
 
 
-def distinct_share(num_experts: int, topk: int, there: int) -> float:
-    """Tokens with one of ``there`` experts among their ``topk`` of all, over their copies for these experts."""
-    none = math.comb(num_experts - there, topk) / math.comb(num_experts, topk)
+def distinct_share(num_experts: int, topk: int, there: int, groups: int = 1, chosen: int = 1) -> float:
+    """
+    Tokens with one of the first ``there`` experts among their ``topk`` of all, over their copies for these experts.
+
+    A token takes ``chosen`` of ``groups`` equal groups at random, and ``topk`` of their experts at random. The first
+    experts are some whole groups, and part of the next one.
+    """
+    size = num_experts // groups
+    whole, rest = divmod(there, size)
+    none = 0.0
+    for hit in range(min(whole, chosen) + 1):
+        for part in (0, 1) if rest else (0,):
+            others = chosen - hit - part
+            if 0 <= others <= groups - whole - bool(rest):
+                ways = math.comb(whole, hit) * math.comb(groups - whole - bool(rest), others)
+                missed = math.comb(size * chosen - size * hit - rest * part, topk)
+                none += ways * missed / (math.comb(groups, chosen) * math.comb(size * chosen, topk))
     return (1.0 - none) / (topk * there / num_experts)
 
 

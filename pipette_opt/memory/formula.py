@@ -192,13 +192,12 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
 def _layer_work(table: StageTable) -> FloatArray:
     """The most that one layer needs on top of what is held: in its backward pass, or in a ring of attention."""
     e, tokens, gathers = table.element, table.tokens, table.shards > 1
-    q, kv = (e * tokens * width for width in (table.query, table.key_value))
+    q, kv, out = (e * tokens * width for width in (table.query, table.key_value, table.output))
     hidden = e * tokens * table.hidden
     shard = hidden / table.shards
     incoming = shard * (1 + table.hidden_dropout)
     mlp, mlp_gone = _mlp_work(table)
-    grouped = table.key_value < table.query
-    flash = 2 * q + 2 * kv + 4 * tokens * (table.query + table.heads) + grouped * 2 * q
+    flash = q + out + 2 * kv + 4 * tokens * (table.query + table.heads) + table.grouped * 2 * q
     stored = (2 - table.attention_dropout) * e * table.scores
     steps = table.context
     sums = 4 * tokens * table.heads
@@ -263,11 +262,22 @@ def _rest_bytes(table: StageTable) -> tuple[FloatArray, FloatArray]:
     outside = shard_tokens * (table.hidden * (2 * e + stored + 2 * table.hidden_dropout) + 8 * table.statistics)
     # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
-    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.query)
+    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
     mlp = stored * shard_tokens * table.hidden + tokens * (e * table.up + stored * table.down)
-    both = outside + attention + qk_norm
+    both = outside + attention + _latent_bytes(table, stored) + qk_norm
     return both + mlp, both + np.where(table.moe_layers > 0, _expert_bytes(table, stored), 0.0)
+
+
+def _latent_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
+    """
+    What latent attention keeps besides queries, keys and values: latents as they are projected and as they are normed.
+
+    In fp8 every down projection keeps a copy of the layer's input.
+    """
+    copies = table.fp8 * np.maximum(table.down_projections - 1, 0) * table.hidden
+    kept: FloatArray = table.tokens / table.shards * (table.element * table.downs + stored * table.latent + copies)
+    return kept
 
 
 def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
@@ -289,5 +299,5 @@ def _core_bytes(table: StageTable) -> FloatArray:
     stores_scores = table.scores > 0
     log_sum_exp = ~stores_scores * 4 * table.tokens * table.heads
     scores = table.scores * (table.element + table.attention_dropout * (1 + table.element))
-    repeated = stores_scores * 2 * table.element * table.tokens * (table.query - table.key_value)
+    repeated = stores_scores * 2 * table.element * table.tokens * table.grouped * (table.query - table.key_value)
     return log_sum_exp + scores + repeated

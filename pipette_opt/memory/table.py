@@ -66,8 +66,13 @@ class StageTable:
         Parameters of the table that embeddings and head of the stage share; 0 if they share none.
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
-    query, key_value, up, down, vocab, heads
-        Local widths.
+    query, key_value, output, up, down, vocab, heads
+        Local widths; of keys and values the mean of both, and of what attention gives to its output projection.
+    latent, downs
+        Channels of latents that are normalised, and of all that the down projections of latent attention give; 0
+        without it.
+    down_projections
+        Their number.
     scores
         Elements of one layer's attention scores, 0 with a kernel that does not store them.
     statistics
@@ -123,6 +128,10 @@ class StageTable:
     hidden: FloatArray
     query: FloatArray
     key_value: FloatArray
+    output: FloatArray
+    latent: FloatArray
+    downs: FloatArray
+    down_projections: FloatArray
     up: FloatArray
     down: FloatArray
     vocab: FloatArray
@@ -154,6 +163,12 @@ class StageTable:
     def num_rows(self) -> int:
         """Rows."""
         return len(self.tokens)
+
+    @property
+    def grouped(self) -> BoolArray:
+        """Whether several query heads share a key; keys of latent attention are as wide, its values are not."""
+        grouped: BoolArray = (self.key_value < self.query) & (self.latent == 0)
+        return grouped
 
 
 def join_tables(tables: Sequence[StageTable]) -> StageTable:
@@ -227,7 +242,7 @@ def stage_table(
     positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
     own_head = (pp > 1) | model.untie_embeddings_and_output_weights
     heads = model.num_attention_heads // tp
-    key_value = np.maximum(model.num_query_groups // tp, 1) * model.kv_channels
+    key_value = np.maximum(model.num_query_groups // tp, 1) * model.kv_head_size
     query = model.query_projection_size // tp
     down = model.ffn_hidden_size // tp
     gates = 2 if model.gated_linear_unit else 1
@@ -235,7 +250,12 @@ def stage_table(
     expert_down = model.expert_ffn_size // etp if model.num_experts else 0 * etp
     num_experts = model.num_experts or 0
     local = num_experts // ep
-    attention_matrices = h * (2 * query + 2 * key_value)
+    latent, whole = model.multi_latent_attention, model.replicated_attention_shapes
+    shapes = ((query + 2 * key_value, h), (h, query))
+    if latent is not None:
+        *into, (_, attended) = model.attention_shapes
+        shapes = (*((n // tp, k) for n, k in into), (h, attended // tp), *whole)  # type: ignore[assignment]
+    attention_matrices = sum(n * k for n, k in shapes)
     matrices = attention_matrices + h * (gates + 1) * down
     moe_matrices = attention_matrices + (h * (gates + 1)) * (shared + local * expert_down)
     dense_size = model.replicated_layer_parameters + model.sharded_layer_parameters / tp
@@ -284,8 +304,7 @@ def stage_table(
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
         "placeholders": _of_distinct(
-            (layers > 0, query + 2 * key_value, h),
-            (layers > 0, h, query),
+            *((layers > 0, rows, columns) for rows, columns in shapes),
             *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
         ),
         "shared_table": h * vocab * ~own_head,
@@ -293,6 +312,10 @@ def stage_table(
         "hidden": h,
         "query": query,
         "key_value": key_value,
+        "output": model.attention_output_size // tp,
+        "latent": latent.latent_size if latent else 0,
+        "downs": latent.down_size if latent else 0,
+        "down_projections": len(whole),
         "up": down * gates,
         "down": down,
         "vocab": vocab,
@@ -302,7 +325,7 @@ def stage_table(
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
         "rope": model.has_rotary_positions,
-        "qk_norm": model.qk_layernorm,
+        "qk_norm": model.qk_layernorm and latent is None,
         "tensor": tp,
         "context": cp,
         "num_experts": num_experts,

@@ -42,10 +42,7 @@ one rule only: of the hosts of the first row, the first cell has the one listed 
 - tree search of a grid (:mod:`~pipette_opt.solver.tree_search`) for closed forms with tensor groups inside hosts: the
   end of the latest column is split into intervals; within one, columns and ring hops have limits, and a depth-first
   search finds what keeps them or ends. What has the fewest choices left, a cell or a host, is next, and each host that
-  is put somewhere takes hosts out of other cells;
-- subset dynamic programming (:mod:`~pipette_opt.solver.subset_dp`) for a single column out of a few hosts, closed form
-  or paths: for each sum whose maximum the objective is, the best chain through each link; links through which even that
-  is too long fall away, until nothing is left or a position is split.
+  is put somewhere takes hosts out of other cells.
 
 **Rewritten**, before all of that: each ring hop costs at least what the slowest hop of any ring through it does
 (:mod:`~pipette_opt.solver.lifting`). No placement's objective changes; relaxations that look at a hop by itself, or
@@ -55,10 +52,6 @@ merge hosts, tell more.
 
 - the best links and hosts for everything (:mod:`pipette_opt.problem.best_links`);
 - as many different senders and receivers as there are hops, by matching (:mod:`~pipette_opt.solver.bounds`);
-- column types (:mod:`~pipette_opt.solver.column_types`), on large grids of hosts in racks: a link costs the least of
-  its two kinds, inside a rack or across. All sequences of kinds that a range of periods and the ceiling leave a column
-  are listed, and a model of integers says how many columns take each; first without, then with the racks that these
-  are in. Its infeasibility refutes the ceiling; the counts found are placed and annealed;
 - class assignment (:mod:`~pipette_opt.solver.class_assignment`): the joint model with classes of near twins for hosts,
   each in as many cells as it has members. Columns and the order of the rings are kept, only which host is meant is
   not. On large grids ceilings are refuted and nothing is minimised. The best assignment tells which classes to split,

@@ -22,7 +22,6 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.problem.best_links import best_kind, best_path_work, has_room, optimistic_ticks, scarce_kinds
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, finish_ticks
-from pipette_opt.solver.many_hosts import counting_bound, counts_hosts
 from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.solver.transfers import Transfers, least_transfers, some_host_has
 
@@ -33,7 +32,7 @@ MOST_KINDS = 256
 """Largest number of choices of the rows in which a column has hosts of kinds that it cannot do without. Chosen."""
 
 MANY_HOSTS = 200
-"""More than these are counted; to match them takes too long."""
+"""Hosts above which matching takes too long, and the best links alone are looked at. Chosen."""
 
 
 def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | None = None) -> IntArray:
@@ -56,7 +55,7 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
     if data.num_nodes > MANY_HOSTS:
-        return counting_bound(data, candidate) if counts_hosts(candidate) else optimistic_ticks(data, candidate)
+        return optimistic_ticks(data, candidate)
     rings = _ring_scenarios(data, candidate)
     if rings is None:
         return UNUSABLE_TICKS

@@ -1,10 +1,8 @@
 """What every engine is: something that proves bounds of candidates and finds placements, a slice of time at a time."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.solver.incumbent import Incumbent
@@ -75,52 +73,3 @@ class Engine(ABC):
     def call_s(self, index: int) -> float:
         """Seconds that a single call of the solver below takes at present; 0 where slices of any length do."""
         return 0.0
-
-
-class Search(Protocol):
-    """The search of one candidate by placements, which goes on where it was."""
-
-    def narrow(self, floor: int, ceiling: int) -> None:
-        """What has become known elsewhere: a bound, and the largest objective to look for."""
-
-    def run(
-        self,
-        seconds: float,
-        *,
-        workers: int = 1,
-        stop: threading.Event | None = None,
-        on_bound: Callable[[int], None] = ...,
-        on_placement: Callable[[IntArray], int] | None = None,
-    ) -> int:
-        """Go on for some time; no placement has a smaller objective than what is returned."""
-
-
-class SearchEngine(Engine):
-    """Searches of one candidate each that name the hosts, and so end with the optimum if they end."""
-
-    def __init__(self, incumbent: Incumbent) -> None:
-        super().__init__(incumbent)
-        self.begun: dict[int, Search] = {}
-
-    @abstractmethod
-    def _begin(self, index: int) -> Search:
-        """The search of a candidate."""
-
-    def _go_on(self, index: int, given: TimeSlice) -> int:
-        incumbent = self.incumbent
-        if index not in self.begun:
-            self.begun[index] = self._begin(index)
-        search = self.begun[index]
-        search.narrow(int(incumbent.bounds[index]), incumbent.ceiling_of(index))
-
-        def on_placement(nodes: IntArray) -> int:
-            incumbent.offer_hosts(index, nodes)
-            return incumbent.ceiling_of(index)
-
-        return search.run(
-            given.seconds_left,
-            workers=given.workers,
-            stop=given.stop,
-            on_bound=lambda bound: self.prove(index, bound),
-            on_placement=on_placement,
-        )

@@ -14,7 +14,7 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 from pipette_opt.solver.params import SolverParams
 
 WITHOUT_SEARCH = "bounds without a search"
-"""Name of the bounds by best links, matching, numbers of hosts and lifted rings."""
+"""Name of the bounds by best links, matching and lifted rings."""
 
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 MODEL = ("cp-sat-model",)
 """The CP-SAT model that names the hosts."""
 
-RELAXATIONS = ("column-types", "class-assignment")
-"""Engines that merge hosts into classes, or into racks and kinds."""
-
-SEARCHES = ("subset-dp", "tree-search")
-"""Engines that name the hosts without CP-SAT."""
-
-PROVERS = (*SEARCHES, *RELAXATIONS, *MODEL)
+PROVERS = ("tree-search", "class-assignment", *MODEL)
 """Engines that prove bounds."""
 
 ENGINES = ("annealing", *PROVERS)

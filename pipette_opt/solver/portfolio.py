@@ -1,9 +1,8 @@
 """
 Which engine gets which grid, when, and for how long: the one table of it, and the turns that follow from it.
 
-Read :data:`TABLE` from top to bottom. For a candidate, the rows that it fits (cells of the grid, hosts listed, columns
-of the grid, and the structure named) are its engines, in that order. Rows of ``BOUND`` are for candidates one by one,
-least bound first, before any other proof. Then, until nothing is open, the few candidates with the least bounds get a
+Read :data:`TABLE` from top to bottom. For a candidate, the rows that it fits (cells of the grid, hosts listed, and the
+structure named) are its engines, in that order. Until nothing is open, the few candidates with the least bounds get a
 turn: each row of ``TURN`` once, in slices that double from turn to turn. Rows of ``MODEL`` follow, or work in half of
 the threads meanwhile (:meth:`Portfolio.races`). Annealing works on all candidates at once, before, beside and after all
 that, if any candidate fits its row.
@@ -18,25 +17,18 @@ from enum import Enum
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.solver.annealing import Annealing
 from pipette_opt.solver.class_assignment.engine import ClassAssignment
-from pipette_opt.solver.class_assignment.search import alike_classes
-from pipette_opt.solver.classes.costs import has_class_costs
-from pipette_opt.solver.classes.twins import host_classes
-from pipette_opt.solver.column_types.engine import ColumnTypes
+from pipette_opt.solver.class_assignment.twins import host_classes
 from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.model import CpSatModel
-from pipette_opt.solver.params import SEARCHES
 from pipette_opt.solver.stoppable import TimeSlice
-from pipette_opt.solver.subset_dp.engine import SubsetDp
-from pipette_opt.solver.subset_dp.search import ChainSearch, searches_chain
+from pipette_opt.solver.tree_search.costs import is_grid
 from pipette_opt.solver.tree_search.engine import TreeSearch
 from pipette_opt.solver.tree_search.search import CellSearch
 
 ENGINE_CLASSES: tuple[type[Engine], ...] = (
     Annealing,
-    SubsetDp,
     TreeSearch,
-    ColumnTypes,
     ClassAssignment,
     CpSatModel,
 )
@@ -64,7 +56,6 @@ class When(Enum):
 
     FIRST = "on all threads, before anything is proven"
     BESIDE = "in a thread of its own, from the beginning to the end"
-    BOUND = "candidate by candidate"
     TURN = "in turns"
     MODEL = "after the others of a turn, or beside them"
     AFTER = "on all threads, when no more can be proven"
@@ -86,19 +77,9 @@ def is_classed(portfolio: "Portfolio", index: int) -> bool:
     return host_classes(data, data.candidates[index], CLASSES_OF_STRUCTURE) is not None
 
 
-def is_not_alike(portfolio: "Portfolio", index: int) -> bool:
-    """Not hosts of many classes that differ by little, as long as the class assignment has not ended."""
-    return not portfolio.is_alike(index)
-
-
 def is_unsearched(portfolio: "Portfolio", index: int) -> bool:
     """No search is possible."""
     return not portfolio.is_searched(index)
-
-
-def is_no_chain(portfolio: "Portfolio", index: int) -> bool:
-    """The dynamic programme over sets of hosts does not work."""
-    return not portfolio.may_work("subset-dp", index)
 
 
 def is_threaded(portfolio: "Portfolio", index: int) -> bool:
@@ -119,19 +100,16 @@ class Row:
 
     Parameters
     ----------
-    cells, hosts, columns
-        Least and most cells of the grid, hosts listed, columns of the grid.
+    cells, hosts
+        Least and most cells of the grid, and hosts listed.
     slices
-        Length of a slice in ``first_slice_s``; it doubles with each visit, and the candidates of a turn divide it. With
-        0 the slice is the share of the time left, which they divide.
+        Length of a slice in ``first_slice_s``; it doubles with each visit, and the candidates of a turn divide it.
     share
         Share of the time left that a slice may take at most.
     calls
         CP-SAT calls that a slice has time for at least.
     most_visits
         Visits after which the row is over.
-    until
-        The slices of this row follow one another until this share of the time is used.
     repeats
         Whether the next slice follows at once as long as one leaves :data:`NEXT_TO_NOTHING`.
     ends_turn
@@ -144,21 +122,18 @@ class Row:
     when: When = When.TURN
     cells: tuple[int, int] = (1, ANY)
     hosts: tuple[int, int] = (1, ANY)
-    columns: tuple[int, int] = (1, ANY)
     structure: Structure = any_structure
     slices: float = 0.0
     share: float = 1.0
     calls: int = 0
     most_visits: int = ANY
-    until: float = 0.0
     repeats: bool = False
     ends_turn: bool = False
     before_model: int = 0
 
     def admits(self, candidate: CandidateData, num_hosts: int) -> bool:
-        """Whether a grid has such numbers of cells, hosts and columns."""
-        numbers = (candidate.num_cells, num_hosts, candidate.grid[1] * candidate.grid[2])
-        limits = (self.cells, self.hosts, self.columns)
+        """Whether a grid has such numbers of cells and hosts."""
+        numbers, limits = (candidate.num_cells, num_hosts), (self.cells, self.hosts)
         return all(least <= number <= most for number, (least, most) in zip(numbers, limits, strict=True))
 
 
@@ -174,33 +149,12 @@ TABLE: tuple[Row, ...] = (
     Row(engine="annealing", when=When.BESIDE, cells=LARGE, structure=is_threaded),
     Row(engine="annealing", when=When.AFTER, cells=LARGE, structure=is_threaded),
     Row(engine="annealing", when=When.LAST, structure=is_unrepeatable),
-    # Candidates one by one.
-    Row(engine="subset-dp", when=When.BOUND, slices=1, until=0.25),
-    # Small grids: a search closes nearly all; classes close what is symmetric. Without the tree search, grids of 16
+    # Small grids: the search closes nearly all; classes close what is symmetric. Without the tree search, grids of 16
     # hosts stay open that it closes in seconds: those with spare hosts, and those without structure.
-    Row(engine="subset-dp", cells=SMALL, hosts=(1, MOST_SEARCHED_HOSTS), slices=1, before_model=4),
-    Row(
-        engine="tree-search",
-        cells=SMALL,
-        hosts=(1, MOST_SEARCHED_HOSTS),
-        columns=(1, 1),
-        structure=is_no_chain,
-        slices=1,
-        before_model=4,
-    ),
-    Row(
-        engine="tree-search",
-        cells=SMALL,
-        hosts=(1, MOST_SEARCHED_HOSTS),
-        columns=(2, ANY),
-        slices=1,
-        share=0.6,
-        before_model=2,
-    ),
+    Row(engine="tree-search", cells=SMALL, hosts=(1, MOST_SEARCHED_HOSTS), slices=1, share=0.6, before_model=2),
     Row(engine="class-assignment", cells=(9, FEW_CELLS), slices=0.25, repeats=True),
-    # Large grids: a first look by search, then what tells racks and classes, then the search.
+    # Large grids: a first look by search, then what tells classes, then the search.
     Row(engine="tree-search", cells=(FEW_CELLS + 1, 40), structure=is_classed, slices=1, most_visits=1),
-    Row(engine="column-types", cells=(81, ANY), structure=is_not_alike, share=0.95),
     Row(engine="class-assignment", cells=(FEW_CELLS + 1, 160), slices=1, calls=3, ends_turn=True),
     Row(engine="tree-search", cells=LARGE, hosts=(1, MOST_SEARCHED_HOSTS), slices=1),
     # The model that names the hosts, of several candidates at once.
@@ -222,9 +176,7 @@ def is_admitted(engine: str, candidate: CandidateData, num_hosts: int) -> bool:
 
 def compile_searches(data: ProblemData, candidate: CandidateData, ceiling: int) -> None:
     """Load what a candidate may be searched with, which once per installation has to be compiled."""
-    if searches_chain(data, candidate):
-        ChainSearch(data, candidate, 0, ceiling).run(0.01)
-    elif has_class_costs(candidate) and is_admitted("tree-search", candidate, data.num_nodes):
+    if is_grid(candidate) and is_admitted("tree-search", candidate, data.num_nodes):
         CellSearch(data, candidate, 0, ceiling).run(0.01)
 
 
@@ -257,15 +209,9 @@ class Portfolio:
         admitted = is_admitted(name, data.candidates[index], data.num_nodes)
         return admitted and name in self.engines and self.engines[name].suits(index)
 
-    def is_alike(self, index: int) -> bool:
-        """Whether hosts fall into many classes that differ by little, and the class assignment has not ended."""
-        data = self.incumbent.data
-        works = self.may_work("class-assignment", index)
-        return works and alike_classes(data, data.candidates[index]) is not None
-
     def is_searched(self, index: int) -> bool:
-        """Whether a search that names the hosts works on a candidate."""
-        return any(self.may_work(name, index) for name in SEARCHES)
+        """Whether the search that names the hosts works on a candidate."""
+        return self.may_work("tree-search", index)
 
     def anneals(self, when: When) -> bool:
         """Whether annealing has its turn."""
@@ -273,21 +219,6 @@ class Portfolio:
         return any(row.engine == "annealing" for index in indices for row in self._rows(when, index))
 
     # Turns.
-
-    def bound(self) -> None:
-        """
-        Rows of ``BOUND`` for candidates one by one, least bounds first.
-
-        Only the least bound matters, so this ends with a candidate that stays where it is.
-        """
-        incumbent, tried = self.incumbent, set[int]()
-        while not incumbent.is_over:
-            ranked = incumbent.open_candidates()
-            rows = self._rows(When.BOUND, ranked[0]) if ranked and ranked[0] not in tried else []
-            if not rows:
-                return
-            self._run(rows[0], ranked[0], number=1)
-            tried.add(ranked[0])
 
     def take_turns(self, batch: Sequence[int], workers: int | None = None, stop: threading.Event | None = None) -> bool:
         """A turn of each candidate of a batch; whether any engine could do anything."""
@@ -307,11 +238,9 @@ class Portfolio:
         """
         Whether a batch is searched in half of the threads while it is modelled in the others.
 
-        Either may close a few cells in a second where the other takes a minute, but models seldom close one column.
+        Either may close a few cells in a second where the other takes a minute.
         """
-        few = all(
-            self.cells(index) <= FEW_CELLS and self.is_searched(index) and not self._is_column(index) for index in batch
-        )
+        few = all(self.cells(index) <= FEW_CELLS and self.is_searched(index) for index in batch)
         return few and self.incumbent.workers > 1
 
     def left_to_model(self, batch: Sequence[int]) -> list[int]:
@@ -323,9 +252,6 @@ class Portfolio:
         """Whether a search has had fewer slices than it has before the model."""
         rows = [row for row in self._rows(When.TURN, index) if row.before_model]
         return any(self.engines[row.engine].visits[index] < row.before_model for row in rows)
-
-    def _is_column(self, index: int) -> bool:
-        return self.incumbent.data.candidates[index].grid[1:] == (1, 1)
 
     def _admits(self, row: Row, index: int) -> bool:
         data = self.incumbent.data
@@ -353,25 +279,20 @@ class Portfolio:
     ) -> bool:
         """A slice of a row for one candidate of so many, and those that follow at once; whether the last one helped."""
         incumbent, engine = self.incumbent, self.engines[row.engine]
-        least_s = (1 - row.until) * incumbent.seconds_left
         before = incumbent.ceiling_of(index) - int(incumbent.bounds[index])
         while True:
             has_risen = engine.run(index, self._slice(row, index, number, workers, stop))
             if not (self._is_due(index) and engine.suits(index)):
                 return has_risen
             after = incumbent.ceiling_of(index) - int(incumbent.bounds[index])
-            near = row.repeats and has_risen and after <= NEXT_TO_NOTHING * before
-            if not near and not (row.until and incumbent.seconds_left > least_s):
+            if not (row.repeats and has_risen and after <= NEXT_TO_NOTHING * before):
                 return has_risen
 
     def _slice(self, row: Row, index: int, number: int, workers: int | None, stop: threading.Event | None) -> TimeSlice:
         incumbent, engine = self.incumbent, self.engines[row.engine]
         left_s = row.share * incumbent.seconds_left
-        if row.slices:
-            slice_s = row.slices * incumbent.params.first_slice_s * 2 ** engine.visits[index]
-            seconds = min(max(slice_s, row.calls * engine.call_s(index)) / number, left_s)
-        else:
-            seconds = left_s / number
+        slice_s = row.slices * incumbent.params.first_slice_s * 2 ** engine.visits[index]
+        seconds = min(max(slice_s, row.calls * engine.call_s(index)) / number, left_s)
         return TimeSlice(
             ends=time.perf_counter() + seconds,
             stop=incumbent.stop if stop is None else stop,

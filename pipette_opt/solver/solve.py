@@ -103,14 +103,12 @@ def _annealing_beside(incumbent: Incumbent, portfolio: Portfolio) -> Iterator[No
 
 
 def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
-    """Bounds without a search, candidates one by one, then batches of those with the least bounds."""
+    """Bounds without a search, then batches of the candidates with the least bounds."""
     limit_s = max(0.0, incumbent.seconds_left)
     ends = incumbent.ends - (1 - BOUNDING_SHARE) * limit_s
     if not incumbent.params.deterministic:
         incumbent.data = lift_rings(incumbent.data, LIFTING_SHARE * limit_s)
     incumbent.bounds = lower_bounds(incumbent.data, incumbent.upper, ends)
-    incumbent.report()
-    portfolio.bound()
     incumbent.report()
     while not incumbent.is_over:
         batch = portfolio.model.next_batch()

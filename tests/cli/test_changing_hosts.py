@@ -14,12 +14,12 @@ PINNED = ("--tensor-parallel", "8", "--pipeline-parallel", "2", "--micro-batch-s
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command."""
+    """Exit code, standard output and standard error of a command, whose threads wait for none of a busy machine."""
     environment = {key: value for key, value in os.environ.items() if "RANK" not in key and "SLURM" not in key}
     done = subprocess.run(
         [sys.executable, "-m", "pipette_opt", *arguments],
         cwd=folder,
-        env={**environment, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**environment, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,

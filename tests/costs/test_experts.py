@@ -144,6 +144,25 @@ def test_tokens_sent_once_to_ranks_together(experts: int, topk: int, ep: int) ->
     assert (distinct_shares(model, TRAINING, chosen) == 1.0).all()
 
 
+@pytest.mark.parametrize(("groups", "chosen", "topk", "ep"), [(4, 2, 2, 8), (4, 2, 4, 4), (2, 1, 2, 4), (4, 3, 3, 8)])
+def test_groups_of_experts_keep_tokens_on_fewer_ranks(groups: int, chosen: int, topk: int, ep: int) -> None:
+    """Eight experts: every choice of groups, then of experts in them, counted out."""
+    model = replace(MOE, moe_router_topk=topk, moe_router_num_groups=groups, moe_router_group_topk=chosen)
+    config = split(dp=ep, tp=1, sequence_parallel=False, expert_model_parallel_size=ep)
+    shares = distinct_shares(model, replace(TRAINING, moe_token_dispatcher_type="flex"), config)
+    size = 8 // groups
+    choices = [
+        choice
+        for kept in combinations(range(groups), chosen)
+        for choice in combinations([group * size + one for group in kept for one in range(size)], topk)
+    ]
+    for ranks in range(1, ep + 1):
+        local = 8 // ep * ranks
+        tokens = sum(min(choice) < local for choice in choices)
+        copies = sum(sum(one < local for one in choice) for choice in choices)
+        assert shares[ranks] == pytest.approx(tokens / copies)
+
+
 def test_tokens_beside_compute_and_the_host() -> None:
     """Time in which the device waits hides tokens for nothing, compute at the price of its slowing down."""
     stack = replace(DEFAULT_STACK, overlap_slowdown=0.1)

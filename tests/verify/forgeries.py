@@ -420,6 +420,12 @@ FORGERIES = (
         put("alternatives.0.reason", "99.0% slower, most of it bubble (+9 s)"),
     ),
     Forgery(
+        "alternatives.0.breakdown.compute",
+        "half",
+        "alternatives_are_reproduced",
+        put("alternatives.0.breakdown.compute", times(0.5)),
+    ),
+    Forgery(
         "alternatives.0.parallel.recompute_granularity",
         "full",
         "plan_is_searched",

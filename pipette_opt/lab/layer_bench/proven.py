@@ -19,7 +19,7 @@ from pipette_opt.lab.layer_bench.costs import pipeline_terms
 from pipette_opt.lab.layer_bench.profile import LayerProfile
 from pipette_opt.lab.layer_bench.programme import Decision, decision
 from pipette_opt.lab.layer_bench.space import Search, searches, usable_mb
-from pipette_opt.solver.layer_strategies import (
+from pipette_opt.lab.layer_bench.strategies import (
     StageTables,
     StrategyChoice,
     StrategyProblem,

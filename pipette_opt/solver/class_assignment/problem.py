@@ -7,8 +7,7 @@ import numpy as np
 from pipette_opt.base.types import IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, place
-from pipette_opt.solver.classes.costs import block_minima, merge_levels
-from pipette_opt.solver.classes.twins import HostClasses
+from pipette_opt.solver.class_assignment.twins import HostClasses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,3 +82,25 @@ def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
     )
     data = replace(merged.data, candidates=(candidate,), kind_of_node=merged.data.kind_of_node[flat])
     return place(data, candidate, cells)
+
+
+def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
+    """Least cost from a host of one class to another host of another, shape ``(C, C)``."""
+    apart = np.array(ticks, dtype=np.int64)
+    np.fill_diagonal(apart, UNUSABLE_TICKS)
+    order = np.argsort(classes.of_host, kind="stable")
+    starts = np.searchsorted(classes.of_host[order], np.arange(classes.number))
+    least = np.minimum.reduceat(np.minimum.reduceat(apart[np.ix_(order, order)], starts, axis=0), starts, axis=1)
+    return np.minimum(least, UNUSABLE_TICKS)
+
+
+def merge_levels(ticks: IntArray, tolerance: float) -> IntArray:
+    """Costs that differ by at most so much, relative, are the least of them."""
+    values = np.unique(ticks)
+    levels, level = np.empty_like(values), -1
+    for number, value in enumerate(values.tolist()):
+        if level < 0 or value > level * (1 + tolerance):
+            level = value
+        levels[number] = level
+    merged: IntArray = levels[np.searchsorted(values, ticks)]
+    return merged

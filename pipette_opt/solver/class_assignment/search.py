@@ -15,7 +15,7 @@ from pipette_opt.problem.objective import placed_objective_ticks
 from pipette_opt.solver.class_assignment.model import build_merged, pattern_of
 from pipette_opt.solver.class_assignment.problem import merge, place_classes
 from pipette_opt.solver.class_assignment.splits import finer
-from pipette_opt.solver.classes.twins import HostClasses, host_classes
+from pipette_opt.solver.class_assignment.twins import HostClasses, host_classes
 from pipette_opt.solver.stoppable import TimeSlice
 
 logger = logging.getLogger(__name__)

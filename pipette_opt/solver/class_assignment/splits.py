@@ -16,7 +16,7 @@ from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, placed_objective_ticks
 from pipette_opt.solver.class_assignment.problem import Merged, place_classes
-from pipette_opt.solver.classes.twins import HostClasses
+from pipette_opt.solver.class_assignment.twins import HostClasses
 
 SHARES = (1.0, 0.5, 0.25, 0.125)
 """Of what the pattern is below the ceiling, what one link may take up; the first that tells anything."""

@@ -6,9 +6,17 @@ import numpy as np
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.problem.data import CandidateData, ProblemData
-from pipette_opt.solver.classes.costs import NEVER, end_parts, mean_parts, watched_stages
-from pipette_opt.solver.host_costs import after_reductions, as_ints, ring_hops, transfers
 from pipette_opt.solver.matching import bottleneck_level
+from pipette_opt.solver.tree_search.costs import (
+    NEVER,
+    after_reductions,
+    as_ints,
+    end_parts,
+    mean_parts,
+    ring_hops,
+    transfers,
+    watched_stages,
+)
 
 
 class Grid(NamedTuple):

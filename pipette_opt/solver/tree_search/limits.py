@@ -6,10 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
-from pipette_opt.solver.classes.costs import NEVER
-from pipette_opt.solver.host_costs import as_ints
 from pipette_opt.solver.matching import matching_size
 from pipette_opt.solver.tree_search.bits import WORD, BitArray
+from pipette_opt.solver.tree_search.costs import NEVER, as_ints
 from pipette_opt.solver.tree_search.data import Grid
 from pipette_opt.solver.tree_search.filter import MUCH, Limits, Work, keep_column
 from pipette_opt.solver.tree_search.kernel import State

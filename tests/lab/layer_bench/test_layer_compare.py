@@ -10,7 +10,7 @@ from pipette_opt.lab.layer_bench.compare import compare_layers, described
 from pipette_opt.lab.layer_bench.programme import decide, decision
 from pipette_opt.lab.layer_bench.proven import own_searches, problem_of, prove, relaxed_s
 from pipette_opt.lab.layer_bench.space import usable_mb
-from pipette_opt.solver.layer_strategies import choose_strategies
+from pipette_opt.lab.layer_bench.strategies import choose_strategies
 
 BUDGETS = (6.0, 8.0, 10.0)
 

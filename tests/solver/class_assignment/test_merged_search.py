@@ -23,7 +23,7 @@ from pipette_opt.solver.class_assignment.search import (
     first_classes,
 )
 from pipette_opt.solver.class_assignment.symmetry import interchangeable
-from pipette_opt.solver.classes.twins import HostClasses
+from pipette_opt.solver.class_assignment.twins import HostClasses
 
 VARIANTS = [
     Variant(

@@ -7,7 +7,7 @@ from instances import Variant, one_candidate_cluster, random_problem
 from pipette_opt.problem.objective import objective_ticks, placed_objective_ticks
 from pipette_opt.solver.class_assignment.problem import merge, place_classes
 from pipette_opt.solver.class_assignment.splits import finer
-from pipette_opt.solver.classes.twins import HostClasses
+from pipette_opt.solver.class_assignment.twins import HostClasses
 
 
 @pytest.mark.parametrize("exact", [1.0, 0.0], ids=["closed form", "paths"])

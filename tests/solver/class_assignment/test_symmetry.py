@@ -9,7 +9,7 @@ from instances import one_candidate_cluster
 from pipette_opt.problem.objective import placed_objective_ticks
 from pipette_opt.solver.class_assignment.problem import Merged, merge, place_classes
 from pipette_opt.solver.class_assignment.symmetry import interchangeable
-from pipette_opt.solver.classes.twins import HostClasses
+from pipette_opt.solver.class_assignment.twins import HostClasses
 
 
 def racks(number: int, slow: tuple[int, ...]) -> Merged:

@@ -6,7 +6,7 @@ from instances import SMALL_SHAPES, Incumbent, Variant, best_by_enumeration, one
 
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import largest_ticks
-from pipette_opt.solver.classes.costs import has_class_costs
+from pipette_opt.solver.tree_search.costs import is_grid
 from pipette_opt.solver.tree_search.search import CellSearch
 
 SHAPES = [shape for shape in SMALL_SHAPES if shape[2] == 1 and shape[0] * shape[1] > 1] + [(3, 2, 1), (2, 3, 1)]
@@ -99,5 +99,5 @@ def test_what_can_be_searched() -> None:
     rng = np.random.default_rng(1)
     for shape in SMALL_SHAPES:
         closed = random_problem(rng, [shape], 5, Variant()).candidates[0]
-        assert has_class_costs(closed) is (shape[2] == 1 and shape != (1, 1, 1))
-        assert not has_class_costs(random_problem(rng, [shape], 5, Variant(exact_share=0.0)).candidates[0])
+        assert is_grid(closed) is (shape[2] == 1 and shape != (1, 1, 1))
+        assert not is_grid(random_problem(rng, [shape], 5, Variant(exact_share=0.0)).candidates[0])

@@ -1,0 +1,121 @@
+"""
+The story: enumerate, keep what fits, anneal for a hint, certify by the judge, solve the closed form, re-rank, verify.
+
+The judge walks the real schedule and decides. Its certificate covers every candidate, interleaved or not. Where it
+leaves a gap and the best plan is not interleaved, the solver optimises the closed form of these, which may find a
+faster plan; then the judge's certificate goes on from there.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pipette_opt.base.backends import Backend
+from pipette_opt.base.errors import InfeasibleError
+from pipette_opt.base.units import counted
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify import certify
+from pipette_opt.certify.budget import CLOSED_FORM_SHARE, JOINT_SHARE, Budget
+from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
+from pipette_opt.certify.closed_forms import (
+    anneal_closed_forms,
+    judge_closed_forms,
+    judge_first_plan,
+    solve_closed_forms,
+)
+from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.certify.finish import finish_plan
+from pipette_opt.certify.scope import why_nothing
+from pipette_opt.certify.splits import prove_splits
+from pipette_opt.certify.ties import settle_ties
+from pipette_opt.judge.solutions import best_first
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.problem.solution import Solution
+from pipette_opt.specs import Instance
+
+
+def optimize(
+    instance: Instance,
+    space: SearchSpace,
+    params: OptimizeParams | None = None,
+    watcher: Watcher | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    prepared: Prepared | None = None,
+    known: Sequence[Solution] = (),
+    backend: Backend | None = None,
+    host_order: Sequence[int] | None = None,
+) -> Plan:
+    """
+    Find the best plan of a search space and prove how good it is.
+
+    Raises ``InfeasibleError`` with the reasons if nothing is legal, fits and can be placed.
+
+    Parameters
+    ----------
+    prepared
+        What :func:`~pipette_opt.prepare.prepare` made of the same instance and space, if that was done before.
+    known
+        Placements to start from, of candidates of ``prepared.exact``.
+    backend
+        Processes over which the search for the closed form is spread; threads of this one without it.
+    host_order
+        Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
+    """
+    from pipette_opt.verify import verify_content
+
+    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    budget, stop = Budget(instance, params, watcher), watcher.stop
+    finished = partial(
+        finish_plan,
+        watcher=watcher,
+        time_limit_s=budget.limit_s,
+        max_oom_risk=params.max_oom_risk,
+        num_alternatives=params.num_alternatives,
+        seed=params.seed,
+        inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk},
+    )
+    prepared = prepared or prepare(
+        instance,
+        space,
+        params.max_oom_risk,
+        watcher.report,
+        keep=lambda config: False,
+        seconds_left=lambda: budget.left_s,
+        loading=watcher.loading_kernels,
+        joint=budget.joint,
+        stop=stop,
+    )
+    with watcher.loading_kernels():
+        compile_kernels(prepared, stop)
+
+    watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
+    judged = judge_first_plan(prepared)
+    hint = anneal_closed_forms(prepared, budget.hint_s(judged), params.workers, params.seed, stop, known)
+    judged += judge_closed_forms(prepared, hint)
+    if judged:
+        watcher.on_plan(finished(prepared, judged))
+
+    if judged:
+        known_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
+        prepared = prove_splits(prepared, known_s, params.gap_limit, JOINT_SHARE * budget.left_s)
+    how = budget.certifying(judged, CLOSED_FORM_SHARE)
+    certified = certify(prepared, judged, how, watcher.report, stop)
+    judged, result = [*judged, *certified.judged], None
+    over = certified.is_closed or (judged and watcher.elapsed_s >= budget.limit_s)
+    if not over and (not judged or best_first(judged)[0].objective_s is not None):
+        result = solve_closed_forms(prepared, hint, budget.solving(), watcher.report, stop, backend)
+        judged += judge_closed_forms(prepared, result)
+        certified = certify(prepared, judged, budget.certifying(judged), earlier=certified)
+        judged += certified.judged
+    if not judged:
+        raise InfeasibleError(why_nothing(prepared))
+
+    best_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
+    prepared = prove_splits(prepared, best_s, params.gap_limit, budget.left_s - budget.ties_s)
+    order = host_order or range(prepared.instance.cluster.num_nodes)
+    judged += settle_ties(prepared, judged, best_first(judged)[0], order, budget.ties_s)
+    plan = finished(prepared, judged, certified, result)
+    verify_content(prepared.given, plan)
+    return plan

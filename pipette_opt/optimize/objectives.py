@@ -1,0 +1,283 @@
+"""
+Plans that are best at something else than the time of an iteration: tokens per GPU, or cost.
+
+Both are the time of an iteration times a weight that depends on the hosts used: their GPUs, or what these cost. So each
+number of hosts is a search of its own, for the least time, and its bound on the time times the least weight is a bound
+on the objective. Numbers of hosts whose bound is no better than the best plan end early. With prices that differ, each
+number of hosts is searched once for each price: on the hosts that cost no more than it, of which one costs as much.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.units import counted
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.weights import robust_weights
+from pipette_opt.optimize import optimize
+from pipette_opt.optimize.weighted import optimize_weighted
+from pipette_opt.plans.plan import Plan, SizeProof, Target
+from pipette_opt.plans.target import HOUR_S, UNITS, people_value, price_of, value_of
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.read.cluster import subset_cluster
+from pipette_opt.read.hosts import compress_hosts
+from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.specs.objective import Objective
+
+MOST_SIZES = 48
+"""Largest number of numbers of hosts that are searched, the most divisible ones. Chosen: a second or more each."""
+
+LEAST_SEARCH_S = 1.0
+"""Smallest number of seconds that the search of a number of hosts gets; enumerating may take as long. Chosen."""
+
+FIRST_SHARE = 0.5
+"""Share of the time that is left in which each number of hosts is searched once. Chosen."""
+
+ENOUGH = 1e-6
+"""Relative; what could at most be better by this is not looked for, as in the certificate of the time."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Size:
+    """
+    One number of hosts.
+
+    Parameters
+    ----------
+    num_gpus
+        How many are used.
+    dearest
+        Price of the dearest host that may be used, and is; ``None`` where prices do not count.
+    cluster
+        The hosts that may be used.
+    least_weight
+        Objective for a second of iteration time, at least.
+    lower_bound_s
+        No plan is faster, infinite where nothing fits.
+    plan, value
+        The best so far.
+    status
+        As in :class:`~pipette_opt.plans.plan.SizeProof`.
+    """
+
+    num_gpus: int
+    dearest: float | None
+    cluster: ClusterSpec
+    least_weight: float
+    lower_bound_s: float
+    plan: Plan | None = None
+    value: float = float("inf")
+    status: str = "not searched"
+
+    @property
+    def bound(self) -> float:
+        """No plan has a smaller objective."""
+        return min(self.least_weight * self.lower_bound_s, self.value)
+
+
+def optimize_objective(
+    instance: Instance,
+    space: SearchSpace,
+    params: OptimizeParams | None = None,
+    watcher: Watcher | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Plan:
+    """
+    The best plan by ``params.objective``, and what is proven of it.
+
+    For :attr:`~pipette_opt.specs.objective.Objective.TIME` this is :func:`~pipette_opt.optimize.optimize`, which has
+    the same arguments; ``ROBUST`` is the time times a factor of each configuration
+    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is missing,
+    and ``InfeasibleError`` if nothing fits on any number of hosts.
+    """
+    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    if params.objective is Objective.TIME:
+        return optimize(instance, space, params, watcher, inputs, **options)
+    if params.objective is Objective.ROBUST:
+        said = {**(inputs or {}), "objective": params.objective.value}
+        return optimize_weighted(robust_weights(instance), instance, space, params, watcher, said, **options)
+    return _Search(instance, space, params, watcher, inputs or {}, options).run()
+
+
+class _Search:
+    """The search of all numbers of hosts."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        space: SearchSpace,
+        params: OptimizeParams,
+        watcher: Watcher,
+        inputs: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self.instance, self.space, self.params = instance, space, params
+        self.watcher, self.inputs, self.options = watcher, inputs, dict(options)
+        self.sizes = list(_sizes(instance, space, params.objective))
+        self.reason = ""
+
+    @property
+    def best(self) -> _Size:
+        return min(self.sizes, key=lambda one: one.value)
+
+    @property
+    def left_s(self) -> float:
+        if self.watcher.stop.is_set():
+            return 0.0
+        return self.params.time_limit_s - self.watcher.elapsed_s
+
+    def run(self) -> Plan:
+        """Each number of hosts in a share of the time, then those whose bounds are least in what is left."""
+        for number, size in enumerate(self.sizes):
+            share_s = FIRST_SHARE * self.left_s / (len(self.sizes) - number)
+            self._search(size, share_s)
+        while (open_ := self._open()) and self.left_s > LEAST_SEARCH_S:
+            size = open_[0]
+            before = size.lower_bound_s
+            self._search(size, self.left_s / len(open_))
+            if size.lower_bound_s <= before * (1 + ENOUGH):
+                break
+        if self.best.plan is None:
+            raise InfeasibleError(self.reason or "the search was stopped before any plan was found.")
+        return replace(self.best.plan, target=self._target())
+
+    def _open(self) -> list[_Size]:
+        """Numbers of hosts that may have a better plan, least bound first."""
+        enough = (1 - max(self.params.gap_limit, ENOUGH)) * self.best.value
+        return sorted((one for one in self.sizes if one.bound < enough), key=lambda one: one.bound)
+
+    def _search(self, size: _Size, seconds: float) -> None:
+        """Look for a plan that is better than the best, and raise the bound."""
+        if self.left_s <= 0 or (self.best.plan is not None and size.bound >= self.best.value):
+            if size.plan is None and size.bound >= self.best.value:
+                size.status = "slower"
+            return
+        to_beat_s = self.best.value / size.least_weight
+        inner = Watcher(on_progress=self.watcher.on_progress, stop=self.watcher.stop, begun=self.watcher.begun)
+        started = inner.started
+        params = replace(
+            self.params, objective=Objective.TIME, time_limit_s=max(seconds, LEAST_SEARCH_S), to_beat_s=to_beat_s
+        )
+        self.watcher.report(f"searching {counted(size.num_gpus, 'GPU')}")
+        try:
+            plan = optimize(
+                replace(self.instance, cluster=size.cluster),
+                replace(self.space, num_gpus=size.num_gpus, max_gpus=None),
+                params,
+                inner,
+                self._inputs(size),
+                **self._options(size),
+            )
+        except (InfeasibleError, InputError) as error:
+            if not self.watcher.stop.is_set():
+                size.lower_bound_s, size.status, self.reason = float("inf"), "infeasible", str(error)
+            return
+        finally:
+            self.watcher.started += inner.started - started
+        size.status = "searched"
+        size.lower_bound_s = max(size.lower_bound_s, plan.certificate.lower_bound_s)
+        value = value_of(plan, size.cluster, self.params.objective)
+        if value < size.value:
+            size.plan, size.value = plan, value
+            if size is self.best:
+                self.watcher.on_plan(replace(plan, target=self._target()))
+
+    def _options(self, size: _Size) -> dict[str, Any]:
+        """The order of hosts that is preferred is that of all hosts."""
+        whole = size.cluster is self.instance.cluster
+        return {name: value for name, value in self.options.items() if whole or name != "host_order"}
+
+    def _inputs(self, size: _Size) -> dict[str, Any]:
+        """What the plan records: hosts that it may not use are excluded."""
+        left_out = [host for host in self.instance.cluster.hosts if host not in size.cluster.hosts]
+        said = self.inputs.get("exclude_hosts")
+        both = ",".join([*([said] if said else []), *([compress_hosts(tuple(left_out))] if left_out else [])])
+        return {**self.inputs, "objective": str(self.params.objective), "exclude_hosts": both or None}
+
+    def _target(self) -> Target:
+        """What is proven, in the units of people."""
+        value = self.best.value
+        bound = min(value, *(one.bound for one in self.sizes))
+
+        def shown(value: float) -> float:
+            return people_value(self.params.objective, value, self.instance.training.tokens)
+
+        return Target(
+            objective=str(self.params.objective),
+            unit=UNITS[self.params.objective],
+            value=shown(value),
+            bound=shown(bound),
+            gap=(value - bound) / value,
+            sizes=tuple(
+                SizeProof(
+                    num_gpus=one.num_gpus,
+                    dearest=one.dearest,
+                    status=one.status,
+                    iteration_time_s=None if one.plan is None else one.plan.estimate.iteration_time_s,
+                    lower_bound_s=None if one.lower_bound_s == float("inf") else one.lower_bound_s,
+                    value=None if one.plan is None else shown(one.value),
+                    bound=None if one.bound == float("inf") else shown(one.bound),
+                )
+                for one in self.sizes
+            ),
+        )
+
+
+def _sizes(instance: Instance, space: SearchSpace, objective: Objective) -> Iterator[_Size]:
+    """Every number of whole hosts that the space allows, fewest first, and for cost every dearest price."""
+    cluster, per_host = instance.cluster, instance.cluster.gpus_per_node
+    floor_s = _least_gpu_seconds(instance)
+    for num_gpus in _numbers(instance, space):
+        num_hosts = max(num_gpus // per_host, 1)
+        used = num_gpus / num_hosts
+        if objective is Objective.TOKENS_PER_GPU:
+            yield _Size(
+                num_gpus=num_gpus,
+                dearest=None,
+                cluster=cluster,
+                least_weight=num_gpus,
+                lower_bound_s=floor_s / num_gpus,
+            )
+            continue
+        prices = sorted(price_of(cluster, node) for node in range(cluster.num_nodes))
+        for dearest in sorted(set(prices)):
+            able = [host for node, host in enumerate(cluster.hosts) if price_of(cluster, node) <= dearest]
+            if len(able) < num_hosts:
+                continue
+            yield _Size(
+                num_gpus=num_gpus,
+                dearest=dearest,
+                cluster=subset_cluster(cluster, able) if len(able) < cluster.num_nodes else cluster,
+                least_weight=(sum(prices[: num_hosts - 1]) + dearest) * used / HOUR_S,
+                lower_bound_s=floor_s / num_gpus,
+            )
+
+
+def _numbers(instance: Instance, space: SearchSpace) -> list[int]:
+    """Numbers of GPUs of whole hosts, ascending; of very many hosts those with most divisors."""
+    if space.num_gpus is not None:
+        return [space.num_gpus]
+    per_host = instance.cluster.gpus_per_node
+    most = instance.cluster.num_nodes * per_host
+    most = most if space.max_gpus is None else min(most, space.max_gpus)
+    if most < per_host:
+        raise InputError(
+            "--max-gpus", f"must be at least the {per_host} GPUs of a host for this objective, got {most}."
+        )
+    hosts = sorted(range(1, most // per_host + 1), key=lambda count: (-_num_divisors(count), count))
+    return [count * per_host for count in sorted(hosts[:MOST_SIZES])]
+
+
+def _num_divisors(number: int) -> int:
+    return sum(number % one == 0 for one in range(1, number + 1))
+
+
+def _least_gpu_seconds(instance: Instance) -> float:
+    """GPU-seconds of an iteration, at least: the model's FLOPs at the highest peak of any GPU."""
+    training, peak = instance.training, 0.0
+    for gpu in instance.cluster.gpu_kinds:
+        peak = max(peak, *gpu.peak_flops.values())
+    return training.tokens * instance.model.flops_per_token(training.seq_length) / peak
