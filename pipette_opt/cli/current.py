@@ -35,6 +35,8 @@ class Current:
         What it is called.
     not_modelled
         What its times and sizes leave out.
+    changed
+        What is otherwise than when a plan was made, a sentence each.
     """
 
     instance: "Instance"
@@ -47,6 +49,7 @@ class Current:
     max_oom_risk: float | None = None
     title: str = "your current launch"
     not_modelled: "tuple[NotModelled, ...]" = ()
+    changed: tuple[str, ...] = ()
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
         """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
@@ -66,6 +69,8 @@ class Current:
             links_measured=self.instance.cluster.links_measured,
             not_modelled=self.not_modelled,
         )
+        if self.changed:
+            parts.insert(1, Text("\n".join(["", "Since the plan was made", *(f"- {one}" for one in self.changed)])))
         if plan is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
@@ -128,6 +133,7 @@ class Current:
             "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
             "notes": self._notes(),
+            **({"changed": list(self.changed)} if self.changed else {}),
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
             **self._schedule_dict(),

@@ -126,27 +126,105 @@ def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
     return replace(instance, cluster=subset_cluster(instance.cluster, plan.hosts))
 
 
+def plan_on_cluster(path: Path, cluster: Path | None) -> "tuple[Plan, Instance, list[str]]":
+    """
+    A plan on the cluster as it is described now: the plan with its hosts there, its job there, and what changed.
+
+    Parameters
+    ----------
+    cluster
+        The file that describes it now; the plan's own by default, and then nothing changed.
+
+    Raises
+    ------
+    InputError
+        If the plan cannot be there: a host of it is missing, or has fewer GPUs than ranks.
+    """
+    import contextlib
+    from dataclasses import replace
+
+    import numpy as np
+
+    from pipette_opt.cli.inputs import cluster_of
+    from pipette_opt.cli.options import check_precision
+    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.link_health import changes_in_words
+    from pipette_opt.read.prices import recorded_prices, with_prices
+    from pipette_opt.read.speeds import recorded_speeds, with_speeds
+    from pipette_opt.report.plan_file import read_plan
+
+    plan = read_plan(path)
+    before: list[ClusterSpec] = []
+    with contextlib.suppress(InputError):
+        before.append(cluster_of(plan, path, None)[0])
+    if cluster is None or _is_own(plan, path, cluster):
+        return (*plan_and_instance(path, cluster), [])
+    spec = read_cluster(cluster)
+    used = [plan.hosts[node] for node in plan.placement.nodes_used]
+    missing = [host for host in used if host not in spec.hosts]
+    if missing:
+        problem = f"lacks host {missing[0]!r}, on which the plan has ranks; `pipette-opt replan --lost {missing[0]}`."
+        raise InputError(str(cluster), problem)
+    most = int(plan.placement.local_rank.max()) + 1
+    if most > spec.gpus_per_node:
+        raise InputError(str(cluster), f"has {spec.gpus_per_node} GPUs a host; the plan uses {most} of one.")
+    if before:
+        changed = changes_in_words([before[0], spec])
+    else:
+        changed = ["The plan's own cluster file is not there, so its links cannot be compared with these."]
+        changed += [f"Not in {cluster}: {host}." for host in plan.hosts if host not in spec.hosts]
+    there = {host: node for node, host in enumerate(spec.hosts)}
+    for name, read, put in (
+        ("speed", recorded_speeds, with_speeds),
+        ("gpu_price", recorded_prices, with_prices),
+    ):
+        recorded = read(plan.inputs.get(name), f"{path}, inputs.{name}")
+        spec = put(spec, {host: value for host, value in recorded.items() if host in there})
+    node = np.array([there.get(host, -1) for host in plan.hosts])[plan.placement.node]
+    instance = _instance_of(plan, spec, path)
+    check_precision(spec, instance.training)
+    return replace(plan, hosts=spec.hosts, placement=replace(plan.placement, node=node)), instance, changed
+
+
+def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
+    """Whether a file, and its matrices, are those that the plan was made from."""
+    from pipette_opt.cli.inputs import check_inputs
+
+    try:
+        check_inputs(plan, path, cluster)
+    except InputError:
+        return False
+    return True
+
+
 def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":
-    """A plan, judged afresh."""
+    """A plan, judged afresh; on the cluster as a file describes it now, with what changed."""
     from pipette_opt.cli.current import Current
     from pipette_opt.judge.estimate import estimate
     from pipette_opt.judge.solutions import stage_memory
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
 
-    plan, instance = plan_and_instance(path, cluster)
+    plan, instance, changed = plan_on_cluster(path, cluster)
+    found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config)
+    if changed:
+        before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s
+        changed.append(
+            f"The plan's {before_s:.4f} s per iteration are {now_s:.4f} s now ({now_s / before_s - 1:+.2%})."
+        )
     return Current(
         instance=instance,
         config=plan.config,
         placement=plan.placement,
         hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
-        estimate=with_band(estimate(instance, plan.config, plan.placement), instance, plan.config),
+        estimate=found,
         memory=stage_memory(
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
         max_oom_risk=max_oom_risk,
         title="the plan",
         not_modelled=plan.not_modelled,
+        changed=tuple(changed),
     )
 
 

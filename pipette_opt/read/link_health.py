@@ -294,7 +294,8 @@ def _host_sentence(cluster: ClusterSpec, found: Health, host: str) -> str:
         what = "one direction only: look at a cable or a port"
     else:
         what = "the whole host: look at its NICs, PCIe and switch port"
-    return f"{host} {' and '.join(directions)} with {counted(flows, 'flow')} ({what}); it has {one.pairs} links."
+    rates = f"attains {one.share:.0%} of what is usual" if len(directions) == 2 else directions[0]
+    return f"{host} {rates} with {counted(flows, 'flow')} ({what}); it has {one.pairs} links."
 
 
 def _nics_down(cluster: ClusterSpec, of_flows: dict[int, Fault], found: Health) -> int:

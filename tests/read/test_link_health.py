@@ -33,9 +33,9 @@ def names(count: int) -> list[str]:
 @pytest.mark.parametrize(("racks", "known"), [(False, False), (True, True), (True, False)])
 @pytest.mark.parametrize("share", [0.5, 0.7])
 def test_planted_hosts_are_found(share: float, racks: bool, known: bool) -> None:
-    """Of 60 random clusters nearly all faults are found; fewer where nobody says which hosts share a switch."""
+    """Of 30 random clusters nearly all faults are found; fewer where nobody says which hosts share a switch."""
     found = 0
-    for seed in range(60):
+    for seed in range(30):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(8, 33))
         (rates, near), bad = random_rates(rng, count, racks=racks), int(rng.integers(count))
@@ -43,14 +43,14 @@ def test_planted_hosts_are_found(share: float, racks: bool, known: bool) -> None
         rates[:, bad] *= share
         hosts = [one.name for one in find_faults(rates, names(count), near if known else None).hosts]
         found += hosts == [f"n{bad}"]
-    assert found >= (40 if racks and not known else 58)
+    assert found >= (20 if racks and not known else 29)
 
 
-@pytest.mark.parametrize(("racks", "known", "most"), [(False, False, 1), (True, True, 1), (True, False, 10)])
+@pytest.mark.parametrize(("racks", "known", "most"), [(False, False, 1), (True, True, 1), (True, False, 6)])
 def test_sound_clusters_raise_no_alarm(racks: bool, known: bool, most: int) -> None:
-    """Of 100 random clusters without a fault; a host alone in its rack is blamed where nobody says that it is."""
+    """Of 40 random clusters without a fault; a host alone in its rack is blamed where nobody says that it is."""
     blamed = 0
-    for seed in range(100):
+    for seed in range(40):
         rng = np.random.default_rng(1000 + seed)
         count = int(rng.integers(4, 33))
         rates, near = random_rates(rng, count, racks=racks)
@@ -61,7 +61,7 @@ def test_sound_clusters_raise_no_alarm(racks: bool, known: bool, most: int) -> N
 def test_planted_pairs_are_found_and_no_host_is_blamed() -> None:
     """A single slow link, one direction."""
     found = 0
-    for seed in range(40):
+    for seed in range(30):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(6, 25))
         rates, _ = random_rates(rng, count)
@@ -70,7 +70,7 @@ def test_planted_pairs_are_found_and_no_host_is_blamed() -> None:
         faults = find_faults(rates, names(count))
         assert not faults.hosts
         found += [(one.sender, one.receiver) for one in faults.pairs] == [(f"n{i}", f"n{j}")]
-    assert found >= 38
+    assert found >= 28
 
 
 def test_a_host_that_only_sends_slowly() -> None:
