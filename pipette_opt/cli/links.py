@@ -44,7 +44,7 @@ def links(
     found = health(snapshots[-1])
     brings = []
     if plan is not None:
-        from pipette_opt.cli.plans import plan_on_cluster
+        from pipette_opt.library.plans import plan_on_cluster
 
         old, instance, _ = plan_on_cluster(plan, clusters[-1])
         brings = what_repairs_bring(old, instance, found.slow_hosts, max_oom_risk, opt.threads(workers), quiet=json)

@@ -101,7 +101,7 @@ def whatif(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.cli.plans import plan_on_cluster
+    from pipette_opt.library.plans import plan_on_cluster
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.whatif import WhatIf
@@ -161,6 +161,7 @@ def whatif(
 
 def questions(asking: "WhatIf", asked: Mapping[str, Any], prices: Mapping[str, float]) -> "list[Change]":
     """The questions that the options ask, each checked before any is answered; prices of kinds of GPU are known."""
+    from pipette_opt.library.jobs import check_precision
     from pipette_opt.read.gpus import read_gpu_entry
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.replan import changes as made
@@ -192,7 +193,7 @@ def questions(asking: "WhatIf", asked: Mapping[str, Any], prices: Mapping[str, f
         if name.strip():
             found.append(made.other_training(job, f"in {name.strip()}", _precision(name.strip())))
     for change in found:
-        opt.check_precision(change.instance.cluster, change.instance.training)
+        check_precision(change.instance.cluster, change.instance.training)
     return found
 
 
