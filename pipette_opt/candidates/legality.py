@@ -48,7 +48,7 @@ def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """The MLP is split evenly (``MLP.linear_fc1``, ``linear_fc2``); with experts in every layer there is none."""
     width, tp = model.ffn_hidden_size, config.tensor_model_parallel_size
-    if width % tp and model.num_moe_layers < model.num_layers:
+    if width % tp and any(kind.mlp == "dense" for kind in model.layers):
         return f"ffn_hidden_size={width} is no multiple of tensor_model_parallel_size={tp}"
     return None
 
@@ -76,9 +76,19 @@ def sequence_length(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 
 def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Context parallelism needs a fused attention kernel (``DotProductAttention``)."""
+    """
+    Context parallelism needs a fused attention kernel (``DotProductAttention``).
+
+    Its ring of keys and values has neither windows nor another softmax (Transformer Engine, ``context_parallel.py``).
+    """
     if config.context_parallel_size > 1 and training.attention_kernel == "unfused":
         return f"context_parallel_size={config.context_parallel_size} needs a fused attention kernel, got unfused"
+    if config.context_parallel_size > 1 and model.num_windowed_layers:
+        return f"context_parallel_size={config.context_parallel_size} does not go with windows, window_size is given"
+    if config.context_parallel_size > 1 and model.softmax_type != "vanilla":
+        return (
+            f"context_parallel_size={config.context_parallel_size} does not go with softmax_type={model.softmax_type}"
+        )
     return None
 
 
@@ -160,7 +170,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         share = tp if config.sequence_parallel else 1
         widths["tokens of a micro-batch on a rank"] = tokens // config.context_parallel_size // share
         widths |= {f"latent width {n}": n for n, _ in model.replicated_attention_shapes}
-    if model.num_moe_layers < model.num_layers:
+    if any(kind.mlp == "dense" for kind in model.layers):
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:
         widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp

@@ -264,7 +264,7 @@ def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         *_norm_options(model),
         *_activation_options(model),
         *_position_options(model, training),
-        *_window_options(model),
+        *_window_options(model, training),
         *_expert_options(model, training),
         *(model.other_arguments or ()),
     ]
@@ -378,8 +378,11 @@ def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
     ]
 
 
-def _window_options(model: ModelSpec) -> list[Option]:
-    """Windows of attention, and its softmax."""
+def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
+    """Windows of attention, and its softmax. A chunk that holds the whole sequence needs no argument."""
+    if model.attention_chunk_size is not None and model.attention_chunk_size < training.seq_length:
+        problem = f"is {model.attention_chunk_size}, for which Megatron-LM has no argument, but sequences have"
+        raise InputError("attention_chunk_size", f"{problem} {training.seq_length} tokens.")
     options: list[Option] = []
     if model.window_size is not None:
         sides = ",".join(map(str, model.window_size))
@@ -412,9 +415,16 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
             options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
     if model.moe_router_pre_softmax:
         options.append(("--moe-router-pre-softmax",))
-    if model.num_dense_layers:
-        options.append(("--moe-layer-freq", f"[0]*{model.num_dense_layers}+[1]*{model.num_moe_layers}"))
+    if model.num_moe_layers < model.num_layers:
+        options.append(("--moe-layer-freq", layer_list(_layers_with_experts(model))))
     return options
+
+
+def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
+    """Megatron's pattern: the first of every N, or 0 and 1 for each layer."""
+    if isinstance(model.moe_layer_freq, int):
+        return model.moe_layer_freq
+    return tuple(int(kind.has_experts) for kind in model.layers)
 
 
 def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:

@@ -36,6 +36,7 @@ def written_and_read(model: ModelSpec) -> ModelSpec | None:
 
 def as_said(model: ModelSpec) -> ModelSpec:
     """The model with the defaults of what Megatron-LM has no argument for, which a comment says instead."""
+    model = replace(model, attention_chunk_size=None)  # a chunk is as long as the sequence, or refused
     latent = model.multi_latent_attention
     if latent is None or latent.yarn is None:
         return model
@@ -112,6 +113,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "layernorm_zero_centered_gamma": draw(st.booleans()),
         "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
         "parallel_residual": False,
+        "attention_chunk_size": None,
         "init_method_std": draw(positive),
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
@@ -185,6 +187,12 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
         chosen = None if groups is None else draw(st.none() | st.integers(1, groups))
         size = experts // (groups or 1)
         topk = draw(st.integers(1, experts)) if chosen is None else chosen * draw(st.integers(1, size))
+    dense = draw(st.integers(0, layers - 1)) if some else 0
+    marks = layer_marks(layers).filter(
+        lambda one: (
+            one is None or any(one[dense:] if isinstance(one, tuple) else (n % one == 0 for n in range(dense, layers)))
+        )
+    )
     return {
         "num_experts": experts,
         "moe_router_topk": topk,
@@ -192,7 +200,8 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
         "moe_router_group_topk": chosen,
         "moe_ffn_hidden_size": draw(st.none() | st.integers(1, 9999)) if some else None,
         "moe_shared_expert_intermediate_size": draw(st.integers(0, 9999)) if some else 0,
-        "num_dense_layers": draw(st.integers(0, layers - 1)) if some else 0,
+        "num_dense_layers": dense,
+        "moe_layer_freq": draw(marks) if some else None,
         "moe_router_pre_softmax": some and draw(st.booleans()),
     }
 
