@@ -76,9 +76,19 @@ def sequence_length(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 
 def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Context parallelism needs a fused attention kernel (``DotProductAttention``)."""
+    """
+    Context parallelism needs a fused attention kernel (``DotProductAttention``).
+
+    Its ring of keys and values has neither windows nor another softmax (Transformer Engine, ``context_parallel.py``).
+    """
     if config.context_parallel_size > 1 and training.attention_kernel == "unfused":
         return f"context_parallel_size={config.context_parallel_size} needs a fused attention kernel, got unfused"
+    if config.context_parallel_size > 1 and model.num_windowed_layers:
+        return f"context_parallel_size={config.context_parallel_size} does not go with windows, window_size is given"
+    if config.context_parallel_size > 1 and model.softmax_type != "vanilla":
+        return (
+            f"context_parallel_size={config.context_parallel_size} does not go with softmax_type={model.softmax_type}"
+        )
     return None
 
 

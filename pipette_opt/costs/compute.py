@@ -185,9 +185,10 @@ def layer_and_idle_s(
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Forward and backward of one layer and one micro-batch, and how long the device waits for the host in each."""
     model, training = instance.model, instance.training
-    core = attention_times_s(model, training, config, gpu, rates)
-    measured = None if kind.has_experts else _measured_layer(instance, config, gpu)
-    factor = 1.0 if kind.has_experts or measured is not None else learned_factor(instance, config, gpu, rates)
+    core = attention_times_s(model, training, config, gpu, rates, kind)
+    is_known = kind.has_attention and kind.mlp == "dense"  # to profiles and runs
+    measured = _measured_layer(instance, config, gpu) if is_known else None
+    factor = learned_factor(instance, config, gpu, rates) if is_known and measured is None else 1.0
     if measured is None:
         outside = _outside_attention_times_s(model, training, config, gpu, rates, mlp_width(model, kind))
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
@@ -382,7 +383,7 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, k
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
     kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
-    kernels += 8 if model.has_rotary_positions else 0
+    kernels += 8 if kind.rotary else 0
     kernels += 2 if model.gated_linear_unit else 0
     kernels += 0 if model.multi_latent_attention is None else LATENT_KERNELS
     kernels += 0 if training.fused_norm else 12

@@ -266,7 +266,7 @@ def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         *_norm_options(model),
         *_activation_options(model),
         *_position_options(model, training),
-        *_window_options(model),
+        *_window_options(model, training),
         *_expert_options(model, training),
         *_depth_options(model),
         *(model.other_arguments or ()),
@@ -381,8 +381,11 @@ def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
     ]
 
 
-def _window_options(model: ModelSpec) -> list[Option]:
-    """Windows of attention, and its softmax."""
+def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
+    """Windows of attention, and its softmax. A chunk that holds the whole sequence needs no argument."""
+    if model.attention_chunk_size is not None and model.attention_chunk_size < training.seq_length:
+        problem = f"is {model.attention_chunk_size}, for which Megatron-LM has no argument, but sequences have"
+        raise InputError("attention_chunk_size", f"{problem} {training.seq_length} tokens.")
     options: list[Option] = []
     if model.window_size is not None:
         sides = ",".join(map(str, model.window_size))

@@ -24,7 +24,8 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
-from pipette_opt.problem.families import LayerFamily, Rings, layer_families, with_rings
+from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.family_times import Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.family_bounds import HALVINGS, FamilyBound, family_bound
 from pipette_opt.solver.layer_model import LayerSplit

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.cli.inputs import is_file_record
+from pipette_opt.library.inputs import is_file_record
 
 if TYPE_CHECKING:
     from pipette_opt.base.types import Collective
-    from pipette_opt.cli.current import Current
     from pipette_opt.plans.plan import Plan
     from pipette_opt.specs import ClusterSpec, ComputeProfile, Instance
 
@@ -20,7 +19,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     The cluster file and its matrices must be those the plan was made from, by their hashes; ``cluster`` says where
     they are now.
     """
-    from pipette_opt.cli.inputs import cluster_of
+    from pipette_opt.library.inputs import cluster_of
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.prices import recorded_prices, with_prices
@@ -36,7 +35,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
     if spec.hosts != plan.hosts:
         raise InputError(str(path), f"hosts differ from those of its cluster, {spec.name}.")
-    return plan, _instance_of(plan, spec, path)
+    return plan, instance_of(plan, spec, path)
 
 
 def plan_of_job(path: Path, instance: "Instance") -> "Plan":
@@ -49,7 +48,7 @@ def plan_of_job(path: Path, instance: "Instance") -> "Plan":
     if plan.hosts != hosts:
         problem = f"is of the hosts {compress_hosts(plan.hosts)}; the job has {compress_hosts(hosts)}."
         raise InputError(str(path), problem)
-    planned = _instance_of(plan, instance.cluster, path)
+    planned = instance_of(plan, instance.cluster, path)
     for name in ("model", "training"):
         if getattr(planned, name) != getattr(instance, name):
             raise InputError(str(path), f"is of another {name} than this job; say the job as for the plan.")
@@ -66,7 +65,7 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
-    from pipette_opt.cli.inputs import cluster_of, cluster_record
+    from pipette_opt.library.inputs import cluster_of, cluster_record
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
@@ -93,7 +92,7 @@ def plan_on_changed_hosts(
     excluded = tuple(host for host in spec.hosts if host not in hosts)
     if not hosts:
         raise InputError("--lost", "leaves no host.")
-    instance = _instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
+    instance = instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
     inputs = {
         **{name: value for name, value in old.inputs.items() if name != "domains"},
         "cluster": record,
@@ -126,31 +125,78 @@ def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
     return replace(instance, cluster=subset_cluster(instance.cluster, plan.hosts))
 
 
-def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":
-    """A plan, judged afresh."""
-    from pipette_opt.cli.current import Current
-    from pipette_opt.judge.estimate import estimate
-    from pipette_opt.judge.solutions import stage_memory
-    from pipette_opt.prepare import load_predictor
-    from pipette_opt.read.bands import with_band
+def plan_on_cluster(path: Path, cluster: Path | None) -> "tuple[Plan, Instance, list[str]]":
+    """
+    A plan on the cluster as it is described now: the plan with its hosts there, its job there, and what changed.
 
-    plan, instance = plan_and_instance(path, cluster)
-    return Current(
-        instance=instance,
-        config=plan.config,
-        placement=plan.placement,
-        hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
-        estimate=with_band(estimate(instance, plan.config, plan.placement), instance, plan.config),
-        memory=stage_memory(
-            instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
-        ),
-        max_oom_risk=max_oom_risk,
-        title="the plan",
-        not_modelled=plan.not_modelled,
-    )
+    Parameters
+    ----------
+    cluster
+        The file that describes it now; the plan's own by default, and then nothing changed.
+
+    Raises
+    ------
+    InputError
+        If the plan cannot be there: a host of it is missing, or has fewer GPUs than ranks.
+    """
+    import contextlib
+    from dataclasses import replace
+
+    import numpy as np
+
+    from pipette_opt.library.inputs import cluster_of
+    from pipette_opt.library.jobs import check_precision
+    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.link_health import changes_in_words
+    from pipette_opt.read.prices import recorded_prices, with_prices
+    from pipette_opt.read.speeds import recorded_speeds, with_speeds
+    from pipette_opt.report.plan_file import read_plan
+
+    plan = read_plan(path)
+    before: list[ClusterSpec] = []
+    with contextlib.suppress(InputError):
+        before.append(cluster_of(plan, path, None)[0])
+    if cluster is None or _is_own(plan, path, cluster):
+        return (*plan_and_instance(path, cluster), [])
+    spec = read_cluster(cluster)
+    used = [plan.hosts[node] for node in plan.placement.nodes_used]
+    missing = [host for host in used if host not in spec.hosts]
+    if missing:
+        problem = f"lacks host {missing[0]!r}, on which the plan has ranks; `pipette-opt replan --lost {missing[0]}`."
+        raise InputError(str(cluster), problem)
+    most = int(plan.placement.local_rank.max()) + 1
+    if most > spec.gpus_per_node:
+        raise InputError(str(cluster), f"has {spec.gpus_per_node} GPUs a host; the plan uses {most} of one.")
+    if before:
+        changed = changes_in_words([before[0], spec])
+    else:
+        changed = ["The plan's own cluster file is not there, so its links cannot be compared with these."]
+        changed += [f"Not in {cluster}: {host}." for host in plan.hosts if host not in spec.hosts]
+    there = {host: node for node, host in enumerate(spec.hosts)}
+    for name, read, put in (
+        ("speed", recorded_speeds, with_speeds),
+        ("gpu_price", recorded_prices, with_prices),
+    ):
+        recorded = read(plan.inputs.get(name), f"{path}, inputs.{name}")
+        spec = put(spec, {host: value for host, value in recorded.items() if host in there})
+    node = np.array([there.get(host, -1) for host in plan.hosts])[plan.placement.node]
+    instance = instance_of(plan, spec, path)
+    check_precision(spec, instance.training)
+    return replace(plan, hosts=spec.hosts, placement=replace(plan.placement, node=node)), instance, changed
 
 
-def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
+def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
+    """Whether a file, and its matrices, are those that the plan was made from."""
+    from pipette_opt.library.inputs import check_inputs
+
+    try:
+        check_inputs(plan, path, cluster)
+    except InputError:
+        return False
+    return True
+
+
+def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
     from pipette_opt.judge.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
