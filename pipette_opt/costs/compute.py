@@ -16,7 +16,7 @@ from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.costs.host import bound_by_host, host_time_s
-from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, layers_of_kinds
+from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
@@ -30,7 +30,7 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.layer_parameters import mlp_width, replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import depth_parameters, mlp_width, replicated_parameters, sharded_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +74,7 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     parameters = np.zeros(pp)
-    for kind, layers in layers_of_kinds(model, config).items():
+    for kind, layers in held_of_kinds(model, config).items():
         one = sharded_parameters(model, kind) / tp + replicated_parameters(model, kind)
         parameters += one * layers.sum(axis=0)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
@@ -84,7 +84,14 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     parameters[-1] += model.norm_parameters
     if model.untie_embeddings_and_output_weights or pp > 1:
         parameters[-1] += vocabulary
+    split, whole = depth_parameters(model)
+    parameters[-1] += model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
     return read_only(parameters, np.float64)
+
+
+def has_second_table(model: ModelSpec, config: ParallelConfig) -> bool:
+    """Whether the last stage looks up tokens for multi-token prediction in a copy of the first stage's embeddings."""
+    return model.mtp_num_layers > 0 and config.pipeline_model_parallel_size > 1
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
@@ -179,7 +186,11 @@ def layer_and_idle_s(
 def head_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Output head and loss of one micro-batch: forward and backward, seconds."""
+    """
+    Output head and loss of one micro-batch: forward and backward, seconds.
+
+    Each depth of multi-token prediction has a loss of its own, and work beside its layer.
+    """
     tokens = micro_batch_tokens(training, config)
     vocabulary = model.padded_vocab_size(config.tensor_model_parallel_size) // config.tensor_model_parallel_size
     forward, backward = product_times_s(
@@ -193,7 +204,36 @@ def head_times_s(
     )
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
     streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.streaming)
-    return forward + 4 * streaming, backward + 2 * streaming
+    depths, (before, after) = model.mtp_num_layers, (0.0, 0.0)
+    if depths:
+        before, after = _depth_times_s(model, training, config, gpu, rates)
+    return (
+        (1 + depths) * (forward + 4 * streaming) + depths * before,
+        (1 + depths) * (backward + 2 * streaming) + depths * after,
+    )
+
+
+def _depth_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """
+    What a depth of multi-token prediction does beside its layer and its loss: forward and backward, seconds.
+
+    It looks up the next token, normalises that and the hidden state, puts both into one tensor, projects it, and
+    normalises the layer's output. Gathering the projection's input and output over tensor ranks is left out.
+    """
+    tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
+    share, form = tp if config.sequence_parallel else 1, linear_format(gpu, training, rates)
+    forward, backward = product_times_s(
+        tokens, h // tp, 2 * h, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes
+    )
+    norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
+    stream = tokens * h / share * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    look_up = look_up_s(model, training, config, gpu, rates)
+    return (
+        forward + look_up + (4.0 + 3.0 * norms[0]) * stream + cast_s(2.0 * tokens * h / share, form, gpu, rates),
+        backward + look_up + (4.0 + 3.0 * norms[1]) * stream + cast_s(tokens * h / tp, form, gpu, rates),
+    )
 
 
 def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
@@ -232,7 +272,7 @@ def _optimizer_parts_s(
 def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """Parameters of the layers' products on one tensor rank of each stage, routed experts apart, shape ``(pp,)``."""
     matrices = np.zeros(config.pipeline_model_parallel_size)
-    for kind, layers in layers_of_kinds(model, config).items():
+    for kind, layers in held_of_kinds(model, config).items():
         matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
     return read_only(matrices / config.tensor_model_parallel_size, np.float64)
 

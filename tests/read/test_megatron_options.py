@@ -126,7 +126,7 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
     ("option", "named"),
     [
         ("--hybrid-override-pattern M-M-M*-", "hybrid"),
-        ("--mtp-num-layers 1", "predict further tokens"),
+        ("--mtp-num-layers 1 --mtp-hsm", "multi-token prediction"),
         ("--experimental-attention-variant gdn", "attention"),
         ("--linear-attention-freq 4", "attention"),
         ("--qk-l2-norm", "without weights"),
