@@ -158,6 +158,6 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
             yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
     said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
     fitting = len(searched.memory.fitting)
-    below = fitting - searched.num_from(searched.claimed_s, fitting - said)
-    if below > said:
-        yield f"the search rules out {said} configurations, {below} can be faster over the best links"
+    num_below = fitting - searched.num_from(searched.claimed_s, fitting - said)
+    if num_below > said:
+        yield f"the search rules out {said} configurations, {num_below} can be faster over the best links"
