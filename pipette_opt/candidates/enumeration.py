@@ -265,6 +265,8 @@ def _combinations(
 
     No configuration where it cannot even be written down.
     """
+    training = instance.training
+    looks_at_recomputation = training.cuda_graph or training.overlap_moe_expert_parallel_comm
     for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
         packings: dict[tuple[int, int | None], dict[str, str]] = {}
         illegal: dict[tuple[object, ...], dict[str, str]] = {}
@@ -304,9 +306,10 @@ def _combinations(
                     recompute_method="block" if recompute == "block" else "uniform",
                     overlap_p2p_communication=space.overlap_p2p_communication,
                 )
-                # No rule looks at recomputation or the optimizer, and but one at the layers.
+                # No rule looks at the optimizer, but one at the layers, and two at recomputation, of some trainings.
+                granularity = config.recompute_granularity if looks_at_recomputation else None
                 is_split = layers(instance.model, instance.training, config) is None
-                deciding = mbs, chunks, sequence_parallel, ep, etp, None if is_split else split
+                deciding = mbs, chunks, sequence_parallel, ep, etp, granularity, None if is_split else split
                 if deciding not in illegal:
                     illegal[deciding] = {
                         **broken_rules(instance.model, instance.training, config),

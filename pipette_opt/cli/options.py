@@ -170,6 +170,14 @@ OverlapExperts = Annotated[
         rich_help_panel=JOB,
     ),
 ]
+CudaGraph = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graph",
+        help="Layers are launched as CUDA graphs (Transformer Engine's), so that the host does not hold them up.",
+        rich_help_panel=JOB,
+    ),
+]
 OverlapGradReduce = Annotated[
     bool | None,
     typer.Option(help="Gradients are reduced beside the last backward; both by default.", rich_help_panel=SEARCH),
@@ -253,6 +261,7 @@ class JobOptions:
     expert_imbalance: ExpertImbalance = 1.0
     moe_token_dispatcher: MoeTokenDispatcher = None
     overlap_moe_expert_parallel_comm: OverlapExperts = False
+    cuda_graph: CudaGraph = False
 
     def filled_in(self, arguments: "MegatronArgs") -> "JobOptions":
         """The options with what Megatron arguments say where they are silent."""
@@ -424,6 +433,7 @@ def read_job(options: JobOptions) -> Job:
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
         moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
+        cuda_graph=options.cuda_graph,
         expert_imbalance=options.expert_imbalance,
         unequal_microbatches=options.micro_batches == "unequal",
     )

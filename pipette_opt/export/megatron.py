@@ -32,6 +32,7 @@ SAID_OF_TRAINING = (
     "fused_softmax",
     "moe_token_dispatcher_type",
     "overlap_moe_expert_parallel_comm",
+    "cuda_graph",
     "main_params_dtype",
     "exp_avg_dtype",
     "exp_avg_sq_dtype",
@@ -398,6 +399,8 @@ def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> l
             options.append(("--grad-reduce-in-bf16",))
     if training.fp8:
         options += [("--transformer-impl", "transformer_engine"), ("--fp8-format", "hybrid")]
+    if training.cuda_graph:
+        options.append(("--cuda-graph-impl", "transformer_engine"))
     if training.narrow_states:
         options += [
             ("--use-precision-aware-optimizer",),

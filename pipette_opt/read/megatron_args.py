@@ -352,6 +352,8 @@ def _training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["fused_softmax"] = False
     if given.get("overlap_moe_expert_parallel_comm"):
         fields["overlap_moe_expert_parallel_comm"] = True
+    if given.get("cuda_graph_impl") == "transformer_engine":
+        fields["cuda_graph"] = True
     if given.get("transformer_impl") == "local":
         fields["attention_kernel"] = "unfused"
     if given.get("use_flash_attn"):
