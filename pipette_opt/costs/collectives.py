@@ -52,6 +52,16 @@ on B200, and messages between two GPUs of a host take 8 us.
 """
 
 
+OWN_PART = 0.42
+"""
+What a rank's own part of a message costs in a collective inside a host, over a part that is sent there.
+
+A ring of ``n`` ranks sends ``n - 1`` of ``n`` parts; with two ranks NCCL attains 0.6 to 0.7 of its rate with eight. By
+the same tables: with this, GPUs left out are 7 to 12 % off in the median, 10 to 15 % without it
+(``benchmarks/silicon/nccl.py``).
+"""
+
+
 class RingArrays(NamedTuple):
     """:class:`RingTraffic` of several groups, arrays of one shape."""
 
@@ -271,7 +281,8 @@ def inside_s(
         Of a message over it, if that is not the one inside a host.
     """
     rate = inside_bytes_per_s * stack.intra_node
-    time: FloatArray = _start_s(traffic, _inside_step_s(cluster, latency_s), stack) + traffic.hop_bytes / rate
+    moved = traffic.hop_bytes * (1.0 + OWN_PART * traffic.num_calls / np.maximum(traffic.num_steps, 1))
+    time: FloatArray = _start_s(traffic, _inside_step_s(cluster, latency_s), stack) + moved / rate
     return time
 
 
