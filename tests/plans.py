@@ -118,6 +118,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 iteration_time_s=judged.iteration_time_s * 1.1,
                 oom_probability=0.02,
                 reason="10.0% slower, most of it data parallel (+0.05 s)",
+                breakdown={cause: seconds * 1.1 for cause, seconds in judged.breakdown.items()},
             ),
             Alternative(
                 config=replace(chosen, micro_batch_size=1, recompute_granularity="full"),
@@ -210,6 +211,7 @@ def _slower(given: Instance, plan: Plan) -> tuple[Alternative, ...]:
                 oom_probability=worst.oom_probability,
                 oom_probability_at_most=worst.oom_probability_at_most,
                 reason=why_slower(plan.estimate, judged),
+                breakdown=judged.breakdown,
             ),
         )
     return ()

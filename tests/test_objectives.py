@@ -9,8 +9,8 @@ from specs_for_tests import LLAMA_8B, cluster, instance
 from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
-from pipette_opt.objectives import optimize_objective
 from pipette_opt.optimize import optimize
+from pipette_opt.optimize.objectives import optimize_objective
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict

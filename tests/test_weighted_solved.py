@@ -10,7 +10,8 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify.weights import Larger, Weights, robust_weights
 from pipette_opt.judge.estimate import estimate
-from pipette_opt.optimize import OptimizeParams, optimize_weighted
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.optimize.weighted import optimize_weighted
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.report.file_rules import choice_is_reproduced
 from pipette_opt.specs.objective import Objective

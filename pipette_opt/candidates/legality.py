@@ -54,7 +54,7 @@ def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """The MLP is split evenly (``MLP.linear_fc1``, ``linear_fc2``); with experts in every layer there is none."""
     width, tp = model.ffn_hidden_size, config.tensor_model_parallel_size
-    if width % tp and model.num_moe_layers < model.num_layers:
+    if width % tp and any(kind.mlp == "dense" for kind in model.layers):
         return f"ffn_hidden_size={width} is no multiple of tensor_model_parallel_size={tp}"
     return None
 
@@ -169,7 +169,11 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
         "tokens of a micro-batch": tokens // config.context_parallel_size,
     }
-    if model.num_moe_layers < model.num_layers:
+    if model.multi_latent_attention is not None:
+        share = tp if config.sequence_parallel else 1
+        widths["tokens of a micro-batch on a rank"] = tokens // config.context_parallel_size // share
+        widths |= {f"latent width {n}": n for n, _ in model.replicated_attention_shapes}
+    if any(kind.mlp == "dense" for kind in model.layers):
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:
         widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp

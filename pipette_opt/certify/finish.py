@@ -204,4 +204,5 @@ def _alternative(
         oom_probability_at_most=worst.oom_probability_at_most,
         reason=lost_because(best, other),
         slots=None if other.slots is None else tuple(map(tuple, other.slots.reshape(other.nodes.size, -1).tolist())),
+        breakdown=other.estimate.breakdown,
     )

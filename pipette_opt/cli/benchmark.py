@@ -252,6 +252,7 @@ def placement(
 app.command("layers")(systems.layers)
 app.command("squares")(systems.squares)
 app.command("rules")(systems.rules)
+app.command("systems")(systems.systems)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:

@@ -3,6 +3,10 @@ Attention of one layer: scores, softmax, and the product with the values.
 
 A fused kernel skips the masked half and does the softmax on the way; its law is
 :class:`~pipette_opt.specs.efficiency.AttentionLaw`. Without one, scores stream through memory.
+
+Latent attention has wider heads of keys than of values. Its kernels have the rate of heads as wide as the values: with
+192 and 128 channels (DeepSeek-V3, sequences of 2,048 tokens and more) TensorRT-LLM's on H100 take 0.93 to 1.08 of that,
+those on B200 and GB200 0.7 to 0.9 (``benchmarks/silicon/latent.py``).
 """
 
 from pipette_opt.costs.products import micro_batch_tokens, peak_flops, plain_format
@@ -48,11 +52,12 @@ def _fused_times_s(
     """Attention of a rank's queries, as if in one kernel."""
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     law, length = gpu.efficiency.attention, training.seq_length
-    rate = peak_flops(gpu, training) * law.share(model.kv_channels)
-    flops = 2.0 * tokens * length * model.query_projection_size / tp
+    rate = peak_flops(gpu, training) * law.share(model.value_head_size)
+    width = (model.query_projection_size + model.attention_output_size) / tp
+    flops = tokens * length * width
     compute = flops * (1.0 + law.half_seq / length) / rate / (1.0 if training.flash_version > 1 else rates.flash1)
-    keys = max(model.kv_projection_size / tp, model.kv_channels)
-    moved = 2.0 * tokens * (model.query_projection_size / tp + keys) * training.parameter_bytes
+    keys = max(model.kv_projection_size / tp, model.kv_head_size)
+    moved = tokens * (width + 2.0 * keys) * training.parameter_bytes
     stream = moved / (gpu.memory_bytes_per_s * rates.streaming)
     backward = BACKWARD_WORK * compute / (BACKWARD_RATE * rates.attention_backward_speed)
     return (
@@ -70,8 +75,9 @@ def _unfused_times_s(
     passes = UNFUSED_PASSES if training.fused_softmax else PLAIN_PASSES
     stream = scores / (gpu.memory_bytes_per_s * rates.streaming)
     form = plain_format(gpu, training, rates)
-    flops = 4.0 * tokens * training.seq_length * model.query_projection_size / tp
-    product = flops / form.flops_per_s * (1.0 + form.law.half_inner / model.kv_channels)
+    width = (model.query_projection_size + model.attention_output_size) / tp
+    flops = 2.0 * tokens * training.seq_length * width
+    product = flops / form.flops_per_s * (1.0 + form.law.half_inner / model.key_head_size)
     return (
         product + passes[0] * stream + 6 * rates.kernel_s,
         2.0 * product + passes[1] * stream + 8 * rates.kernel_s,

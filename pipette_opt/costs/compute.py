@@ -15,8 +15,8 @@ from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
-from pipette_opt.costs.experts import REMEMBERED, expert_replicas, moe_layers, stage_expert_parameters
-from pipette_opt.costs.layer_kinds import layer_kinds
+from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
+from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, layers_of_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
@@ -24,17 +24,26 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
     Instance,
+    LatentAttention,
+    LayerKind,
     ModelSpec,
     ProfileKey,
     StackSpec,
     TrainingSpec,
 )
+from pipette_opt.specs.layer_parameters import mlp_width, replicated_parameters, sharded_parameters
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """
 Activations that a normalisation layer reads and writes, forward and backward. One kernel reads and writes once.
 Written out in framework operations it casts to fp32, squares, averages, scales, casts back and scales by the weight,
 each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
+"""
+
+LATENT_KERNELS = 8
+"""
+Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
+that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
 """
 
 HOST_BOUND_SHARPNESS = 8.0
@@ -84,10 +93,10 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     The vocabulary is padded as Megatron does.
     """
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    with_experts = moe_layers(model, config).sum(axis=0)
-    layer = model.sharded_layer_parameters / tp + model.replicated_layer_parameters
-    moe_layer = model.sharded_moe_layer_parameters / tp + model.replicated_moe_layer_parameters
-    parameters: FloatArray = layer * (np.array(config.layers_per_stage) - with_experts) + moe_layer * with_experts
+    parameters = np.zeros(pp)
+    for kind, layers in layers_of_kinds(model, config).items():
+        one = sharded_parameters(model, kind) / tp + replicated_parameters(model, kind)
+        parameters += one * layers.sum(axis=0)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
     parameters[0] += vocabulary
     if model.position_embedding_type == "learned_absolute":
@@ -120,11 +129,11 @@ def stage_compute(
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward = np.empty(shape), np.empty(shape)
     idle = np.full(3, np.inf)
-    of_layers = layer_kinds(instance.model, config)
+    of_layers = counted_layers(instance.model, config)
     for kind, gpu in enumerate(kinds):
         forward[kind] = backward[kind] = 0.0
         for one in of_layers:
-            layer, waits = layer_and_idle_s(instance, one.config, gpu, rates, one.has_experts)
+            layer, waits = layer_and_idle_s(instance, one.config, gpu, rates, one.kind)
             forward[kind] += one.layers * layer[0]
             backward[kind] += one.layers * layer[1]
             ways = [0, 1 + one.is_recomputed]
@@ -154,26 +163,29 @@ def layer_times_s(
     gpu: GpuSpec,
     rates: StackSpec | None = None,
     *,
-    has_experts: bool = False,
+    kind: LayerKind | None = None,
 ) -> tuple[float, float]:
-    """Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds."""
-    return layer_and_idle_s(instance, config, gpu, rates or instance.stack, has_experts)[0]
+    """
+    Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds.
+
+    ``kind``: by default that of the model's first layer.
+    """
+    return layer_and_idle_s(instance, config, gpu, rates or instance.stack, kind or instance.model.layers[0])[0]
 
 
 def layer_and_idle_s(
-    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, has_experts: bool
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Forward and backward of one layer and one micro-batch, and how long the device waits for the host in each."""
     model, training = instance.model, instance.training
     core = attention_times_s(model, training, config, gpu, rates)
-    measured = None if has_experts else _measured_layer(instance, config, gpu)
-    factor = 1.0 if has_experts or measured is not None else learned_factor(instance, config, gpu, rates)
+    measured = None if kind.has_experts else _measured_layer(instance, config, gpu)
+    factor = 1.0 if kind.has_experts or measured is not None else learned_factor(instance, config, gpu, rates)
     if measured is None:
-        width = model.moe_shared_expert_intermediate_size if has_experts else model.ffn_hidden_size
-        outside = _outside_attention_times_s(model, training, config, gpu, rates, width)
-        routed = expert_times_s(model, training, config, gpu, rates) if has_experts else (0.0, 0.0)
+        outside = _outside_attention_times_s(model, training, config, gpu, rates, mlp_width(model, kind))
+        routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
         measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
-    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, has_experts)
+    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, kind)
     forward, backward = (_bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
@@ -237,9 +249,9 @@ def _optimizer_parts_s(
 def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
     """Parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape ``(pp,)``."""
     parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
-    with_experts = moe_layers(model, config).sum(axis=0)
-    dense = np.array(config.layers_per_stage) - with_experts
-    matrices = dense * model.sharded_layer_parameters + with_experts * model.sharded_moe_layer_parameters
+    matrices = np.zeros(config.pipeline_model_parallel_size)
+    for kind, layers in layers_of_kinds(model, config).items():
+        matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
     to_cast = matrices / config.tensor_model_parallel_size + experts
     if config.use_distributed_optimizer:
         parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
@@ -271,41 +283,57 @@ def _outside_attention_times_s(
     gradients of their outputs are cast; a fused norm writes its output in fp8 itself (Transformer Engine).
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
-    query, kv = model.query_projection_size, model.kv_projection_size
+    latent, share = model.multi_latent_attention, tp if config.sequence_parallel else 1
     up = 2 * ffn if model.gated_linear_unit else ffn
     form, element = linear_format(gpu, training, rates), training.parameter_bytes
+    *into, (_, attended) = model.attention_shapes
     shapes = [
-        ((query + 2 * kv) // tp, h),
-        (h, query // tp),
-        *([(up // tp, h), (h, ffn // tp)] if ffn else []),
+        *((tokens, n // tp, k) for n, k in into),
+        (tokens, h, attended // tp),
+        *([(tokens, up // tp, h), (tokens, h, ffn // tp)] if ffn else []),
+        *((tokens // share, n, k) for n, k in model.replicated_attention_shapes),
     ]
     products = [
-        product_times_s(tokens, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
-        for n, k in shapes
+        product_times_s(m, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
+        for m, n, k in shapes
     ]
-    share = tp if config.sequence_parallel else 1
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
-    inputs = (query + ffn) / tp + (0.0 if training.fused_norm else outside)
-    gradients = (query + 2 * kv + up) / tp + outside
+    inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
+    gradients = (sum(n for n, _ in into) + up) / tp + outside
     whole = 6.0 * h / share  # two residuals, each read with the branch and written
-    split = (2.0 * up + ffn + 3.0 * query) / tp
+    rotated, normed = 3.0 * model.query_projection_size, 2 * h
+    if latent is not None:
+        inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
+        gradients += latent.down_size / share
+        rotated, normed = _rotated_latent(latent) * model.num_attention_heads, 2 * h + latent.latent_size
+    split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
     overhead = 8 * rates.kernel_s
     return (
         sum(forward for forward, _ in products)
-        + stream * (fused + 2 * norms[0] * h / share)
+        + stream * (fused + norms[0] * normed / share)
         + cast_s(tokens * inputs, form, gpu, rates)
         + overhead,
         sum(backward for _, backward in products)
-        + stream * (1.5 * fused + 2 * norms[1] * h / share)
+        + stream * (1.5 * fused + norms[1] * normed / share)
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )
 
 
-def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, has_experts: bool) -> float:
+def _rotated_latent(latent: LatentAttention) -> float:
+    """
+    Channels of a head that the fused kernels of latent attention's positions read or write (``fusions/fused_mla_...``).
+
+    Of queries the part with positions in place; keys without positions and values are read, whole keys and values
+    written.
+    """
+    return 2.0 * latent.qk_pos_emb_head_dim + latent.up_head_size + latent.key_head_size + latent.v_head_dim
+
+
+def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:
     """
     What the host needs to launch one pass of a layer.
 
@@ -316,8 +344,9 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, h
     kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
     kernels += 8 if model.has_rotary_positions else 0
     kernels += 2 if model.gated_linear_unit else 0
+    kernels += 0 if model.multi_latent_attention is None else LATENT_KERNELS
     kernels += 0 if training.fused_norm else 12
-    kernels += expert_kernels(model, config) if has_experts else 0
+    kernels += expert_kernels(model, config) if kind.has_experts else 0
     kernels += HOST_KERNELS * ring_steps(config)
     collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node

@@ -30,12 +30,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray, read_only
+from pipette_opt.base.types import FloatArray, read_only
+from pipette_opt.costs.layer_kinds import REMEMBERED, layers_of_kinds
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-
-REMEMBERED = 4096
-"""Configurations whose layers and parameters are remembered, as calibration asks for the same ones again and again."""
+from pipette_opt.specs.layer_parameters import expert_parameters
 
 
 class ExpertTraffic(NamedTuple):
@@ -61,16 +60,6 @@ class ExpertTraffic(NamedTuple):
     ring_size: int
 
 
-@lru_cache(maxsize=REMEMBERED)
-def moe_layers(model: ModelSpec, config: ParallelConfig) -> IntArray:
-    """Layers with experts of each chunk of each stage, shape ``(num_chunks, pp)``; the model's first have none."""
-    of_chunk = np.array(config.layers_per_chunk, dtype=np.int64)
-    if model.num_experts is None:
-        return read_only(np.zeros_like(of_chunk), np.int64)
-    ends = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape)
-    return read_only(np.clip(ends - model.num_dense_layers, 0, of_chunk), np.int64)
-
-
 def expert_block(config: ParallelConfig) -> int:
     """Consecutive ranks of a stage that hold every expert once."""
     return config.expert_tensor_size * config.expert_model_parallel_size
@@ -93,7 +82,9 @@ def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
 @lru_cache(maxsize=REMEMBERED)
 def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """Parameters of routed experts on one rank of each stage, shape ``(pp,)``."""
-    held = moe_layers(model, config).sum(axis=0) * (model.expert_layer_parameters / expert_block(config))
+    held = np.zeros(config.pipeline_model_parallel_size)
+    for kind, layers in layers_of_kinds(model, config).items():
+        held += layers.sum(axis=0) * (expert_parameters(model, kind) / expert_block(config))
     return read_only(held, np.float64)
 
 
@@ -120,19 +111,36 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     Part of the copies for so many ranks of an all-to-all group that is sent to them at once, shape ``(ep + 1,)``.
 
     All of them by ``alltoall``. By ``flex`` a token is sent once to ranks of one place together: if routing is even,
-    the chance that at least one of its ``topk`` distinct experts is among theirs, over their mean number there.
+    the chance that at least one of its ``topk`` distinct experts is among theirs, over their mean number there. Groups
+    of experts are consecutive, as experts of a rank are, so a router that chooses groups first sends to fewer places.
     """
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
         return np.ones(ep + 1)
     local = model.num_experts // ep
-    there = [distinct_share(model.num_experts, model.moe_router_topk, ranks * local) for ranks in range(1, ep + 1)]
+    topk, groups, chosen = model.moe_router_topk, model.moe_router_num_groups or 1, model.moe_router_group_topk
+    limit = (groups, groups if chosen is None else chosen)
+    there = [distinct_share(model.num_experts, topk, ranks * local, *limit) for ranks in range(1, ep + 1)]
     return np.array([1.0, *there])
 
 
-def distinct_share(num_experts: int, topk: int, there: int) -> float:
-    """Tokens with one of ``there`` experts among their ``topk`` of all, over their copies for these experts."""
-    none = math.comb(num_experts - there, topk) / math.comb(num_experts, topk)
+def distinct_share(num_experts: int, topk: int, there: int, groups: int = 1, chosen: int = 1) -> float:
+    """
+    Tokens with one of the first ``there`` experts among their ``topk`` of all, over their copies for these experts.
+
+    A token takes ``chosen`` of ``groups`` equal groups at random, and ``topk`` of their experts at random. The first
+    experts are some whole groups, and part of the next one.
+    """
+    size = num_experts // groups
+    whole, rest = divmod(there, size)
+    none = 0.0
+    for hit in range(min(whole, chosen) + 1):
+        for part in (0, 1) if rest else (0,):
+            others = chosen - hit - part
+            if 0 <= others <= groups - whole - bool(rest):
+                ways = math.comb(whole, hit) * math.comb(groups - whole - bool(rest), others)
+                missed = math.comb(size * chosen - size * hit - rest * part, topk)
+                none += ways * missed / (math.comb(groups, chosen) * math.comb(size * chosen, topk))
     return (1.0 - none) / (topk * there / num_experts)
 
 

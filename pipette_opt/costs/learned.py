@@ -32,6 +32,7 @@ def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> Lay
 
 
 def learned_factor(instance: Instance, config: ParallelConfig, gpu: GpuSpec, stack: StackSpec) -> float:
-    """Measured over predicted compute of a layer without experts; 1 where no run tells."""
-    shape = None if stack.layers is None else layer_shape(instance, config, gpu)
+    """Measured over predicted compute of a layer without experts; 1 where no run tells, and with latent attention."""
+    unknown = stack.layers is None or instance.model.multi_latent_attention is not None
+    shape = None if unknown else layer_shape(instance, config, gpu)
     return 1.0 if stack.layers is None or shape is None else stack.layers.factor(shape)

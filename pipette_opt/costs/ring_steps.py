@@ -66,8 +66,8 @@ def ring_steps_s(
     tp = config.tensor_model_parallel_size
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     one_pass = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
-    queries = one_pass * model.query_projection_size / tp
-    keys = one_pass * max(model.kv_projection_size / tp, model.kv_channels)
+    queries = one_pass * (model.query_projection_size + model.attention_output_size) / 2 / tp
+    keys = one_pass * max(model.kv_projection_size / tp, model.kv_head_size)
     forward = FORWARD_QUERY_PASSES * queries + FORWARD_KEY_PASSES * keys + FORWARD_KERNELS * rates.kernel_s
     backward = BACKWARD_QUERY_PASSES * queries + BACKWARD_KEY_PASSES * keys + BACKWARD_KERNELS * rates.kernel_s
     steps = ring_steps(config)

@@ -109,8 +109,10 @@ def square_products(model: ModelSpec, tokens: int, side: int) -> tuple[SquarePro
     Raises
     ------
     InputError
-        If heads, widths or tokens do not divide.
+        If heads, widths or tokens do not divide, or with latent attention.
     """
+    if model.multi_latent_attention is not None:
+        raise InputError("multi_latent_attention", "has no squares of ranks; its products are of other shapes.")
     for name, count in (
         ("num_attention_heads", model.num_attention_heads),
         ("num_query_groups", model.num_query_groups),

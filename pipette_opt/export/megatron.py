@@ -13,7 +13,8 @@ from pipette_opt.export.recorded import recorded_model, recorded_training, refus
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.plans.plan import Plan
-from pipette_opt.specs import ModelSpec, TrainingSpec, YarnScaling
+from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
+from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_list
 
 Option = tuple[str, ...]
@@ -123,7 +124,20 @@ def builder_notes(model: ModelSpec) -> list[str]:
         )
     if model.yarn is not None:
         notes.append("--position-embedding-type yarn needs Megatron-LM 0.19.")
+    if model.multi_latent_attention is not None and model.multi_latent_attention.yarn is not None:
+        scaling, plain = model.multi_latent_attention.yarn, YarnScaling()
+        unsaid = {name: getattr(scaling, name) for name in YARN_WITHOUT_OPTIONS}
+        told = [f"{name}={value}" for name, value in unsaid.items() if value != getattr(plain, name)]
+        if told:
+            notes.append(
+                f"Megatron-LM has no arguments for {', '.join(told)} of latent attention: hand them to "
+                "MLATransformerConfig where your script builds it."
+            )
     return notes
+
+
+YARN_WITHOUT_OPTIONS = ("original_max_position_embeddings", "beta_fast", "beta_slow")
+"""Fields of latent attention's scaling that Megatron-LM up to 0.19 has no argument for (``arguments.py``)."""
 
 
 def trial_options(plan: Plan) -> list[Option]:
@@ -268,6 +282,8 @@ def _shape_options(model: ModelSpec) -> list[Option]:
         ("--num-attention-heads", str(model.num_attention_heads)),
         ("--kv-channels", str(model.kv_channels)),
     ]
+    if model.multi_latent_attention is not None:
+        options += _latent_options(model.multi_latent_attention)
     if model.num_query_groups < model.num_attention_heads:
         options += [("--group-query-attention",), ("--num-query-groups", str(model.num_query_groups))]
     options += [
@@ -283,6 +299,21 @@ def _shape_options(model: ModelSpec) -> list[Option]:
         ("--add-qkv-bias", model.add_qkv_bias and not model.add_bias_linear),
     )
     return [*options, *[(flag,) for flag, wanted in flags if wanted]]
+
+
+def _latent_options(latent: LatentAttention) -> list[Option]:
+    """Latent attention; ``rope_type`` is ``yarn`` unless told otherwise."""
+    sizes = {name: getattr(latent, name) for name in LATENT_SIZES}
+    options: list[Option] = [("--multi-latent-attention",)]
+    options += [(f"--{name.replace('_', '-')}", str(value)) for name, value in sizes.items() if value is not None]
+    if latent.yarn is None:
+        return [*options, ("--rope-type", "rope")]
+    return [
+        *options,
+        ("--rotary-scaling-factor", str(latent.yarn.rotary_scaling_factor)),
+        ("--mscale", str(latent.yarn.mscale)),
+        ("--mscale-all-dim", str(latent.yarn.mscale_all_dim)),
+    ]
 
 
 def _norm_options(model: ModelSpec) -> list[Option]:
@@ -377,11 +408,21 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:
         options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
+    for name in ("moe_router_num_groups", "moe_router_group_topk"):
+        if getattr(model, name) is not None:
+            options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
     if model.moe_router_pre_softmax:
         options.append(("--moe-router-pre-softmax",))
-    if model.num_dense_layers:
-        options.append(("--moe-layer-freq", f"[0]*{model.num_dense_layers}+[1]*{model.num_moe_layers}"))
+    if model.num_moe_layers < model.num_layers:
+        options.append(("--moe-layer-freq", layer_list(_layers_with_experts(model))))
     return options
+
+
+def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
+    """Megatron's pattern: the first of every N, or 0 and 1 for each layer."""
+    if isinstance(model.moe_layer_freq, int):
+        return model.moe_layer_freq
+    return tuple(int(kind.has_experts) for kind in model.layers)
 
 
 def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:

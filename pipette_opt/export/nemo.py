@@ -23,7 +23,8 @@ from pipette_opt.export.recorded import recorded_model, recorded_training, refus
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
-from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
+from pipette_opt.specs.latent import LATENT_SIZES
 
 SAID_OF_TRAINING = (
     "precision",
@@ -101,6 +102,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "kv_channels": model.kv_channels,
             **_norms_and_biases(model),
             **_attention(model),
+            **_latent(model.multi_latent_attention),
             **_experts(model, training),
             "seq_length": training.seq_length,
             "tensor_model_parallel_size": config.tensor_model_parallel_size,
@@ -227,6 +229,17 @@ def _attention(model: ModelSpec) -> dict[str, Any]:
     }
 
 
+def _latent(latent: LatentAttention | None) -> dict[str, Any]:
+    """Latent attention, in the names of ``MLATransformerConfig``."""
+    if latent is None:
+        return {}
+    sizes = {name: getattr(latent, name) for name in LATENT_SIZES}
+    scaling = {} if latent.yarn is None else asdict(latent.yarn)
+    scaling.pop("correction_range_round_to_int", None)
+    kind = "rope" if latent.yarn is None else "yarn"
+    return {"multi_latent_attention": True, **sizes, "rope_type": kind, **scaling}
+
+
 def _list(value: int | tuple[int, ...] | None) -> int | list[int] | None:
     return list(value) if isinstance(value, tuple) else value
 
@@ -237,12 +250,14 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     return {
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
+        "moe_router_num_groups": model.moe_router_num_groups,
+        "moe_router_group_topk": model.moe_router_group_topk,
         "moe_router_pre_softmax": model.moe_router_pre_softmax,
         "moe_ffn_hidden_size": model.expert_ffn_size,
         "moe_token_dispatcher_type": training.moe_token_dispatcher_type,
         "moe_grouped_gemm": True,
         "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size or None,
-        "moe_layer_freq": [0] * model.num_dense_layers + [1] * model.num_moe_layers,
+        "moe_layer_freq": [int(kind.has_experts) for kind in model.layers],
     }
 
 

@@ -161,10 +161,11 @@ def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 
         raise InputError("squares", f"of {model.num_attention_heads} heads need 4, 16 or 64 GPUs that divide them.")
     for side in sides:
         for samples in micro_batches:
-            yield _row(instance, side, samples * side)
+            yield square_row(instance, side, samples * side)
 
 
-def _row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
+def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
+    """One layer on a square of this side; heads and widths must divide, and the micro-batch by the side."""
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     ranks, tokens, gpu = side**2, micro_batch * training.seq_length, cluster.gpu_kinds[0]
     config = ParallelConfig(
@@ -186,7 +187,7 @@ def _row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
         for one, (into, out) in zip(products, splits, strict=True)
     ]
     layer_s = sum(layer_times_s(instance, config, gpu))
-    rings = tensor_traffic(model, training, config)
+    rings = tensor_traffic(model, training, config, model.layers[0])
     norm = all_reduce_traffic(4.0 * NORM_SUMS * tokens / side, side)
     norms_s = 4 * intra_node_ring_s(cluster, norm, side, stack)
     messages_s, exposed_s = (sum(getattr(one, name) for one in passes) for name in ("messages", "exposed"))

@@ -7,6 +7,7 @@ fused attention, GPT's or Llama's norm and activation. Communication is left out
 
 from typing import TYPE_CHECKING, Any
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.specs import ModelSpec
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ def build_layer(model: ModelSpec, tensor_parallel: int) -> "nn.Module":
     tensor_parallel
         Ranks that share the layer; must divide its heads, key-value groups and MLP width.
     """
+    if model.multi_latent_attention is not None:
+        raise InputError("multi_latent_attention", "layers with latent attention are not built here; their laws count.")
     import torch
     from torch import nn
     from torch.nn import functional

@@ -117,7 +117,7 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
         (table.moe_layers > 0) & (table.local_experts > 1),
         table.interleaved,
         table.scores == 0,
-        table.key_value < table.query,
+        table.grouped,
         table.hidden_dropout,
         table.attention_dropout,
         table.rope,

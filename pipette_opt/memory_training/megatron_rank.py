@@ -157,6 +157,8 @@ def _build(
     from megatron.core.models.gpt import GPTModel
     from megatron.core.transformer import TransformerConfig
 
+    if model.multi_latent_attention is not None:
+        raise InputError("multi_latent_attention", "ranks of models with latent attention are not built here.")
     dtype, pp = DTYPES[training.precision], config.pipeline_model_parallel_size
     on_gpu = device.type == "cuda"
     transformer = TransformerConfig(

@@ -270,6 +270,8 @@ class Alternative:
         As in :class:`StageMemory`.
     slots
         Of each host its GPUs in rank order; ``None`` for 0, 1, ...
+    breakdown
+        Seconds by cause, as in :class:`IterationTime`. Empty in plans of older versions.
     """
 
     config: ParallelConfig
@@ -280,6 +282,7 @@ class Alternative:
     oom_probability_at_most: bool = False
     reason: str
     slots: tuple[tuple[int, ...], ...] | None = None
+    breakdown: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

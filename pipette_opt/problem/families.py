@@ -8,40 +8,42 @@ what a kind of GPU has room for is a largest number of layers.
 With block recomputation the number of recomputed layers is open, too: a stage of ``n`` layers of which ``r`` are
 recomputed takes ``fixed + n * layer + r * recompute``, and has room for ``n`` if ``r`` is as large as its memory asks.
 
-A model whose first layers have no experts has a family for each way in which these fill the first stages
-(:mod:`~pipette_opt.problem.dense_layers`). The first unit of such a stage is all that it holds at least, so that all
-further units are alike.
+A model whose first layers are not of its pattern has a family for each way in which these fill the first stages
+(:mod:`~pipette_opt.problem.layer_patterns`). The first unit of such a stage is all that it holds at least. Of a pattern
+with several kinds of layers a unit is their mean, and the line is below every split, not on it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_compute
-from pipette_opt.costs.layer_kinds import pure_configs
+from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, microbatches_of, node_blocks
-from pipette_opt.problem.beside import chunk_seconds, least_rings_s
-from pipette_opt.problem.dense_layers import beyond, dense_layers, grown, least_splits
+from pipette_opt.problem.beside import chunk_seconds, layer_seconds, least_ring_parts_s
 from pipette_opt.problem.family_room import RecomputedUnits, most_units
+from pipette_opt.problem.layer_patterns import beyond, grown, least_splits, line, probes
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, LayerKind, ModelSpec
+from pipette_opt.specs.layer_kinds import pattern_of
+from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
 
 FINE_TICK_S = 1e-9
 """Seconds in a tick of the matrices that tensor communication over hosts is read from."""
 
 Computed = Sequence[tuple[ParallelConfig, StageCompute]]
-"""Configurations of one unit and of two in each stage, with their times."""
+"""Configurations with their times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -312,67 +314,127 @@ def layer_families(
     most = most_units(instance, configs, predictor, max_oom_risk, room)
     families = []
     for config, limit in zip(configs, most, strict=True):
-        computed = [
-            [(one, stage_compute(free, one)) for one in _sized(instance, alike)] for alike in pure_configs(config)
-        ]
+        timed = [_timed(free, alike) for alike in pure_configs(config)]
         recomputed = None
         if config.recomputation == "block":
             recomputed = RecomputedUnits(instance, config, predictor, max_oom_risk, room, limit)
         for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-            family = _family(free, config, block, computed[0], limit)
+            family = _family(free, config, block, timed[0], limit)
             if recomputed is not None:
-                family = _with_recomputation(free, family, computed[1], recomputed)
+                family = _with_recomputation(free, family, timed[1], recomputed)
             families.append(family)
     return families
 
 
-def _sized(instance: Instance, config: ParallelConfig) -> list[ParallelConfig]:
+class _Timed(NamedTuple):
     """
-    With one unit in each stage, and with two wherever there may be two.
+    What the times of a family are read from.
 
-    And with three, if the first has no layer with experts: with the second such layers come in for the first time.
+    Parameters
+    ----------
+    sized
+        Of :func:`_sized`, with their times.
+    probes
+        Of :func:`probes`, with their times; none where all layers of the pattern are alike.
     """
-    model, sized = instance.model, [config, grown(instance.model, config)]
-    if dense_layers(model) >= sum(config.layers_per_stage):
+
+    sized: Computed
+    probes: Mapping[LayerKind, Computed]
+
+
+def _timed(instance: Instance, config: ParallelConfig) -> _Timed:
+    def computed(some: Iterable[ParallelConfig]) -> Computed:
+        return [(one, stage_compute(instance, one)) for one in some]
+
+    model = instance.model
+    if _is_uniform(model):
+        return _Timed(computed(_sized(model, config)), {})
+    return _Timed(computed([config]), {kind: computed(pair) for kind, pair in probes(model, config).items()})
+
+
+def _is_uniform(model: ModelSpec) -> bool:
+    """Whether all layers of the model's pattern are alike."""
+    return pattern_of(model.layers).period == 1
+
+
+def _sized(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
+    """
+    With one unit in each stage, and with a period more wherever there may be more.
+
+    And with another, if the first has no layer of the pattern: with the second such layers come in for the first time.
+    """
+    sized = [config, grown(model, config)]
+    if pattern_of(model.layers).leading >= sum(config.layers_per_stage):
         sized.append(grown(model, sized[1]))
     return sized
 
 
 def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> FloatArray:
-    """What a unit more takes on a stage at least; ``seconds`` of each of :func:`_sized`, stages last."""
+    """What a period more takes on a stage at least; ``seconds`` of each of :func:`_sized`, stages last."""
     grows = np.array(sized[1].layers_per_stage) > np.array(sized[0].layers_per_stage)
     more = [(after - before)[..., grows].min(axis=-1) for before, after in pairwise(seconds)]
     unit: FloatArray = np.maximum(np.min(more, axis=0), 0.0)
     return unit
 
 
+def _of_layers(
+    model: ModelSpec, timed: _Timed, seconds: Callable[[ParallelConfig, StageCompute], FloatArray]
+) -> dict[LayerKind, FloatArray]:
+    """What a layer of each kind of the pattern takes in a chunk; ``seconds`` has chunks and stages as last axes."""
+    if not timed.probes:
+        held = [seconds(*one) for one in timed.sized]
+        kind = model.layers[pattern_of(model.layers).leading]
+        return {kind: _unit_s(held, [sized for sized, _ in timed.sized]).min(axis=-1)}
+    pairs = {kind: [seconds(*one)[..., 0, 0] for one in pair] for kind, pair in timed.probes.items()}
+    return {kind: np.maximum(after - before, 0.0) for kind, (before, after) in pairs.items()}
+
+
 def _with_recomputation(
-    instance: Instance, family: LayerFamily, computed: Computed, recomputed: RecomputedUnits
+    instance: Instance, family: LayerFamily, timed: _Timed, recomputed: RecomputedUnits
 ) -> LayerFamily:
     """
     A family whose layers all keep their activations, as one in which the first of each stage are recomputed.
 
-    The first layer of a chunk may have no experts where its other layers do, so it counts for itself.
+    The first layer of a chunk may have no experts where its other layers do, so it counts for itself. Of a pattern with
+    several kinds of layers each counts as the kind for which recomputation adds least.
     """
-    layer_s, fixed_s = _layer_and_fixed_s(instance, computed, family.block)
-    further_s = np.maximum(layer_s - family.layer_s, 0.0)[1]
-    units = np.array(family.config.layers_per_stage) // family.config.num_chunks
-    first_s = np.maximum((fixed_s - family.fixed_s)[1] + further_s[:, None, None], 0.0) / units
-    if units.max() > 1:  # and so may its second
-        further_s = np.minimum(further_s, first_s[..., units > 1].min(axis=(1, 2)))
+    layer_s, fixed_s = _layer_and_fixed_s(instance, timed, family.block)
+    if timed.probes:
+        further_s = _least_again_s(instance, family.config, family.block)
+        first_s = np.broadcast_to(further_s[:, None, None], family.fixed_s.shape[1:])
+    else:
+        further_s = np.maximum(layer_s - family.layer_s, 0.0)[1]
+        units = np.array(family.config.layers_per_stage) // family.config.num_chunks
+        first_s = np.maximum((fixed_s - family.fixed_s)[1] + further_s[:, None, None], 0.0) / units
+        if units.max() > 1:  # and so may its second
+            further_s = np.minimum(further_s, first_s[..., units > 1].min(axis=(1, 2)))
     kept_s = family.fixed_s.copy()
     kept_s[1] += first_s
     return replace(family, fixed_s=kept_s, recompute_s=further_s, recomputed=recomputed)
 
 
-def _layer_and_fixed_s(instance: Instance, computed: Computed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
-    """``layer_s`` and ``fixed_s`` of a family, from the times of a unit and of two in each stage."""
-    held = [np.stack(chunk_seconds(instance, sized, compute, block)) for sized, compute in computed]
-    layer_s = _unit_s(held, [sized for sized, _ in computed]).min(axis=2)
-    fixed_s = held[0] - layer_s[:, :, None, None]
+def _least_again_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
+    """What recomputation adds to a layer on each kind of GPU, shape ``(num_kinds,)``, the least of all kinds."""
+    kept, again = (
+        [layer_seconds(instance, one, block, kind)[1] for kind in dict.fromkeys(instance.model.layers)]
+        for one in pure_configs(config)
+    )
+    least: FloatArray = np.maximum(np.min(np.subtract(again, kept), axis=0), 0.0)
+    return least
+
+
+def _layer_and_fixed_s(instance: Instance, timed: _Timed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
+    """``layer_s`` and ``fixed_s`` of a family."""
+
+    def seconds(config: ParallelConfig, compute: StageCompute) -> FloatArray:
+        return np.stack(chunk_seconds(instance, config, compute, block))
+
+    least = timed.sized[0]
+    layer_s, more_s = line(instance.model, least[0], _of_layers(instance.model, timed, seconds))
+    fixed_s = seconds(*least) + more_s
     if block.nodes_per_slot > 1:
         fastest = replace(instance, cluster=instance.cluster.fastest_pair())
-        for way, ticks in enumerate(tensor_ticks(fastest, *computed[0], block, FINE_TICK_S, np.floor)):
+        for way, ticks in enumerate(tensor_ticks(fastest, *least, block, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     return layer_s, fixed_s
 
@@ -381,15 +443,16 @@ def _family(
     instance: Instance,
     config: ParallelConfig,
     block: NodeBlock,
-    computed: Computed,
+    timed: _Timed,
     most_units: IntArray,
 ) -> LayerFamily:
-    """One family without its rings, from the times of a unit and of two in each stage."""
-    cluster, pp = instance.cluster, config.pipeline_model_parallel_size
-    layer_s, fixed_s = _layer_and_fixed_s(instance, computed, block)
+    """One family without its rings."""
+    model, cluster, pp = instance.model, instance.cluster, config.pipeline_model_parallel_size
+    layer_s, fixed_s = _layer_and_fixed_s(instance, timed, block)
     message = p2p_bytes(instance.model, instance.training, config)
-    steps = [optimizer_stages_s(instance, sized) for sized, _ in computed]
-    step_s = float(_unit_s(steps, [sized for sized, _ in computed]))
+    steps = _of_layers(model, timed, lambda one, compute: optimizer_stages_s(instance, one)[None])
+    chunks = 1 if timed.probes else config.num_chunks
+    of_layer, more_s = line(model, config, {kind: one / chunks for kind, one in steps.items()})
     nothing = np.zeros(pp)
     return LayerFamily(
         config=config,
@@ -406,8 +469,8 @@ def _family(
         fixed_gather_s=nothing,
         embedding_s=_embedding_s(instance, config, block),
         slowdown=instance.stack.overlap_slowdown,
-        step_s=step_s,
-        fixed_step_s=steps[0] - step_s,
+        step_s=float(of_layer) * config.num_chunks,
+        fixed_step_s=optimizer_stages_s(instance, config) + more_s.sum(axis=0),
         optimizer_s=instance.stack.iteration_s,
         most_units=most_units,
         recompute_s=np.zeros(len(cluster.gpu_kinds)),
@@ -443,18 +506,42 @@ def with_rings(
 
 
 def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Rings:
-    """From one unit and two: times of rings are convex in what they move, so no split has less than their line."""
+    """From one unit and more: times of rings are convex in what they move, so no split has less than their line."""
     rings: Rings = {}
-    sized = _sized(instance, config)
-    found = [least_rings_s(instance, one, block) for one in sized]
+    model, chunks = instance.model, config.num_chunks
+    sized = _sized(model, config)
+    found = [least_ring_parts_s(instance, one, block) for one in sized]
     for way, name in enumerate(("reduction_s", "gather_s")):
         known = [one[way] for one in found if one is not None]
         of_rates = [one for one in known if one is not None]
         if len(of_rates) == len(sized):
-            fastest = of_rates[0].sum(axis=1).argmin()
-            unit = float(_unit_s([one[fastest] for one in of_rates], sized))
-            rings |= {name: unit, f"fixed_{name}": of_rates[0][fastest] - unit}
+            fastest = of_rates[0].sum(axis=(0, 2)).argmin()
+            held = of_rates[0][:, fastest].copy()
+            periods = _unit_s([one[:, fastest] for one in of_rates], sized)
+            own, experts = _shares(model, config)
+            shares = {kind: periods[0] * own[kind] + periods[1] * experts[kind] for kind in own}
+            of_layer = {kind: share / chunks for kind, share in shares.items()}
+            if any(experts.values()) and not all(experts.values()):
+                # A stage may have no experts, and then no such ring.
+                counts = layers_of_kinds(model, config)
+                line_s = [counts[kind].sum(axis=0) * periods[1] * experts[kind] / chunks for kind in own]
+                held[1] = np.minimum(held[1], np.sum(line_s, axis=0))
+            mean, more = line(model, config, of_layer)
+            rings |= {name: float(mean) * chunks, f"fixed_{name}": held.sum(axis=0) + more.sum(axis=0)}
     return rings
+
+
+def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, float], dict[LayerKind, float]]:
+    """Part of its own parameters, and of its experts', that a layer of each kind has of a period of the pattern."""
+    leading, period = pattern_of(model.layers)
+    kinds, tp = model.layers[leading : leading + period], config.tensor_model_parallel_size
+    own = {kind: sharded_parameters(model, kind) / tp + replicated_parameters(model, kind) for kind in kinds}
+    experts = {kind: float(expert_parameters(model, kind)) for kind in kinds}
+    wholes = [max(sum(sizes[kind] for kind in kinds), 1.0) for sizes in (own, experts)]
+    return tuple(
+        {kind: size / whole for kind, size in sizes.items()}
+        for sizes, whole in zip((own, experts), wholes, strict=True)
+    )  # type: ignore[return-value]
 
 
 def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> float:

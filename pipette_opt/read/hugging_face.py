@@ -6,7 +6,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import layer_frequency_of, rotary_fields, window_fields, windowed_layers
-from pipette_opt.specs import ModelSpec
+from pipette_opt.specs import LatentAttention, ModelSpec
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
@@ -162,18 +162,95 @@ def _qwen3_moe(keys: Keys) -> dict[str, Any]:
 def _deepseek(keys: Keys) -> dict[str, Any]:
     # DeepSeek-MoE (the first, with ordinary attention): shared experts, and dense layers before the others.
     if keys.has("kv_lora_rank"):
-        raise InputError(keys.where, "kv_lora_rank: multi-head latent attention is not supported.")
+        raise InputError(keys.where, "kv_lora_rank: model_type deepseek has none; DeepSeek-V2's is deepseek_v2.")
     if keys.whole("moe_layer_freq", 1) != 1:
         raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
     _no_attention_bias(keys)
+    return (
+        _llama_like(keys) | _shared_and_dense(keys) | {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
+    )
+
+
+def _deepseek_v3(keys: Keys) -> dict[str, Any]:
+    """
+    DeepSeek-V2, -V3 and Kimi-K2: latent attention, experts in groups, and a router of softmax or sigmoid.
+
+    ``quantization_config`` of V3 says in which format its weights are stored, as ``torch_dtype`` does.
+    """
+    if keys.whole("moe_layer_freq", 1) != 1:
+        raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
+    _no_attention_bias(keys)
+    for name in ("quantization_config", "qk_head_dim", "rope_interleave"):
+        keys.value(name)  # stored weights; a sum; which channels are a pair
+    sizes = {name: keys.whole(key) for name, key in _LATENT_KEYS.items() if name != "q_lora_rank" or keys.has(key)}
+    found, heads = _llama_like(keys) | _shared_and_dense(keys), keys.whole("num_attention_heads")
+    if keys.whole("num_key_value_heads", heads) != heads:
+        raise keys.wrong("num_key_value_heads", f"latent attention has as many as num_attention_heads, {heads}")
+    scaling = found.pop("yarn", None)
+    return (
+        found
+        | _router(keys)
+        | {
+            "kv_channels": sizes["v_head_dim"],
+            "num_query_groups": heads,
+            "qk_layernorm": True,
+            "position_embedding_type": "rope",
+            "multi_latent_attention": LatentAttention(**sizes, yarn=scaling),
+        }
+    )
+
+
+_LATENT_KEYS = {
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_head_dim": "qk_nope_head_dim",
+    "qk_pos_emb_head_dim": "qk_rope_head_dim",
+    "v_head_dim": "v_head_dim",
+}
+"""Keys of the sizes of latent attention, by megatron-core's names."""
+
+
+def _shared_and_dense(keys: Keys) -> dict[str, Any]:
+    """Experts as DeepSeek names them: routed and shared ones of one width, dense layers before the others."""
     width = keys.whole("moe_intermediate_size")
-    return _llama_like(keys) | {
+    return {
         "num_experts": keys.whole("n_routed_experts"),
         "moe_router_topk": keys.whole("num_experts_per_tok"),
         "moe_ffn_hidden_size": width,
         "moe_shared_expert_intermediate_size": width * _count(keys, "n_shared_experts"),
-        "moe_router_pre_softmax": not keys.flag("norm_topk_prob", False),
         "num_dense_layers": _count(keys, "first_k_dense_replace"),
+    }
+
+
+def _router(keys: Keys) -> dict[str, Any]:
+    """
+    Scores and groups of DeepSeek-V2 (softmax) and V3 (sigmoid, with a bias of each expert that balances loads).
+
+    V3's scores of the chosen experts are divided by their sum, which megatron-core does with every sigmoid.
+    """
+    method = keys.text("topk_method", "noaux_tc")
+    if method not in ("greedy", "group_limited_greedy", "noaux_tc"):
+        raise keys.wrong("topk_method", "it must be greedy, group_limited_greedy or noaux_tc")
+    sigmoid = keys.text("scoring_func", "sigmoid" if method == "noaux_tc" else "softmax") == "sigmoid"
+    if not sigmoid and keys.text("scoring_func", "softmax") != "softmax":
+        raise keys.wrong("scoring_func", "it must be softmax or sigmoid")
+    normed = keys.flag("norm_topk_prob", sigmoid)
+    if sigmoid and not normed:
+        raise keys.wrong("norm_topk_prob", "Megatron-Core divides sigmoid scores by their sum")
+    scale, groups = keys.positive("routed_scaling_factor", 1.0), keys.whole("n_group", 1)
+    if groups > 1 and method == "greedy":
+        raise keys.wrong("n_group", "with topk_method greedy it must be 1")
+    said: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if method == "noaux_tc" else []
+    said += [("--moe-router-score-function", "sigmoid")] if sigmoid else []
+    said += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
+    chosen = keys.whole("topk_group", 1)
+    if chosen > groups:
+        raise keys.wrong("topk_group", f"it must be <= n_group, {groups}")
+    return {
+        "moe_router_num_groups": groups if groups > 1 else None,
+        "moe_router_group_topk": chosen if groups > 1 else None,
+        "moe_router_pre_softmax": sigmoid or not normed,
+        "other_arguments": tuple(said) or None,
     }
 
 
@@ -350,6 +427,9 @@ _READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "mixtral": _mixtral,
     "qwen3_moe": _qwen3_moe,
     "deepseek": _deepseek,
+    "deepseek_v2": _deepseek_v3,
+    "deepseek_v3": _deepseek_v3,
+    "kimi_k2": _deepseek_v3,
 }
-_WITH_EXPERTS = ("mixtral", "qwen3_moe", "deepseek")
+_WITH_EXPERTS = ("mixtral", "qwen3_moe", "deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2")
 _OTHER_EXPERTS = ("dbrx", "jamba")

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.specs import ModelSpec, YarnScaling
+from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
+from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_frequency
 
 PASSED_ON = (
@@ -28,9 +29,7 @@ PASSED_ON_OF_EXPERTS = (
     "moe_router_bias_update_rate",
     "moe_router_dtype",
     "moe_router_enable_expert_bias",
-    "moe_router_group_topk",
     "moe_router_load_balancing_type",
-    "moe_router_num_groups",
     "moe_router_score_function",
     "moe_router_topk_scaling_factor",
     "moe_z_loss_coeff",
@@ -53,10 +52,8 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
     where
         Start of every error message.
     """
-    if given.get("multi_latent_attention"):
-        raise InputError(where, "--multi-latent-attention is not supported.")
     hidden, heads = _required(given, "hidden_size", where), _required(given, "num_attention_heads", where)
-    if "kv_channels" not in given and hidden % heads:
+    if "kv_channels" not in given and hidden % heads and not given.get("multi_latent_attention"):
         raise InputError(where, f"--num-attention-heads {heads} must divide --hidden-size {hidden}.")
     positions = given.get("max_position_embeddings") or given.get("seq_length")
     if positions is None:
@@ -67,19 +64,21 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
     if vocab is None:
         raise InputError(where, "--vocab-size (or --padded-vocab-size) is missing; Megatron asks the tokenizer for it.")
     try:
+        latent = _latent(given, where)
         return ModelSpec(
             name=name,
             num_layers=given["num_layers"],
             hidden_size=hidden,
             ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
             num_attention_heads=heads,
-            num_query_groups=given.get("num_query_groups", 1) if given.get("group_query_attention") else heads,
-            kv_channels=given.get("kv_channels") or hidden // heads,
+            num_query_groups=_query_groups(given, heads, latent, where),
+            kv_channels=given.get("kv_channels") or max(1, hidden // heads),
+            multi_latent_attention=latent,
             vocab_size=vocab,
             max_position_embeddings=positions,
             untie_embeddings_and_output_weights=bool(given.get("untie_embeddings_and_output_weights")),
             add_bias_linear=bias,
-            add_qkv_bias=bias or bool(given.get("add_qkv_bias")),
+            add_qkv_bias=bias or (bool(given.get("add_qkv_bias")) and latent is None),
             qk_layernorm=bool(given.get("qk_layernorm")),
             normalization=_word(given, "normalization", _NORMALIZATIONS, where),
             norm_epsilon=_number(given, "norm_epsilon", 1e-5, where),
@@ -99,6 +98,36 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         raise
     except ValueError as error:
         raise InputError(where, str(error)) from None
+
+
+def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:
+    """
+    Latent attention; its options say nothing without ``--multi-latent-attention``.
+
+    Its positions have scaled angles unless ``--rope-type rope`` is given (``MLATransformerConfig``), with parameters of
+    their own.
+    """
+    if not given.get("multi_latent_attention"):
+        return None
+    sizes = {name: _whole(given, name, None, where) for name in LATENT_SIZES if name in given}
+    kind = _word(given, "rope_type", ("yarn", "rope"), where)
+    scaling = None
+    if kind == "yarn":
+        plain = YarnScaling()
+        scaling = YarnScaling(
+            rotary_scaling_factor=_number(given, "rotary_scaling_factor", plain.rotary_scaling_factor, where),
+            mscale=_number(given, "mscale", plain.mscale, where),
+            mscale_all_dim=_number(given, "mscale_all_dim", plain.mscale_all_dim, where),
+        )
+    return LatentAttention(**sizes, yarn=scaling)
+
+
+def _query_groups(given: Mapping[str, Any], heads: int, latent: LatentAttention | None, where: str) -> int:
+    if not given.get("group_query_attention"):
+        return heads
+    if latent is not None:
+        raise InputError(where, "--group-query-attention does not go with --multi-latent-attention.")
+    return int(given.get("num_query_groups", 1))
 
 
 def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
@@ -200,26 +229,27 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         "moe_router_topk": given.get("moe_router_topk", 2),
         "moe_ffn_hidden_size": given.get("moe_ffn_hidden_size"),
         "moe_shared_expert_intermediate_size": given.get("moe_shared_expert_intermediate_size", 0),
+        "moe_router_num_groups": _whole(given, "moe_router_num_groups", None, where),
+        "moe_router_group_topk": _whole(given, "moe_router_group_topk", None, where),
         "moe_router_pre_softmax": bool(given.get("moe_router_pre_softmax")),
-        "num_dense_layers": _dense_layers(given, where),
+        **_layers_with_experts(given, where),
     }
 
 
-def _dense_layers(given: Mapping[str, Any], where: str) -> int:
-    """Dense layers before all others, out of ``--moe-layer-freq``: 1, or a list as ``([0]*1+[1]*27)``."""
+def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Which layers have experts, out of ``--moe-layer-freq``: the first of every N, or a list."""
     layers = given["num_layers"]
     pattern = layer_frequency(str(given.get("moe_layer_freq", "1")), "--moe-layer-freq", where)
-    if pattern == 1:
-        return 0
-    if isinstance(pattern, tuple):
-        dense = pattern.count(0)
-        if len(pattern) == layers and pattern == (0,) * dense + (1,) * (layers - dense):
-            return dense
-    raise InputError(
-        where,
-        f"--moe-layer-freq must be 1, or dense layers first as in ([0]*1+[1]*{layers - 1}), "
-        f"together {layers}; got {given['moe_layer_freq']!r}.",
-    )
+    if isinstance(pattern, int):
+        if pattern < 1:
+            raise InputError(where, f"--moe-layer-freq must be >= 1, or a list, got {pattern}.")
+    elif len(pattern) != layers or not {0, 1}.issuperset(pattern):
+        raise InputError(
+            where,
+            f"--moe-layer-freq must say 0 or 1 for each of the {layers} layers, as in ([0]*1+[1]*{layers - 1}); "
+            f"got {given['moe_layer_freq']!r}.",
+        )
+    return {"moe_layer_freq": pattern}
 
 
 def _frequency(given: Mapping[str, Any], field: str, where: str) -> int | tuple[int, ...] | None:
@@ -250,10 +280,12 @@ def _number(given: Mapping[str, Any], field: str, default: Any, where: str) -> A
         raise InputError(where, f"{_option(field)} must be a number, got {shown(given[field])}.") from None
 
 
-def _whole(given: Mapping[str, Any], field: str, default: int, where: str) -> int:
+def _whole(given: Mapping[str, Any], field: str, default: Any, where: str) -> Any:
     """A whole number as Megatron reads it (``1e6`` is none), or the default."""
+    if field not in given:
+        return default
     try:
-        return int(given.get(field, default))
+        return int(given[field])
     except ValueError:
         raise InputError(where, f"{_option(field)} must be a whole number, got {shown(given[field])}.") from None
 

@@ -229,6 +229,8 @@ def _read_json_row(draft: _Draft, entry: Any) -> None:
         values = [(float(side.get("time", side.get("cpu_time"))) * US, float(side["alg_bw"]) * GB) for side in sides]
         draft.wrong |= any((side.get("nwrong") or 0) > 0 for side in sides)
     except (KeyError, TypeError, ValueError, OverflowError):
+        values = []
+    if not values:
         draft.damage = draft.damage or "a row of results is incomplete"
         return
     _append(draft, size, values)

@@ -467,6 +467,7 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
         "oom_probability_at_most": one.oom_probability_at_most,
         "reason": one.reason,
         "slots": None if one.slots is None else [list(gpus) for gpus in one.slots],
+        "breakdown": dict(one.breakdown),
     }
 
 
@@ -480,6 +481,7 @@ def _read_alternative(one: Entries) -> Alternative:
         oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),
         reason=one.text("reason"),
         slots=_read_slots(one) if one.data.get("slots") is not None else None,
+        breakdown=one.mapping("breakdown").numbers() if "breakdown" in one.data else {},
     )
 
 

@@ -208,7 +208,7 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     )
     lines = [f"covers    {certificate.scope}", f"searched  {searched}"]
     if certificate.joint_model is not None:
-        lines.append(f"model     {_joint_model(certificate.joint_model)}")
+        lines.append(f"model     {joint_model_text(certificate.joint_model)}")
     details = Text("\n".join(lines), style=QUIET)
     return titled("Certificate", Group(table, details, *choice_lines(certificate.chosen_by)))
 
@@ -244,7 +244,7 @@ def proof_tables(certificate: Certificate) -> list[RenderableType]:
     return [spaced(table)]
 
 
-def _joint_model(model: JointModel) -> str:
+def joint_model_text(model: JointModel) -> str:
     """What CP-SAT decided, and on how large a model."""
     if not model.solves:
         return "CP-SAT had nothing to decide: bounds alone show that no other split of the layers is faster"
@@ -323,14 +323,14 @@ def _fullest(memory: Sequence[StageMemory]) -> list[StageMemory]:
 def hosts_tables(plan: Plan) -> list[RenderableType]:
     """Hosts in grid order, stages down and replicas across; then who is left out, and why."""
     table = columns_table("stages", "hosts, in data-parallel order")
-    for stages, hosts in _host_grid(plan):
-        table.add_row(Text(stages), Text(_folded(hosts)))
+    for stages, hosts in host_grid(plan):
+        table.add_row(Text(stages), Text(folded_hosts(hosts)))
     parts: list[RenderableType] = [spaced(table)]
     if plan.unused_hosts:
         unused = columns_table("left out", "why")
         for reason in dict.fromkeys(plan.unused_hosts.values()):
             hosts = [host for host, why in plan.unused_hosts.items() if why == reason]
-            unused.add_row(Text(_folded(hosts), style=FAIR), Text(reason))
+            unused.add_row(Text(folded_hosts(hosts), style=FAIR), Text(reason))
         parts.append(spaced(unused))
     return parts
 
@@ -425,7 +425,7 @@ def _speed(estimate: IterationTime) -> Text:
     return line
 
 
-def _host_grid(plan: Plan) -> list[tuple[str, list[str]]]:
+def host_grid(plan: Plan) -> list[tuple[str, list[str]]]:
     """Stages that share their hosts, and those hosts in data-parallel order."""
     ranks = RankGrid.of(plan.config, plan.placement.order).ranks()
     per_stage = [tuple(dict.fromkeys(plan.placement.node[stage].ravel().tolist())) for stage in ranks]
@@ -438,7 +438,7 @@ def _host_grid(plan: Plan) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _folded(hosts: Sequence[str]) -> str:
+def folded_hosts(hosts: Sequence[str]) -> str:
     """Ranges of hosts, as options take them, with room for line breaks."""
     return compress_hosts(tuple(hosts)).replace(",", ", ")
 

@@ -285,10 +285,14 @@ class _Joint(OpenFamilies):
             seconds, new = self._judge(model, split)
             if new and split.bound_s < (1 - SETTLED) * seconds:
                 continue  # with its critical path the model may turn it down
+            config = model.families[split.family].with_units(split.units, split.recomputed)
+            if not self._is_searched(config) and config.recomputation != "block":
+                self._exclude(model, split.family, config.layers_per_stage)
+                continue
             if len(self.splits) >= most_splits:
                 part.is_given_up = True
                 return [part]
-            self._hand_on(model.families[split.family].with_units(split.units).layers_per_stage, [part, *self.parts])
+            self._hand_on(config.layers_per_stage, [part, *self.parts])
 
     def _model_of_others(self, families: Sequence[LayerFamily]) -> LayerModel:
         """The model of all splits that no list has."""

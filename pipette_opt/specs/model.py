@@ -1,18 +1,19 @@
-"""The transformer that is trained."""
+"""The model that is trained."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
+from pipette_opt.specs.latent import LatentAttention
+from pipette_opt.specs.layer_kinds import LayerFrequency, Layers, expert_frequency, layers_of
+from pipette_opt.specs.layer_parameters import layer_parameters, matrix_flops, norm_parameters, tokens_seen
 from pipette_opt.specs.yarn import YarnScaling
 
 LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
 """Sizes beyond them are no model's; what counts layers or bytes need not expect them."""
-
-LayerFrequency = int | tuple[int, ...] | None
-"""Which layers do something: every N-th in Megatron's way, or 0 and 1 for each layer; ``None`` for all the same."""
 
 ROTARY_FIELDS = (
     "rotary_base",
@@ -46,7 +47,9 @@ class ModelSpec:
     untie_embeddings_and_output_weights
         Whether the output head has weights of its own.
     qk_layernorm
-        Queries and keys are normalised, each head by itself, with weights.
+        Queries and keys are normalised, each head by itself, with weights; of latent attention the latents.
+    multi_latent_attention
+        Sizes of latent attention, which then say all of queries, keys and values; ``kv_channels`` means nothing there.
     position_embedding_type
         ``learned_absolute`` adds ``max_position_embeddings * hidden_size`` parameters. ``yarn`` is rotary, too.
     num_experts
@@ -58,9 +61,14 @@ class ModelSpec:
     moe_shared_expert_intermediate_size
         Width of the shared experts together, which every token passes; 0 without.
     num_dense_layers
-        Layers without experts, before all the others.
+        First layers, which have no experts.
+    moe_layer_freq
+        Layers with experts: the first of every N, or those with a 1, but none of the first ``num_dense_layers``;
+        ``None`` for all others. Both are written as briefly as they can be.
     moe_router_pre_softmax
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
+    moe_router_num_groups, moe_router_group_topk
+        Each token goes to experts of so many groups (the latter) of all (the former); ``None`` for no such limit.
     activation_func
         ``squared_relu`` without a gate, or ``quick_gelu`` with one; ``None`` is GELU without a gate and SiLU with one.
     glu_linear_offset
@@ -115,6 +123,7 @@ class ModelSpec:
     add_bias_linear: bool = True
     add_qkv_bias: bool = True
     qk_layernorm: bool = False
+    multi_latent_attention: LatentAttention | None = None
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     position_embedding_type: Literal["learned_absolute", "rope", "yarn", "none"] = "learned_absolute"
     hidden_dropout: float = 0.0
@@ -125,7 +134,10 @@ class ModelSpec:
     moe_ffn_hidden_size: int | None = None
     moe_shared_expert_intermediate_size: int = 0
     num_dense_layers: int = 0
+    moe_layer_freq: LayerFrequency = None
     moe_router_pre_softmax: bool = False
+    moe_router_num_groups: int | None = None
+    moe_router_group_topk: int | None = None
     activation_func: Literal["squared_relu", "quick_gelu"] | None = None
     glu_linear_offset: float = 0.0
     activation_func_clamp_value: float | None = None
@@ -168,6 +180,8 @@ class ModelSpec:
                 f"num_query_groups must divide num_attention_heads={self.num_attention_heads}, "
                 f"got {self.num_query_groups}."
             )
+        if self.multi_latent_attention is not None:
+            self._check_latent()
         self._check_experts()
         for field in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
@@ -179,6 +193,18 @@ class ModelSpec:
             _check_positive(field, getattr(self, field))
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+
+    def _check_latent(self) -> None:
+        """Latent attention has a key and a value for each head, no biases of its own, and positions of its own."""
+        if self.num_query_groups != self.num_attention_heads:
+            raise ValueError(
+                f"multi_latent_attention has num_query_groups = num_attention_heads = {self.num_attention_heads}, "
+                f"got {self.num_query_groups}."
+            )
+        if self.add_qkv_bias and not self.add_bias_linear:
+            raise ValueError("add_qkv_bias=True does not go with multi_latent_attention, whose projections have none.")
+        if self.position_embedding_type == "yarn":
+            raise ValueError("position_embedding_type: yarn is said in multi_latent_attention where that is given.")
 
     def _check_activation(self) -> None:
         """Megatron has one activation with a gate and one without beside the usual ones."""
@@ -260,10 +286,17 @@ class ModelSpec:
         if self.num_experts is None:
             if self.moe_router_pre_softmax:
                 raise ValueError("moe_router_pre_softmax=True needs num_experts.")
-            if self.moe_ffn_hidden_size is not None:
-                raise ValueError(f"moe_ffn_hidden_size={self.moe_ffn_hidden_size} needs num_experts.")
+            for field in ("moe_ffn_hidden_size", "moe_layer_freq", "moe_router_num_groups", "moe_router_group_topk"):
+                if getattr(self, field) is not None:
+                    raise ValueError(f"{field}={getattr(self, field)} needs num_experts.")
             return
-        for field in ("num_experts", "moe_router_topk", "moe_ffn_hidden_size"):
+        for field in (
+            "num_experts",
+            "moe_router_topk",
+            "moe_ffn_hidden_size",
+            "moe_router_num_groups",
+            "moe_router_group_topk",
+        ):
             value = getattr(self, field)
             if value is None:
                 continue
@@ -273,8 +306,31 @@ class ModelSpec:
                 raise ValueError(f"{field} must be at most {LARGEST:,}, got {value:,}.")
         if self.moe_router_topk > self.num_experts:
             raise ValueError(f"moe_router_topk must be <= num_experts={self.num_experts}, got {self.moe_router_topk}.")
+        self._check_groups(self.num_experts)
         if self.num_dense_layers >= self.num_layers:
             raise ValueError(f"num_dense_layers must be < num_layers={self.num_layers}, got {self.num_dense_layers}.")
+        self._check_frequency("moe_layer_freq", divides=False)
+        if not self.num_moe_layers:
+            raise ValueError(f"moe_layer_freq={self.moe_layer_freq} leaves no layer with experts.")
+        # Equal models are equal, however it was said which layers have experts.
+        dense, freq = expert_frequency([kind.has_experts for kind in self.layers])
+        object.__setattr__(self, "num_dense_layers", dense)
+        object.__setattr__(self, "moe_layer_freq", freq)
+
+    def _check_groups(self, num_experts: int) -> None:
+        """Groups of experts are equal, and those that a token goes to have enough of them (``moe_utils.py``)."""
+        groups, chosen = self.moe_router_num_groups, self.moe_router_group_topk
+        if groups is not None and num_experts % groups:
+            raise ValueError(f"moe_router_num_groups={groups} must divide num_experts={num_experts}.")
+        if chosen is None:
+            return
+        if groups is None or chosen > groups:
+            raise ValueError(f"moe_router_group_topk={chosen} must be <= moe_router_num_groups, got {groups}.")
+        if self.moe_router_topk % chosen or self.moe_router_topk > chosen * (num_experts // groups):
+            raise ValueError(
+                f"moe_router_topk={self.moe_router_topk} must be a multiple of moe_router_group_topk={chosen}, and no "
+                f"more than the {chosen * (num_experts // groups)} experts of so many groups."
+            )
 
     @property
     def expert_ffn_size(self) -> int:
@@ -282,9 +338,22 @@ class ModelSpec:
         return self.ffn_hidden_size if self.moe_ffn_hidden_size is None else self.moe_ffn_hidden_size
 
     @property
+    def layers(self) -> Layers:
+        """The kind of each layer, first to last."""
+        return layers_of(
+            self.num_layers,
+            self.has_rotary_positions,
+            self.no_rope_freq,
+            None if self.window_size is None or self.window_size[0] < 0 else self.window_attn_skip_freq or 0,
+            None if self.num_experts is None else self.moe_layer_freq or 1,
+            self.num_dense_layers,
+            "attention" if self.multi_latent_attention is None else "latent_attention",
+        )
+
+    @property
     def num_moe_layers(self) -> int:
         """Layers with experts."""
-        return 0 if self.num_experts is None else self.num_layers - self.num_dense_layers
+        return sum(kind.has_experts for kind in self.layers)
 
     @property
     def has_rotary_positions(self) -> bool:
@@ -293,80 +362,71 @@ class ModelSpec:
 
     @property
     def num_windowed_layers(self) -> int:
-        """Layers whose attention has a window (``is_layer_window_attention`` in ``core/transformer/utils.py``)."""
-        if self.window_size is None:
-            return 0
-        skip = self.window_attn_skip_freq
-        if skip is None:
-            return self.num_layers
-        return sum(skip) if isinstance(skip, tuple) else self.num_layers - self.num_layers // skip
+        """Layers whose attention has a window."""
+        return sum(kind.mixer == "windowed_attention" for kind in self.layers)
+
+    @property
+    def attention_window(self) -> int:
+        """Tokens that a token of such a layer attends to, its own among them."""
+        assert self.window_size is not None
+        return self.window_size[0] + 1
+
+    @property
+    def key_head_size(self) -> int:
+        """Channels of a query's or key's head."""
+        latent = self.multi_latent_attention
+        return self.kv_channels if latent is None else latent.key_head_size
+
+    @property
+    def value_head_size(self) -> int:
+        """Channels of a value's head, and of the attention's output."""
+        latent = self.multi_latent_attention
+        return self.kv_channels if latent is None else latent.v_head_dim
+
+    @property
+    def kv_head_size(self) -> int:
+        """Mean channels of a key's and a value's head, which differ in latent attention only."""
+        return (self.key_head_size + self.value_head_size) // 2
 
     @property
     def query_projection_size(self) -> int:
         """Width of all query heads together."""
-        return self.kv_channels * self.num_attention_heads
+        return self.key_head_size * self.num_attention_heads
+
+    @property
+    def attention_output_size(self) -> int:
+        """Width of what attention gives to its output projection."""
+        return self.value_head_size * self.num_attention_heads
 
     @property
     def kv_projection_size(self) -> int:
-        """Width of all key (or value) heads together."""
-        return self.kv_channels * self.num_query_groups
+        """Width of all key (or value) heads together, the mean of both where they differ."""
+        return self.kv_head_size * self.num_query_groups
 
     @property
     def norm_parameters(self) -> int:
         """Parameters of one normalisation layer."""
-        return self.hidden_size * (2 if self.normalization == "LayerNorm" else 1)
+        return norm_parameters(self)
 
     @property
-    def attention_parameters(self) -> int:
-        """Parameters of one layer's attention that tensor parallelism splits."""
-        h, q, kv = self.hidden_size, self.query_projection_size, self.kv_projection_size
-        sinks = self.num_attention_heads if self.softmax_type == "learnable" else 0
-        return h * (q + 2 * kv) + q * h + ((q + 2 * kv) if self.add_qkv_bias else 0) + sinks
-
-    def mlp_parameters(self, width: int) -> int:
-        """Parameters of a gated or plain MLP of that width, its row-parallel bias apart."""
-        up = 2 * width if self.gated_linear_unit else width
-        return self.hidden_size * (up + width) + (up if self.add_bias_linear else 0)
+    def attention_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Outputs and inputs of the products of one layer's attention that tensor parallelism splits."""
+        h, heads = self.hidden_size, self.num_attention_heads
+        if self.multi_latent_attention is not None:
+            return self.multi_latent_attention.up_shapes(h, heads)
+        query = self.query_projection_size
+        return (query + 2 * self.kv_projection_size, h), (h, query)
 
     @property
-    def sharded_layer_parameters(self) -> int:
-        """Parameters of one dense transformer layer that tensor parallelism splits."""
-        return self.attention_parameters + self.mlp_parameters(self.ffn_hidden_size)
+    def replicated_attention_shapes(self) -> tuple[tuple[int, int], ...]:
+        """The same of the products that every tensor rank holds whole: down projections of latent attention."""
+        latent = self.multi_latent_attention
+        return () if latent is None else latent.down_shapes(self.hidden_size)
 
     @property
-    def sharded_moe_layer_parameters(self) -> int:
-        """The same of a layer with experts: attention and shared experts."""
-        shared = self.moe_shared_expert_intermediate_size
-        return self.attention_parameters + (self.mlp_parameters(shared) if shared else 0)
-
-    @property
-    def expert_layer_parameters(self) -> int:
-        """Parameters of all routed experts of one layer; they have no biases."""
-        matrices = 3 if self.gated_linear_unit else 2
-        return (self.num_experts or 0) * matrices * self.hidden_size * self.expert_ffn_size
-
-    @property
-    def replicated_moe_layer_parameters(self) -> int:
-        """Parameters of a layer with experts that every tensor rank holds whole: its router too."""
-        mlp_bias = self.hidden_size if self.add_bias_linear and not self.moe_shared_expert_intermediate_size else 0
-        return self.replicated_layer_parameters - mlp_bias + self.hidden_size * (self.num_experts or 0)
-
-    @property
-    def replicated_layer_parameters(self) -> int:
-        """Parameters of one dense layer that every tensor rank holds whole: norms and row-parallel biases."""
-        biases = 2 * self.hidden_size if self.add_bias_linear else 0
-        qk_norms = 2 * self.kv_channels if self.qk_layernorm else 0
-        return 2 * self.norm_parameters + biases + qk_norms
-
-    @property
-    def layer_parameters(self) -> int:
-        """Parameters of one dense transformer layer."""
-        return self.sharded_layer_parameters + self.replicated_layer_parameters
-
-    @property
-    def moe_layer_parameters(self) -> int:
-        """Parameters of one layer with experts."""
-        return self.sharded_moe_layer_parameters + self.replicated_moe_layer_parameters + self.expert_layer_parameters
+    def replicated_attention_matrices(self) -> int:
+        """Parameters of these."""
+        return sum(n * k for n, k in self.replicated_attention_shapes)
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Vocabulary padded as Megatron pads it: to a multiple of ``make_vocab_size_divisible_by * tp``."""
@@ -381,8 +441,7 @@ class ModelSpec:
             self.max_position_embeddings * self.hidden_size if self.position_embedding_type == "learned_absolute" else 0
         )
         head = embedding if self.untie_embeddings_and_output_weights else 0
-        dense_layers = self.num_layers - self.num_moe_layers
-        layers = dense_layers * self.layer_parameters + self.num_moe_layers * self.moe_layer_parameters
+        layers = sum(count * layer_parameters(self, kind) for kind, count in Counter(self.layers).items())
         return layers + embedding + position + head + self.norm_parameters
 
     def flops_per_token(
@@ -393,34 +452,23 @@ class ModelSpec:
 
         Six per matrix parameter that multiplies it (the output head counts, the embedding look-up does not), plus
         ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
-        (Narayanan et al., arXiv 2104.04473, equation 3), half of that if ``causal``: a token sees those before it,
-        half of the sequence on average, or what its window leaves of them. Of the experts those count that the token
-        goes to.
+        (Narayanan et al., arXiv 2104.04473, equation 3; where keys and values differ, the mean of both widths), half of
+        that if ``causal``: a token sees those before it, half of the sequence on average, or what its window leaves of
+        them. Of the experts those count that the token goes to.
 
         Parameters
         ----------
         recompute
             Count the second forward, too: of the attention scores (``selective``), or of whole layers (``full``).
         """
-        h, q, kv = self.hidden_size, self.query_projection_size, self.kv_projection_size
-        width = (self.num_layers - self.num_moe_layers) * self.ffn_hidden_size
-        if self.num_experts is not None:
-            active = self.moe_router_topk * self.expert_ffn_size + self.moe_shared_expert_intermediate_size
-            width += self.num_moe_layers * active
-        attention = self.num_layers * (h * (q + 2 * kv) + q * h)
-        matrices = attention + h * width * (3 if self.gated_linear_unit else 2)
-        router = self.num_moe_layers * h * (self.num_experts or 0)
-        head = h * self.vocab_size
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
-        scores = q * (self._tokens_seen(seq_length) if causal else self.num_layers * seq_length)
-        return of_layers * (matrices + router) + 6.0 * head + of_scores * scores
-
-    def _tokens_seen(self, seq_length: int) -> float:
-        """Tokens that a token sees, itself and those before it: the mean of the sequence, the sum of all layers."""
-        left = -1 if self.window_size is None else self.window_size[0]
-        window = seq_length if left < 0 else min(left + 1, seq_length)
-        windowed = self.num_windowed_layers
-        return (self.num_layers - windowed) * seq_length / 2 + windowed * window * (1 - window / (2 * seq_length))
+        of_heads = (self.query_projection_size + self.attention_output_size) / 2
+        total = 6.0 * self.hidden_size * self.vocab_size
+        for kind, count in Counter(self.layers).items():
+            seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
+            total += count * of_layers * matrix_flops(self, kind)
+            total += count * of_scores * of_heads * seen
+        return total
 
 
 def _check_positive(field: str, value: float) -> None:

@@ -115,13 +115,13 @@ class StackSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", LearnedLayers.of(self.layers))
-        for field in SHARES:
-            if not 0 < getattr(self, field) <= 1:
-                raise ValueError(f"{field} must be in (0, 1], got {getattr(self, field)}.")
-        for field in (*SPEEDS, "elementwise", "assumed_latency_s"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be > 0, got {getattr(self, field)}.")
-        for field in (
+        for name in SHARES:
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}.")
+        for name in (*SPEEDS, "elementwise", "assumed_latency_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+        for name in (
             "collective_s",
             "kernel_s",
             "host_kernel_s",
@@ -137,8 +137,8 @@ class StackSpec:
             "straggling",
             "overlap_slowdown",
         ):
-            if not 0 <= getattr(self, field) < float("inf"):
-                raise ValueError(f"{field} must be >= 0, got {getattr(self, field)}.")
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
         for name, origin in self.origins.items():
             if name not in CONSTANTS or origin not in ("measured", "interpolated", "assumed"):
                 raise ValueError(

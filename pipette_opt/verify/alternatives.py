@@ -66,6 +66,9 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
         yield f"takes {one.iteration_time_s} s and is faster than the plan, {plan.estimate.iteration_time_s} s"
     if one.reason != (reason := why_slower(best, again)):
         yield f"lost because {one.reason!r}, the times say {reason!r}"
+    for cause in {**again.breakdown, **one.breakdown} if one.breakdown else ():
+        if not same(said := one.breakdown.get(cause), right := again.breakdown.get(cause), REPRODUCED):
+            yield f"spends {said} s on {cause}, the judge says {right}"
     if one.objective_s is not None:
         yield from _objective_problems(instance, one, placement)
     yield from _risk_problems(instance, plan, one, placement)

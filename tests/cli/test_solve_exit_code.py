@@ -27,7 +27,9 @@ def test_exit_code_says_whether_the_gap_was_closed(
     """4 where the run ended before its gap was closed, and the plan is written all the same."""
     plan = small_plan()
     proven = replace(plan.certificate, status=status, gap=gap)
-    monkeypatch.setattr("pipette_opt.objectives.optimize", lambda *given, **named: replace(plan, certificate=proven))
+    monkeypatch.setattr(
+        "pipette_opt.optimize.objectives.optimize", lambda *given, **named: replace(plan, certificate=proven)
+    )
     path = tmp_path / "plan.json"
     result = CliRunner().invoke(app, ["solve", "--example", "lab-2x8", "-o", str(path), *options])
     assert result.exit_code == expected

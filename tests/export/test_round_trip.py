@@ -13,7 +13,9 @@ from specs_for_tests import LLAMA_8B, cluster, config, instance
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import (
     NOT_SAID_OF_MODEL,
+    YARN_WITHOUT_OPTIONS,
     argument_arrays,
+    builder_notes,
     megatron_arguments,
     model_options,
 )
@@ -21,7 +23,7 @@ from pipette_opt.export.recorded import refuse_unsaid
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import list_models, read_model
-from pipette_opt.specs import ModelSpec, TrainingSpec, YarnScaling
+from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 
 TRAINING = TrainingSpec(global_batch_size=8, seq_length=64)
 
@@ -30,6 +32,21 @@ def written_and_read(model: ModelSpec) -> ModelSpec | None:
     """The model that our reader finds in the arguments of a model."""
     words = [word for option in model_options(model, TRAINING) for word in option]
     return parse_megatron_args(" ".join(words), "arguments", model.name).model
+
+
+def as_said(model: ModelSpec) -> ModelSpec:
+    """The model with the defaults of what Megatron-LM has no argument for, which a comment says instead."""
+    latent = model.multi_latent_attention
+    if latent is None or latent.yarn is None:
+        return model
+    notes = " ".join(builder_notes(model))
+    for name, default in YARN_DEFAULTS.items():
+        value = getattr(latent.yarn, name)
+        assert (value == default) is (f"{name}={value}" not in notes)
+    return replace(model, multi_latent_attention=replace(latent, yarn=replace(latent.yarn, **YARN_DEFAULTS)))
+
+
+YARN_DEFAULTS: dict[str, Any] = {name: getattr(YarnScaling(), name) for name in YARN_WITHOUT_OPTIONS}
 
 
 @pytest.mark.parametrize("name", list_models())
@@ -42,14 +59,14 @@ def test_presets_come_back(name: str) -> None:
             refuse_unsaid("Megatron-LM", model, said)
         model = replace(model, parallel_residual=False)
     refuse_unsaid("Megatron-LM", model, said)
-    assert written_and_read(model) == model
+    assert written_and_read(model) == as_said(model)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_hugging_face_configs_come_back(name: str) -> None:
     """What the file says arrives in Megatron."""
     model = replace(model_from_hugging_face(CONFIGS[name], "config.json", name), parallel_residual=False)
-    assert written_and_read(model) == model
+    assert written_and_read(model) == as_said(model)
 
 
 positive = st.floats(1e-9, 1e3, allow_nan=False)
@@ -99,11 +116,38 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
     }
+    values |= draw(latent_fields(values))
     values |= draw(rotary_fields(values["position_embedding_type"], layers))
     window = draw(st.none() | st.tuples(st.integers(-1, 9999), st.integers(-1, 9999)))
     values |= {"window_size": window, "window_attn_skip_freq": draw(layer_marks(layers)) if window else None}
     assert set(values) == {field.name for field in fields(ModelSpec)}
     return ModelSpec(**values)
+
+
+@st.composite
+def latent_fields(draw: st.DrawFn, values: dict[str, Any]) -> dict[str, Any]:
+    """Latent attention, with a key for each head and no biases of its own."""
+    if not draw(st.booleans()):
+        return {"multi_latent_attention": None}
+    even = st.integers(1, 200).map(lambda half: 2 * half)
+    scaling = st.builds(
+        YarnScaling, rotary_scaling_factor=positive, mscale=positive, mscale_all_dim=st.floats(0.0, 9.0)
+    )
+    latent = LatentAttention(
+        q_lora_rank=draw(st.none() | st.integers(1, 4096)),
+        kv_lora_rank=draw(st.integers(1, 4096)),
+        qk_head_dim=draw(even),
+        qk_pos_emb_head_dim=draw(even),
+        v_head_dim=draw(even),
+        yarn=draw(st.none() | scaling),
+    )
+    kind = values["position_embedding_type"]
+    return {
+        "multi_latent_attention": latent,
+        "num_query_groups": values["num_attention_heads"],
+        "add_qkv_bias": values["add_bias_linear"],
+        "position_embedding_type": "rope" if kind == "yarn" else kind,
+    }
 
 
 @st.composite
@@ -135,13 +179,27 @@ def rotary_fields(draw: st.DrawFn, kind: str, layers: int) -> dict[str, Any]:
 def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
     """Fields of experts, at their defaults without."""
     experts = draw(st.none() | st.integers(1, 512))
-    some = experts is not None
+    some, groups, chosen, topk = experts is not None, None, None, 2
+    if experts is not None:
+        groups = draw(st.none() | st.sampled_from([one for one in range(1, experts + 1) if experts % one == 0]))
+        chosen = None if groups is None else draw(st.none() | st.integers(1, groups))
+        size = experts // (groups or 1)
+        topk = draw(st.integers(1, experts)) if chosen is None else chosen * draw(st.integers(1, size))
+    dense = draw(st.integers(0, layers - 1)) if some else 0
+    marks = layer_marks(layers).filter(
+        lambda one: (
+            one is None or any(one[dense:] if isinstance(one, tuple) else (n % one == 0 for n in range(dense, layers)))
+        )
+    )
     return {
         "num_experts": experts,
-        "moe_router_topk": draw(st.integers(1, experts)) if experts is not None else 2,
+        "moe_router_topk": topk,
+        "moe_router_num_groups": groups,
+        "moe_router_group_topk": chosen,
         "moe_ffn_hidden_size": draw(st.none() | st.integers(1, 9999)) if some else None,
         "moe_shared_expert_intermediate_size": draw(st.integers(0, 9999)) if some else 0,
-        "num_dense_layers": draw(st.integers(0, layers - 1)) if some else 0,
+        "num_dense_layers": dense,
+        "moe_layer_freq": draw(marks) if some else None,
         "moe_router_pre_softmax": some and draw(st.booleans()),
     }
 

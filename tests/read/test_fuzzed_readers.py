@@ -72,6 +72,13 @@ def test_a_process_of_more_gpus_than_any_host_has(field: str, value: object) -> 
         parse_nccl_json(json.dumps(content), "a.json")
 
 
+def test_a_row_of_results_without_any() -> None:
+    """Neither out of place nor in place."""
+    content = json.loads(nccl_json("sendrecv", ["n1", "n2"], 20.0))
+    content["results"][0] |= {"out_of_place": None, "in_place": None}
+    assert parse_nccl_json(json.dumps(content), "a.json").problem == "a row of results is incomplete"
+
+
 def test_a_size_that_is_no_number() -> None:
     """1e999 is infinite for Python's JSON."""
     content = json.loads(nccl_json("sendrecv", ["n1", "n2"], 20.0))

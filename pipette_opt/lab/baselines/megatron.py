@@ -20,7 +20,7 @@ def identity_order(data: ProblemData) -> Result:
     or that would use a link that does not exist, is left out: the baseline does not look for other hosts.
     """
     started = time.perf_counter()
-    return result_of(_in_listed_order(data), _bounds(data), started)
+    return result_of(listed_solutions(data), _bounds(data), started)
 
 
 def megatron_rule(data: ProblemData) -> Result:
@@ -32,7 +32,7 @@ def megatron_rule(data: ProblemData) -> Result:
     as it stays inside a host; the micro-batch size and the rest are tried. Hosts in the order listed.
     """
     started = time.perf_counter()
-    solutions = [one for one in _in_listed_order(data) if data.candidates[one.candidate].grid[2] == 1]
+    solutions = [one for one in listed_solutions(data) if data.candidates[one.candidate].grid[2] == 1]
     if not solutions:
         return identity_order(data)
     chosen = min(_model_parallel(data.candidates[one.candidate]) for one in solutions)
@@ -54,7 +54,8 @@ def listed_nodes(grid: tuple[int, int, int], block: NodeBlock) -> IntArray:
     return numbers.reshape(D, P, K).transpose(1, 0, 2)
 
 
-def _in_listed_order(data: ProblemData) -> Iterator[Solution]:
+def listed_solutions(data: ProblemData) -> Iterator[Solution]:
+    """Every candidate that consecutive ranks pack, on the hosts as listed, where these can run it."""
     for index, candidate in enumerate(data.candidates):
         if candidate.block.contiguous and candidate.num_cells <= data.num_nodes:
             solution = checked_solution(data, index, identity_nodes(candidate))

@@ -61,6 +61,14 @@ def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSp
     return read_cluster(found), cluster_record(found)
 
 
+def has_cluster(plan: "Plan", path: Path) -> bool:
+    """Whether the cluster of a plan is known here: recorded in it, or in a file that is still there."""
+    recorded = plan.inputs.get("cluster")
+    if not is_file_record(recorded):
+        return True  # with its document, or wrong, which its reader says
+    return find_input(Path(recorded["path"]), path, plan.inputs.get("example")) is not None
+
+
 def is_file_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether an entry of a plan's inputs names a file by path and hash."""
     return isinstance(recorded, Mapping) and all(isinstance(recorded.get(key), str) for key in ("path", "sha256"))

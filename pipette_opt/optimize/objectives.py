@@ -16,7 +16,8 @@ from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.certify.weights import robust_weights
-from pipette_opt.optimize import optimize, optimize_weighted
+from pipette_opt.optimize import optimize
+from pipette_opt.optimize.weighted import optimize_weighted
 from pipette_opt.plans.plan import Plan, SizeProof, Target
 from pipette_opt.plans.target import HOUR_S, UNITS, people_value, price_of, value_of
 from pipette_opt.plans.watcher import Watcher
@@ -89,8 +90,8 @@ def optimize_objective(
 
     For :attr:`~pipette_opt.specs.objective.Objective.TIME` this is :func:`~pipette_opt.optimize.optimize`, which has
     the same arguments; ``ROBUST`` is the time times a factor of each configuration
-    (:func:`~pipette_opt.optimize.optimize_weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is
-    missing, and ``InfeasibleError`` if nothing fits on any number of hosts.
+    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is missing,
+    and ``InfeasibleError`` if nothing fits on any number of hosts.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:

@@ -1,0 +1,188 @@
+"""
+Commands killed at random moments (SIGKILL, the whole process group): what is lost, and what is left half written.
+
+``python benchmarks/hardening/kill.py --kills 200`` runs each command to its end, then again and again with a kill at a
+random moment of that time, in a folder that already has the files of the run before. After each kill every file is the
+old one or the new one, whole, and rows of long work that were written are still there. Exit code 1 if not.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from readers import SEEDS
+
+from pipette_opt.read.runs import read_rows
+from pipette_opt.read.stack import read_stack
+from pipette_opt.report.plan_file import read_plan
+
+POINTS = 60
+"""Traces of the memory predictor that are collected, and trained on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """
+    One command.
+
+    Parameters
+    ----------
+    arguments
+        Of the program; files are in the folder that it runs in.
+    outputs
+        Files that it writes, and how each is read when it is whole.
+    grows
+        A file whose lines are finished work, and whose next run goes on; empty for none.
+    """
+
+    arguments: tuple[str, ...]
+    outputs: dict[str, Callable[[Path], object]]
+    grows: str = ""
+
+
+def whole_script(path: Path) -> object:
+    """A file of a launcher: a shell script that bash can parse, or text that ends with a line."""
+    if path.suffix == ".sh" or path.name.endswith(".sbatch"):
+        subprocess.run(["bash", "-n", str(path)], check=True, capture_output=True)
+    text = path.read_text()
+    assert text.endswith("\n"), "has no end"
+    return text
+
+
+def whole_table(path: Path) -> object:
+    """A table whose rows all have as many cells as the header."""
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    assert all(len(cells) == len(lines[0]) for cells in lines[:-1]), "has broken rows"
+    return lines
+
+
+def jobs(folder: Path) -> dict[str, Job]:
+    """All commands; ``folder`` has their inputs."""
+    shutil.copy(SEEDS / "plan.json", folder / "given.json")
+    shared = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+    runs = shared / "measured" / "vtrain_a100.csv"
+    solve = ("solve", "--example", "lab-2x8", "--time-limit", "2")
+    replan = ("replan", "spares.json", "--lost", "gpu03", "--time-limit", "2", "--out", "new.json")
+    found = {
+        "solve": Job(arguments=(*solve, "--out", "plan.json"), outputs={"plan.json": read_plan}),
+        "replan": Job(arguments=replan, outputs={"new.json": read_plan}),
+        "export": Job(
+            arguments=("export", "given.json", "--format", "slurm", "--out", "launch"),
+            outputs={"launch/*": whole_script},
+        ),
+        "collect": Job(
+            arguments=("memory", "collect", "--out", "traces.csv", "--num-points", str(POINTS), "--workers", "1"),
+            outputs={"traces.csv": whole_table},
+            grows="traces.csv",
+        ),
+    }
+    if runs.exists():
+        lines = runs.read_text().splitlines(keepends=True)
+        (folder / "runs.csv").write_text("".join(lines[:60]))
+        assert read_rows(folder / "runs.csv")
+        found["calibrate"] = Job(
+            arguments=("calibrate", "runs.csv", "--out", "stack.yaml"), outputs={"stack.yaml": read_stack}
+        )
+    return found
+
+
+def run(job: Job, folder: Path, after_s: float | None) -> float:
+    """Seconds that the command took; killed after so many, with all its processes."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipette_opt", *job.arguments],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        _, problem = process.communicate(timeout=after_s)
+        assert process.returncode in (0, 4), f"{job.arguments}: {process.returncode} {problem.decode()[-500:]}"
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    return time.perf_counter() - begin
+
+
+def left_broken(job: Job, folder: Path, before: list[str]) -> list[str]:
+    """What is wrong with the files of a command that was killed; ``before``: lines of its growing file."""
+    problems = []
+    for pattern, reader in job.outputs.items():
+        for path in folder.glob(pattern):
+            try:
+                reader(path)
+            except Exception as error:
+                problems.append(f"{path.name}: {type(error).__name__}: {error}")
+    if job.grows and (now := lines_of(folder / job.grows))[: len(before)] != before:
+        problems.append(f"{job.grows}: {len(before)} lines before, {len(now)} now")
+    return problems
+
+
+def lines_of(path: Path) -> list[str]:
+    """Whole lines of a file; none if there is no file."""
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")] if path.exists() else []
+
+
+def main() -> None:
+    """Read the arguments, kill, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=40, help="in all")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    draw = random.Random(given.seed)
+    rows, failed = [], False
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(
+            Job(
+                arguments=("solve", "--example", "spares-10x8", "--time-limit", "3", "--out", "spares.json"), outputs={}
+            ),
+            folder,
+            None,
+        )
+        all_of_them = jobs(folder)
+        for title, job in all_of_them.items():
+            if not job.grows:
+                run(job, folder, None)  # compiles its kernels
+            whole = run(job, folder, None)
+            digest = hashlib.sha256("".join(lines_of(folder / job.grows)).encode()).hexdigest() if job.grows else ""
+            if job.grows:
+                (folder / job.grows).unlink()
+            kills, broken, ended = given.kills // len(all_of_them), 0, 0
+            before: list[str] = []
+            for _ in range(kills):
+                moment = draw.uniform(0.0, whole)
+                ended += run(job, folder, moment) < moment
+                for problem in left_broken(job, folder, before):
+                    broken, failed = broken + 1, True
+                    print(f"{title} killed after {moment:.2f} s: {problem}", flush=True)
+                before = lines_of(folder / job.grows) if job.grows else []
+            run(job, folder, None)
+            if job.grows:
+                now = hashlib.sha256("".join(lines_of(folder / job.grows)).encode()).hexdigest()
+                if now != digest:
+                    broken, failed = broken + 1, True
+                    print(f"{title}: finished after all the kills, the file is not that of a run without", flush=True)
+            temporary = len(list(folder.rglob("*.tmp")))
+            rows.append((title, f"{whole:.1f}", kills, ended, broken, temporary))
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    print("\n| command | s | kills | ended before | broken or lost | temporary files left |\n|---|---|---|---|---|---|")
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""
+How far measured kernels of latent attention are from the law of ordinary ones: ``python benchmarks/silicon/latent.py``.
+
+Nothing is fitted: the law of ``costs/attention.py`` with the rate of heads as wide as the values. Rows: DeepSeek-V3's
+sizes (keys of 192 channels, values of 128), bf16, sequences of 2,048 tokens and more that fill the chip.
+"""
+
+import pandas as pd
+from tables import folder
+
+from pipette_opt.read.gpus import read_gpu
+
+KEYS, VALUES, ELEMENT = 192, 128, 2
+"""Channels of a head, and bytes of bf16."""
+
+LEAST_SEQUENCE, LEAST_ROWS = 2048, 2**17
+"""Tokens of a sequence; and batch times tokens times heads."""
+
+
+def main() -> None:
+    """One line for each GPU and framework: predicted over measured, 10th, 50th and 90th percentile."""
+    for name in ("a100-80gb", "h100-80gb", "b200", "gb200"):
+        gpu = read_gpu(name)
+        law, rows = gpu.efficiency.attention, pd.read_csv(folder() / f"mla_{name}.csv.gz")
+        plain = (rows.form == "plain") & (rows.dtype == "bf16") & (rows.suspect == 0) & (rows.sustained == 0)
+        large = (rows.seq >= LEAST_SEQUENCE) & (rows.batch * rows.seq * rows.heads >= LEAST_ROWS)
+        for framework, some in rows[plain & large].groupby("framework"):
+            pairs = some.batch * some.heads * some.seq * (some.seq + 1) / 2
+            compute = 2 * (KEYS + VALUES) * pairs * (1 + law.half_seq / some.seq)
+            moved = 2 * ELEMENT * (KEYS + VALUES) * some.batch * some.heads * some.seq
+            seconds = law.start_s + compute / (gpu.peak_flops["bf16"] * law.share(VALUES))
+            ratio = (seconds + moved / gpu.memory_bytes_per_s) / (some.latency_us * 1e-6)
+            low, middle, high = ratio.quantile([0.1, 0.5, 0.9])
+            print(f"{name:10} {framework:7} {len(some):4} rows: {low:.2f} {middle:.2f} {high:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The plan with the least of an objective that is the time times a factor of each configuration."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipette_opt.base.backends import Backend
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.weights import Weights, choice_of
+from pipette_opt.optimize import optimize
+from pipette_opt.plans.chosen import ChoiceStep
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.specs import Instance
+
+LEAST_STEP = 0.1
+"""Share of the time limit that each search of an objective other than time gets at least. Chosen."""
+
+
+def optimize_weighted(
+    weights: Weights,
+    instance: Instance,
+    space: SearchSpace,
+    params: OptimizeParams | None = None,
+    watcher: Watcher | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    backend: Backend | None = None,
+    host_order: Sequence[int] | None = None,
+) -> Plan:
+    """
+    Find the plan with the least of an objective, and prove how good it is.
+
+    The fastest plan of all configurations, then that of those with a smaller factor than the plan just found, until
+    none can have less of the objective (:mod:`pipette_opt.certify.weights`). The plan's certificate is that of the
+    search that found it, with ``chosen_by``. Raises as :func:`~pipette_opt.optimize.optimize`.
+    """
+    params, watcher = params or OptimizeParams(), watcher or Watcher()
+    on_plan, best = watcher.on_plan, float("inf")
+    steps: list[ChoiceStep] = []
+    plans: list[Plan] = []
+
+    def value_of(plan: Plan) -> float:
+        return weights.factor(plan.config) * plan.estimate.iteration_time_s
+
+    def show_better(plan: Plan) -> None:
+        nonlocal best
+        if value_of(plan) < best:
+            best = value_of(plan)
+            on_plan(plan)
+
+    limits, is_whole = weights.limits_below(float("inf")), False
+    watcher.on_plan = show_better
+    try:
+        while limits is not None:
+            left = max(1, weights.num_factors - len(steps))
+            share_s = max(params.time_limit_s - watcher.elapsed_s, LEAST_STEP * params.time_limit_s) / left
+            to_beat_s = min([params.to_beat_s, *(value_of(plan) / weights.base for plan in plans)])
+            step_params = replace(params, time_limit_s=watcher.elapsed_s + share_s, to_beat_s=to_beat_s)
+            try:
+                plan = optimize(
+                    instance,
+                    replace(space, limits=limits),
+                    step_params,
+                    watcher,
+                    inputs,
+                    backend=backend,
+                    host_order=host_order,
+                )
+            except (InfeasibleError, InputError):
+                if not plans:
+                    raise
+                is_whole = True
+                break
+            plans.append(plan)
+            factor, bound_s = weights.factor(plan.config), plan.certificate.lower_bound_s
+            steps.append(
+                ChoiceStep(
+                    limits=limits,
+                    plan=plan.config.label(),
+                    factor=factor,
+                    iteration_time_s=plan.estimate.iteration_time_s,
+                    lower_bound_s=bound_s,
+                )
+            )
+            limits = weights.limits_below(factor)
+            if watcher.stop.is_set() or weights.base * bound_s >= min(map(value_of, plans)):
+                break
+    finally:
+        watcher.on_plan = on_plan
+    chosen = min(plans, key=value_of)
+    choice = choice_of(params.objective, weights, steps, is_whole=is_whole or limits is None)
+    return replace(chosen, certificate=replace(chosen.certificate, chosen_by=choice))

@@ -1,0 +1,177 @@
+"""
+A plan as one page that needs nothing else: no network, no server, no other file.
+
+Its figures are plotly's. Their script and their data are in the page, compressed, and are unpacked when it is open; all
+numbers are in its tables, too, which need no script. A policy in the page lets no other script run.
+"""
+
+import base64
+import functools
+import gzip
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from xml.etree.ElementTree import Element, tostring
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.units import counted, gib
+from pipette_opt.plans.plan import Plan
+from pipette_opt.report.cells import percent, risk, seconds_text
+from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
+from pipette_opt.report.page.links import links_panel
+from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph
+from pipette_opt.report.page.memory import memory_panel
+from pipette_opt.report.page.placement import placement_panel
+from pipette_opt.report.page.proof import certificate_panel, funnel_panel
+from pipette_opt.report.page.schedule import schedule_panel
+from pipette_opt.report.page.sensitivity import sensitivities
+from pipette_opt.report.page.times import sensitivity_panel, time_panel
+from pipette_opt.report.plan_file import plan_verdict
+from pipette_opt.specs import Instance
+from pipette_opt.verify.common import on_cluster
+
+
+def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.json", sha256: str = "") -> str:
+    """
+    The page of a plan, as HTML.
+
+    Parameters
+    ----------
+    instance
+        The job of the plan; without it links, schedule and sensitivity are left out, and the page says so.
+    file, sha256
+        The plan's file and its hash, which the page names.
+    """
+    panels = [certificate_panel(plan), time_panel(plan), memory_panel(plan), placement_panel(plan)]
+    if instance is not None:
+        placement = on_cluster(instance, plan)
+        if instance.cluster.num_nodes > 1:
+            panels.append(links_panel(plan, instance))
+        panels.append(schedule_panel(plan, instance, placement))
+        panels.append(sensitivity_panel(plan, sensitivities(instance, plan.config, placement)))
+    panels += [funnel_panel(plan), assumptions_panel(plan), inputs_panel(plan, file, sha256)]
+    left_out = (
+        [] if instance is not None else ["Links, schedule and sensitivity: the cluster file of the plan is not there."]
+    )
+    return _document(plan, panels, left_out)
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write the page; a reader never sees half of it. ``InputError`` if the place cannot be written."""
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise InputError(str(path), f"cannot be written: {error.strerror or error}.") from None
+
+
+def _document(plan: Plan, panels: Sequence[Panel], left_out: Sequence[str]) -> str:
+    script = _resource("page.js")
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{_sha256(script)}' 'strict-dynamic' blob:; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    title = f"Plan: {plan.config.label()} on {counted(len(plan.placement.nodes_used), 'host')}"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="generator", content="pipette-opt"),
+        element("title", title),
+        element("style", _resource("page.css")),
+    )
+    links = bullets(element("a", one.title, href=f"#{one.name}") for one in panels)
+    main = element("main", *map(_section, panels), id="main")
+    body = element(
+        "body",
+        element("a", "To the panels", href="#main", class_="skip"),
+        _header(plan, left_out),
+        element("nav", links, aria_label="Panels"),
+        main,
+        element("footer", paragraph(f"pipette-opt {plan.versions.get('pipette-opt', '')}, plan of {plan.created}")),
+        *_packed(panels),
+        element("script", script),
+    )
+    return (
+        "<!DOCTYPE html>\n" + tostring(element("html", head, body, lang="en"), encoding="unicode", method="html") + "\n"
+    )
+
+
+def _header(plan: Plan, left_out: Sequence[str]) -> Element:
+    estimate, fullest = (
+        plan.estimate,
+        max(range(len(plan.memory)), key=lambda place: plan.memory[place].oom_probability),
+    )
+    stage = plan.memory[fullest]
+    model = plan.inputs.get("model")
+    name = f"{model['name']}: " if isinstance(model, dict) and isinstance(model.get("name"), str) else ""
+    facts = (
+        (
+            "per iteration",
+            number(estimate.iteration_time_s, seconds_text(estimate.iteration_time_s), "estimate.iteration_time_s"),
+        ),
+        ("tokens/s", number(estimate.tokens_per_s, f"{estimate.tokens_per_s:,.0f}", "estimate.tokens_per_s")),
+        ("MFU", number(estimate.mfu, percent(estimate.mfu), "estimate.mfu")),
+        ("gap", number(plan.certificate.gap, percent(plan.certificate.gap), "certificate.gap")),
+        (
+            f"GiB at most, stage {stage.stage}",
+            number(gib(stage.upper_bytes), f"{gib(stage.upper_bytes):.1f}", f"memory.{fullest}.upper_gib"),
+        ),
+        (
+            "out of memory",
+            number(
+                stage.oom_probability,
+                risk(stage.oom_probability, at_most=stage.oom_probability_at_most),
+                f"memory.{fullest}.oom_probability",
+            ),
+        ),
+        ("GPUs", number(plan.config.world_size, f"{plan.config.world_size:,}", "parallel.world_size")),
+    )
+    return element(
+        "header",
+        element("h1", f"{name}{plan.config.label()}"),
+        element("p", plan_verdict(plan), class_="verdict"),
+        element("dl", *(element("div", element("dt", term), element("dd", value)) for term, value in facts)),
+        *(element("p", line, class_="left-out") for line in left_out),
+    )
+
+
+def _section(panel: Panel) -> Element:
+    parts = [element("h2", panel.title, id=f"{panel.name}-title"), *panel.body]
+    if panel.figure is not None:
+        drawn = element("div", id=f"figure-{panel.name}", class_="plot", role="img", aria_label=panel.shows)
+        drawn.set("style", f"min-height: {panel.figure.layout.height}px")
+        said = element("p", "This figure needs a browser of 2023 or newer; its numbers are below.", class_="no-figure")
+        drawn.append(said)
+        parts.append(element("figure", drawn, element("figcaption", panel.shows)))
+    if panel.tables:
+        parts.append(element("details", element("summary", f"{panel.title}: tables"), *panel.tables))
+    return element("section", *parts, id=panel.name, aria_labelledby=f"{panel.name}-title")
+
+
+def _packed(panels: Sequence[Panel]) -> list[Element]:
+    """Plotly's script and the figures, compressed."""
+    figures = [f'"{one.name}": {one.figure.to_json()}' for one in panels if one.figure is not None]
+    packed = {"plotly": _plotly(), "figures": _compressed("{" + ", ".join(figures) + "}")}
+    return [element("script", text, id=name, type="application/gzip+base64") for name, text in packed.items()]
+
+
+@functools.cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return _compressed(get_plotlyjs())
+
+
+def _compressed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _resource(name: str) -> str:
+    return files("pipette_opt.report.page").joinpath(name).read_text(encoding="utf-8")

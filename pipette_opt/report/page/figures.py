@@ -1,0 +1,82 @@
+"""How all figures look: colours that tell apart for everybody, and axes that leave room on a phone."""
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+CAUSES = {
+    "compute": "#0072b2",
+    "tensor_parallel": "#56b4e9",
+    "expert_parallel": "#cc79a7",
+    "pipeline_parallel": "#e69f00",
+    "data_parallel": "#d55e00",
+    "bubble": "#b8bec6",
+    "optimizer": "#009e73",
+    "full_memory": "#7a5195",
+}
+"""Colour of each cause of time (Okabe and Ito's palette, https://jfly.uni-koeln.de/color/)."""
+
+COMPONENTS = {
+    "weights": "#0072b2",
+    "gradients": "#56b4e9",
+    "optimizer": "#009e73",
+    "activations": "#e69f00",
+    "buffers": "#cc79a7",
+    "other": "#b8bec6",
+}
+"""Colour of each component of memory, from the same palette."""
+
+OTHER_COLOUR = "#7a5195"
+INK, LINES, BAD = "#1d2733", "#dfe4ea", "#b3261e"
+
+RATES = [[0.0, "#b3261e"], [0.25, "#e69f00"], [0.5, "#f3e9b5"], [0.75, "#7fb7d6"], [1.0, "#0b4f7d"]]
+"""From slow to fast."""
+
+UNMEASURED = "#8a94a0"
+"""Where a link was not measured."""
+
+
+def figure(*traces: Any, height: int, **layout: Any) -> "Figure":
+    """A figure as wide as the page; ``height`` in pixels."""
+    from plotly.graph_objects import Figure
+
+    axis = {"gridcolor": LINES, "zerolinecolor": LINES, "automargin": True, "fixedrange": False}
+    found = Figure(data=list(traces))
+    found.update_layout(
+        template="none",
+        height=height,
+        margin={"l": 8, "r": 12, "t": 12, "b": 8, "pad": 4},
+        font={"family": "system-ui, sans-serif", "size": 12, "color": INK},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="#ffffff",
+        legend={
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "x": 0,
+            "traceorder": "normal",
+            "maxheight": 200,
+        },
+        hoverlabel={"align": "left", "font": {"family": "system-ui, sans-serif"}},
+        xaxis=axis,
+        yaxis=axis,
+    )
+    found.update_layout(**layout)
+    return found
+
+
+def shown(text: str) -> str:
+    """A name as text of a figure, where plotly would take ``<b>`` for markup."""
+    return escape(text, quote=False)
+
+
+def wrapped(label: str, width: int = 22) -> str:
+    """A configuration's label on several lines."""
+    lines = [""]
+    for word in label.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return "<br>".join(map(shown, lines))

@@ -1,0 +1,271 @@
+"""Links between hosts as a heat map, with what is missing, what is slow, and which of them the plan uses."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.base.units import GB, counted
+from pipette_opt.plans.links_used import expert_links, links_used
+from pipette_opt.plans.plan import Plan
+from pipette_opt.read.link_notes import SLOW
+from pipette_opt.report.page.figures import INK, RATES, UNMEASURED, figure, shown
+from pipette_opt.report.page.markup import Panel, paragraph, table
+from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.specs.levels import Level
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+MOST_CELLS = 128
+"""Hosts a side of the map; of more, neighbours in the list share a cell. Chosen: a laptop's pixels, and 5 MB a page."""
+
+MOST_NAMED = 15
+"""Links named in a table."""
+
+TOP = 0.98
+"""Share of cells that the colours tell apart; those above, the fastest, look alike."""
+
+MOST_MARKED = 2000
+"""Used links that are marked in the map."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Links:
+    """
+    Links of a cluster.
+
+    Parameters
+    ----------
+    gb_per_s
+        What ``flows`` flows at once attain in sum, shape ``(hosts, hosts)``; NaN where nothing was measured.
+    usual
+        Median of the pairs that are as near as this one, the same shape.
+    used
+        By pair of hosts: who sends over it.
+    """
+
+    hosts: tuple[str, ...]
+    flows: int
+    gb_per_s: FloatArray
+    usual: FloatArray
+    used: dict[tuple[int, int], str]
+
+    @property
+    def slow(self) -> BoolArray:
+        """Below the share of the median from which importing links names a pair."""
+        return self.gb_per_s < SLOW * self.usual
+
+    @property
+    def missing(self) -> BoolArray:
+        """Pairs of different hosts without a measurement."""
+        return np.isnan(self.gb_per_s) & ~np.eye(len(self.hosts), dtype=np.bool_)
+
+
+def links_of(plan: Plan, instance: Instance) -> Links:
+    """Links of the most flows that were measured at once."""
+    cluster = instance.cluster
+    flows = max((one.concurrent_flows for one in cluster.link_matrices), default=1)
+    rates = np.array(cluster.pair_bytes_per_s(flows)) / GB
+    np.fill_diagonal(rates, np.nan)
+    distance, usual = _distances(cluster), np.full_like(rates, np.nan)
+    for one in np.unique(distance):
+        here = (distance == one) & ~np.isnan(rates)
+        if here.any():
+            usual[distance == one] = np.median(rates[here])
+    index = {host: number for number, host in enumerate(cluster.hosts)}
+    pairs = {**expert_links(instance, plan), **links_used(plan)}
+    used = {(index[here], index[there]): who for (here, there), who in pairs.items()}
+    return Links(hosts=cluster.hosts, flows=flows, gb_per_s=rates, usual=usual, used=used)
+
+
+def _distances(cluster: ClusterSpec) -> IntArray:
+    """How many levels two hosts do not share, shape ``(hosts, hosts)``."""
+    found = np.zeros((cluster.num_nodes, cluster.num_nodes), dtype=np.int64)
+    for level in cluster.levels:
+        found += level.group_of_node[:, None] != level.group_of_node
+    return found
+
+
+def links_panel(plan: Plan, instance: Instance) -> Panel:
+    """The map, and its slow, missing and used links as tables."""
+    links = links_of(plan, instance)
+    num_pairs = len(links.hosts) * (len(links.hosts) - 1)
+    num_slow, num_missing = int(links.slow.sum()), int(links.missing.sum())
+    slow_used = sum(bool(links.slow[pair]) for pair in links.used)
+    levels = ", ".join(
+        f"{one.name} ({counted(len(np.unique(one.group_of_node)), 'group')})" for one in instance.cluster.levels
+    )
+    measured = "measured" if instance.cluster.links_measured else "not measured, but given or nominal"
+    body = [
+        paragraph(
+            f"The plan sends over {len(links.used):,} of {num_pairs:,} links, {slow_used:,} of them slow. In all, "
+            f"{num_slow:,} are slow (below {SLOW:.0%} of the median of pairs as near) and {num_missing:,} missing. "
+            f"Rates are {measured}: GB/s of {counted(links.flows, 'flow')} from host to host at once"
+            + (f"; levels: {levels}." if levels else ".")
+        )
+    ]
+    return Panel(
+        name="links",
+        title="Links",
+        body=body,
+        figure=folded_figure(links, instance.cluster.levels),
+        shows=_shows(links),
+        tables=list(_tables(links)),
+    )
+
+
+def _shows(links: Links) -> str:
+    width = _width(links)
+    cell = "" if width == 1 else f" A cell is the slowest link of {width} x {width} neighbouring hosts."
+    return f"Rate from each host (down) to each other (across); grey where nothing was measured.{cell}"
+
+
+def _width(links: Links) -> int:
+    return -(-len(links.hosts) // MOST_CELLS)
+
+
+def _blocks(array: FloatArray, width: int) -> FloatArray:
+    """Cells as rows, shape ``(cells, cells, width ** 2)``; beyond the last host NaN."""
+    side = -(-len(array) // width)
+    padded = np.full((side * width, side * width), np.nan)
+    padded[: len(array), : len(array)] = array
+    return padded.reshape(side, width, side, width).swapaxes(1, 2).reshape(side, side, -1)
+
+
+def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
+    """The map of all links, with the squares of levels, its hosts folded where they are many."""
+    from plotly.graph_objects import Heatmap
+
+    width = _width(links)
+    cells = _blocks(links.gb_per_s, width)
+    slowest = np.where(np.isnan(cells), np.inf, cells).min(axis=2)
+    slowest[np.isinf(slowest)] = np.nan
+    names = [shown(host) for host in links.hosts[::width]]
+    known = slowest[~np.isnan(slowest)]
+    top = float(np.quantile(known, TOP)) if known.size else 1.0
+    more = {}
+    if width > 1:
+        counts = np.stack([_blocks(one.astype(float), width) for one in (links.missing, links.slow)], axis=2)
+        more["customdata"] = np.nansum(counts, axis=3).astype(np.int32)
+    block, folded = (f" and {width - 1} more", "slowest ") if width > 1 else ("", "")
+    hidden = "; slow %{customdata[1]}, missing %{customdata[0]}" if width > 1 else ""
+    side = [-0.5, len(names) - 0.5]
+    axis = {"showgrid": False, "zeroline": False, "automargin": True, "nticks": 16, "range": side}
+    unknown = np.where(np.isnan(slowest), 1.0, np.nan)
+    if width == 1:
+        np.fill_diagonal(unknown, np.nan)
+    traces: list[object] = [
+        Heatmap(
+            z=slowest.astype(np.float32),
+            x=names,
+            y=names,
+            zmin=0.0,
+            zmax=top,
+            colorscale=RATES,
+            hoverongaps=False,
+            colorbar={"title": {"text": "GB/s"}, "thickness": 12, "len": 1.0, "outlinewidth": 0},
+            hovertemplate=f"%{{y}}{block} to %{{x}}{block}: {folded}%{{z:.1f}} GB/s{hidden}<extra></extra>",
+            **more,
+        )
+    ]
+    if not np.isnan(unknown).all():
+        missing = Heatmap(
+            z=unknown.astype(np.float32),
+            x=names,
+            y=names,
+            colorscale=[[0.0, UNMEASURED], [1.0, UNMEASURED]],
+            showscale=False,
+            hoverongaps=False,
+            hovertemplate="%{y} to %{x}: not measured<extra></extra>",
+        )
+        traces.append(missing)
+    if width == 1:
+        slow = [(here, there) for here, there in np.argwhere(links.slow).tolist()][:MOST_MARKED]
+        marks = [("slow", "x-thin-open", 7, dict.fromkeys(slow, "slow"))]
+        if len(links.used) <= MOST_MARKED:
+            marks.append(("used by the plan", "square-open", 6, links.used))
+        traces += [_marks(links, names, *one) for one in marks if one[-1]]
+    return figure(
+        *traces,
+        height=540,
+        xaxis={**axis, "type": "category"},
+        yaxis={**axis, "type": "category", "range": side[::-1]},
+        shapes=list(_outlines(levels, width)),
+    )
+
+
+def _marks(
+    links: Links, names: Sequence[str], name: str, symbol: str, size: int, pairs: Mapping[tuple[int, int], str]
+) -> object:
+    """Marks on single links, a trace of the figure."""
+    from plotly.graph_objects import Scatter
+
+    return Scatter(
+        name=name,
+        x=[names[there] for _, there in pairs],
+        y=[names[here] for here, _ in pairs],
+        mode="markers",
+        marker={"symbol": symbol, "size": size, "color": INK, "line": {"width": 1}},
+        customdata=[shown(f"{links.gb_per_s[pair]:.1f} GB/s, {said}") for pair, said in pairs.items()],
+        hovertemplate="%{y} to %{x}: %{customdata}<extra></extra>",
+        showlegend=True,
+    )
+
+
+def _outlines(levels: Sequence[Level], width: int) -> Iterator[dict[str, object]]:
+    """A square around neighbours in the list that share a group, of each level with several."""
+    for level in levels:
+        groups = level.group_of_node
+        starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+        if not 2 < len(starts) <= MOST_CELLS:
+            continue
+        for first, last in pairwise(starts):
+            low, high = first / width - 0.5, last / width - 0.5
+            yield {"type": "rect", "x0": low, "x1": high, "y0": low, "y1": high, "line": {"color": INK, "width": 1}}
+
+
+def _tables(links: Links) -> Iterator[Element]:
+    used = sorted(links.used, key=lambda pair: _rate(links, pair))
+    headers = ("from", "to", "GB/s >", "of the usual >", "used by")
+    yield table(f"Slowest of the links that the plan uses (first {MOST_NAMED})", headers, _rows(links, used))
+    slow = [(here, there) for here, there in np.argwhere(links.slow).tolist()]
+    if slow:
+        slow.sort(key=lambda pair: _rate(links, pair))
+        yield table(f"Slow links (first {MOST_NAMED})", headers, _rows(links, slow))
+    bad = links.slow | links.missing
+    counts = bad.sum(axis=0) + bad.sum(axis=1)
+    worst = [one for one in np.argsort(-counts, kind="stable")[:MOST_NAMED].tolist() if counts[one]]
+    if worst:
+        rows = [
+            (
+                links.hosts[one],
+                f"{links.slow[one].sum() + links.slow[:, one].sum():,}",
+                f"{links.missing[one].sum() + links.missing[:, one].sum():,}",
+            )
+            for one in worst
+        ]
+        yield table(
+            f"Hosts with most slow or missing links (first {MOST_NAMED})", ("host", "slow >", "missing >"), rows
+        )
+
+
+def _rate(links: Links, pair: tuple[int, int]) -> float:
+    return float(np.nan_to_num(links.gb_per_s[pair], nan=np.inf))
+
+
+def _rows(links: Links, pairs: Sequence[tuple[int, int]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            links.hosts[here],
+            links.hosts[there],
+            f"{links.gb_per_s[here, there]:.2f}",
+            f"{links.gb_per_s[here, there] / links.usual[here, there]:.0%}",
+            links.used.get((here, there), "-"),
+        )
+        for here, there in pairs[:MOST_NAMED]
+    ]

@@ -1,0 +1,103 @@
+"""Memory of each stage: its components, its upper bound, and what the GPU has."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipette_opt.base.units import gib
+from pipette_opt.plans.plan import Plan, StageMemory
+from pipette_opt.report.cells import risk
+from pipette_opt.report.page.figures import BAD, COMPONENTS, INK, OTHER_COLOUR, figure
+from pipette_opt.report.page.markup import Child, Panel, number, paragraph, table
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+def memory_panel(plan: Plan) -> Panel:
+    """Peak of one GPU of each stage, by component."""
+    memory = plan.memory
+    names = list(dict.fromkeys(name for stage in memory for name in stage.components))
+    fullest = max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
+    at = f"memory.{memory.index(fullest)}"
+    rows = []
+    for place, stage in enumerate(memory):
+        row: list[Child] = [f"stage {stage.stage}" + (" *" if stage.extrapolates else "")]
+        for field in ("predicted", "upper", "capacity"):
+            size = getattr(stage, f"{field}_bytes")
+            row.append(number(gib(size), f"{gib(size):.1f}", f"memory.{place}.{field}_gib"))
+        chance = risk(stage.oom_probability, at_most=stage.oom_probability_at_most)
+        row.append(number(stage.oom_probability, chance, f"memory.{place}.oom_probability"))
+        for name in names:
+            size = stage.components.get(name)
+            field = f"memory.{place}.components_gib.{name}"
+            row.append("-" if size is None else number(gib(size), f"{gib(size):.1f}", field))
+        rows.append(row)
+    caption = "Peak of one GPU of each stage, GiB"
+    if any(stage.extrapolates for stage in memory):
+        caption += " (* outside of the predictor's training data)"
+    headers = ("stage", "predicted >", "at most >", "capacity >", "out of memory >", *(f"{name} >" for name in names))
+    return Panel(
+        name="memory",
+        title="Memory",
+        body=[
+            paragraph(
+                f"The fullest stage is {fullest.stage}: ",
+                number(gib(fullest.predicted_bytes), f"{gib(fullest.predicted_bytes):.1f} GiB", f"{at}.predicted_gib"),
+                " predicted, at most ",
+                number(gib(fullest.upper_bytes), f"{gib(fullest.upper_bytes):.1f} GiB", f"{at}.upper_gib"),
+                " of ",
+                number(gib(fullest.capacity_bytes), f"{gib(fullest.capacity_bytes):.1f} GiB", f"{at}.capacity_gib"),
+                ". The capacity is what CUDA's context and the driver leave of the device.",
+            )
+        ],
+        figure=_stages(memory, names),
+        shows="GiB of the peak of one GPU of each stage by component; a diamond where it is at most with the accepted "
+        "risk, a line at the capacity.",
+        tables=[table(caption, headers, rows)],
+    )
+
+
+def _stages(memory: Sequence[StageMemory], names: Sequence[str]) -> "Figure":
+    from plotly.graph_objects import Bar, Scatter
+
+    stages = [f"{stage.stage}" for stage in memory]
+    traces: list[object] = [
+        Bar(
+            name=name,
+            x=stages,
+            y=[gib(stage.components.get(name, 0)) for stage in memory],
+            marker={"color": COMPONENTS.get(name, OTHER_COLOUR), "line": {"width": 0}},
+            hovertemplate=f"stage %{{x}}, {name}: %{{y:.2f}} GiB<extra></extra>",
+        )
+        for name in names
+    ] or [Bar(name="predicted", x=stages, y=[gib(stage.predicted_bytes) for stage in memory], marker={"color": INK})]
+    traces.append(
+        Scatter(
+            name="at most",
+            x=stages,
+            y=[gib(stage.upper_bytes) for stage in memory],
+            mode="markers",
+            marker={"symbol": "diamond", "size": 9, "color": INK},
+            customdata=[risk(stage.oom_probability, at_most=stage.oom_probability_at_most) for stage in memory],
+            hovertemplate="stage %{x}, at most %{y:.2f} GiB; out of memory %{customdata}<extra></extra>",
+        )
+    )
+    traces.append(
+        Scatter(
+            name="capacity",
+            x=stages,
+            y=[gib(stage.capacity_bytes) for stage in memory],
+            mode="lines+markers",
+            line={"color": BAD, "width": 2, "shape": "hvh"},
+            marker={"symbol": "line-ew-open", "size": 14, "color": BAD, "line": {"width": 2}},
+            hovertemplate="stage %{x}, capacity %{y:.2f} GiB<extra></extra>",
+        )
+    )
+    return figure(
+        *traces,
+        height=400,
+        barmode="stack",
+        bargap=max(0.25, 1 - 0.1 * len(stages)),
+        xaxis={"title": {"text": "pipeline stage"}, "type": "category", "automargin": True},
+        yaxis={"title": {"text": "GiB"}, "rangemode": "tozero", "automargin": True, "gridcolor": "#dfe4ea"},
+    )

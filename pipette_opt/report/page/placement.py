@@ -1,0 +1,106 @@
+"""Who sits where: the grid of stages and replicas, and the hosts that hold it."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipette_opt.base.units import counted
+from pipette_opt.parallel import RankGrid
+from pipette_opt.plans.plan import Plan
+from pipette_opt.report.page.figures import INK, figure, shown
+from pipette_opt.report.page.markup import Panel, paragraph, table
+from pipette_opt.report.tables import folded_hosts, host_grid
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+LISTED = [[0.0, "#eef5fb"], [0.5, "#bcd8ef"], [1.0, "#86b6e0"]]
+"""From the first host of the cluster's list to the last: dark text is legible on all of it."""
+
+MOST_WRITTEN = 32
+"""Replicas up to which cells have the name of their host."""
+
+
+def placement_panel(plan: Plan) -> Panel:
+    """The grid of stages and replicas."""
+    config = plan.config
+    used = len(plan.placement.nodes_used)
+    tables = [
+        table(
+            "Hosts of each stage, in data-parallel order",
+            ("stages", "hosts"),
+            [(stages, folded_hosts(hosts)) for stages, hosts in host_grid(plan)],
+        )
+    ]
+    if plan.unused_hosts:
+        reasons = dict.fromkeys(plan.unused_hosts.values())
+        rows = [
+            (folded_hosts([host for host, why in plan.unused_hosts.items() if why == reason]), reason)
+            for reason in reasons
+        ]
+        tables.append(table("Hosts left out", ("hosts", "why"), rows))
+    return Panel(
+        name="placement",
+        title="Placement",
+        body=[
+            paragraph(
+                f"{config.world_size:,} ranks on {used:,} of {counted(len(plan.hosts), 'host')}: "
+                f"{counted(config.pipeline_model_parallel_size, 'stage')} of "
+                f"{counted(config.data_parallel_size, 'replica')}, each of "
+                f"{counted(config.tensor_model_parallel_size * config.context_parallel_size, 'rank')}, in the order "
+                f"{plan.placement.order}."
+            )
+        ],
+        figure=_grid(plan),
+        shows="Host of each stage (down) and replica (across); the darker, the later in the cluster's list.",
+        tables=tables,
+    )
+
+
+def _grid(plan: Plan) -> "Figure":
+    from plotly.graph_objects import Heatmap
+
+    ranks = RankGrid.of(plan.config, plan.placement.order).ranks()
+    stages, replicas = ranks.shape[:2]
+    cells = ranks.reshape(stages, replicas, -1)
+    nodes, gpus = plan.placement.node[cells], plan.placement.local_rank[cells]
+    names = [shown(host) for host in plan.hosts]
+    hosts = [[" ".join(dict.fromkeys(names[one] for one in cell)) for cell in row] for row in nodes.tolist()]
+    hovers = [
+        [
+            f"{hosts[stage][replica]}<br>ranks {runs_of(cells[stage, replica])}<br>GPUs {runs_of(gpus[stage, replica])}"
+            for replica in range(replicas)
+        ]
+        for stage in range(stages)
+    ]
+    longest = max(len(host) for row in hosts for host in row)
+    writes = replicas <= MOST_WRITTEN
+    few = max(stages, replicas) <= MOST_WRITTEN
+    axis = {"showgrid": False, "automargin": True, "tick0": 0, "zeroline": False, **({"dtick": 1} if few else {})}
+    return figure(
+        Heatmap(
+            z=nodes[:, :, 0].astype(np.int32),
+            text=hosts if writes else None,
+            texttemplate="%{text}" if writes else None,
+            customdata=hovers,
+            textfont={"color": INK},
+            colorscale=LISTED,
+            zmin=0,
+            zmax=max(len(names) - 1, 1),
+            showscale=False,
+            xgap=2 if few else 0,
+            ygap=2 if stages <= MOST_WRITTEN else 0,
+            hovertemplate="stage %{y}, replica %{x}<br>%{customdata}<extra></extra>",
+        ),
+        height=min(max(90 + 34 * stages, 180), 900),
+        meta={"label_width": 7 * longest * replicas} if writes else None,
+        xaxis={**axis, "title": {"text": "data-parallel replica"}},
+        yaxis={**axis, "title": {"text": "pipeline stage"}, "autorange": "reversed"},
+    )
+
+
+def runs_of(numbers: np.ndarray) -> str:
+    """Whole numbers with their runs joined, e.g. ``0-3, 8-11``."""
+    given = np.unique(numbers)
+    pieces = np.split(given, np.flatnonzero(np.diff(given) != 1) + 1)
+    return ", ".join(f"{one[0]}" if len(one) == 1 else f"{one[0]}-{one[-1]}" for one in pieces)

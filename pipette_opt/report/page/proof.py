@@ -1,0 +1,150 @@
+"""What is proven: the gap, what was searched and what was not, and who ruled out what."""
+
+from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element
+
+from pipette_opt.base.units import counted
+from pipette_opt.plans.plan import Certificate, Plan
+from pipette_opt.report.cells import percent, seconds_text, words
+from pipette_opt.report.page.figures import LINES, figure
+from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph, table
+from pipette_opt.report.tables import joint_model_text
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+def certificate_panel(plan: Plan) -> Panel:
+    """The gap, and what it covers."""
+    proof = plan.certificate
+    rows = [
+        (name, number(getattr(proof, field), text(getattr(proof, field)), f"certificate.{field}"), said)
+        for name, field, text, said in (
+            ("iteration time", "objective_s", seconds_text, "of the plan: the critical path of the real schedule"),
+            ("at least", "lower_bound_s", seconds_text, "no plan searched is faster"),
+            ("gap", "gap", percent, "of the iteration time: at most this could be gained"),
+            ("placement", "placement_dependent_s", seconds_text, "of the iteration time depends on it"),
+            ("search", "wall_time_s", lambda value: f"{value:.1f} s", "until the plan was finished"),
+        )
+    ]
+    lead = (
+        "The search is finished: no plan of the searched space is faster."
+        if proof.status == "OPTIMAL"
+        else "The search ended before the gap was closed: a plan of the searched space may be faster, by the gap at "
+        "most."
+    )
+    body = [
+        paragraph(element("strong", lead)),
+        table(f"Certificate: {proof.status}", ("", "figure >", "meaning"), rows),
+        *_closed_form(proof),
+    ]
+    if proof.joint_model is not None:
+        body.append(paragraph(f"{joint_model_text(proof.joint_model)}."))
+    if proof.not_searched:
+        body += [element("h3", "Not searched"), bullets(proof.not_searched)]
+    values = [(words(name), ", ".join(map(_value, given))) for name, given in proof.searched.items()]
+    searched = table("What was searched", ("dimension", "values"), values)
+    return Panel(name="certificate", title="Certificate", body=body, tables=[searched] if values else [])
+
+
+def _closed_form(proof: Certificate) -> list[Element]:
+    form = proof.closed_form
+    if form is None:
+        return []
+    return [
+        paragraph(
+            "A detail: by the closed form of its schedule the plan takes ",
+            number(form.objective_s, seconds_text(form.objective_s), "certificate.closed_form.objective_s"),
+            ", and no plan with one less than ",
+            number(form.lower_bound_s, seconds_text(form.lower_bound_s), "certificate.closed_form.lower_bound_s"),
+            ".",
+        )
+    ]
+
+
+def _value(value: object) -> str:
+    return (
+        "none"
+        if value is None
+        else {True: "yes", False: "no"}.get(value, str(value))
+        if isinstance(value, bool)
+        else str(value)
+    )
+
+
+def funnel_panel(plan: Plan) -> Panel:
+    """How many configurations reach each step of the proof, and who ruled out the others."""
+    proof = plan.certificate
+    total = sum(part.configurations for part in proof.proof)
+    rows, steps, left = [], [], total
+    for number_, part in enumerate(proof.proof):
+        steps.append((part.by, left))
+        left -= part.configurations
+        at = f"certificate.proof.{number_}"
+        named = part.named or (None,)
+        for place, one in enumerate(named):
+            first = place == 0
+            bound = number(part.bound_s, seconds_text(part.bound_s), f"{at}.bound_s") if first and part.bound_s else ""
+            count = one.configurations if one else part.configurations
+            field = f"{at}.named.{place}.configurations" if one else f"{at}.configurations"
+            same = one is None or one.name == part.by
+            rows.append(
+                (
+                    part.by if first else "",
+                    "" if one is None or same else one.name,
+                    number(count, f"{count:,}", field),
+                    bound,
+                    one.example if one else "",
+                )
+            )
+    checked = number(proof.num_candidates, counted(proof.num_candidates, "configuration"), "certificate.num_candidates")
+    if not steps:
+        return Panel(
+            name="search",
+            title="Search",
+            body=[paragraph(checked, " fit; who ruled them out is not recorded in this plan.")],
+        )
+    return Panel(
+        name="search",
+        title="Search",
+        body=[
+            paragraph(
+                f"{total:,} configurations were considered, ",
+                checked,
+                " were legal and fit. Each step hands on what it cannot rule out; the last one compares what is left.",
+            )
+        ],
+        figure=_funnel(steps),
+        shows="Configurations that reach each step, on a scale of powers of ten.",
+        tables=[
+            table(
+                "Who ruled out what",
+                ("ruled out by", "name", "configurations >", "takes at least >", "for example"),
+                rows,
+            )
+        ],
+    )
+
+
+def _funnel(steps: list[tuple[str, int]]) -> "Figure":
+    from plotly.graph_objects import Bar
+
+    names = [*(name for name, _ in steps), "the plan"]
+    counts = [*(count for _, count in steps), 1]
+    bars = Bar(
+        x=counts,
+        y=names,
+        orientation="h",
+        text=[f"{count:,}" for count in counts],
+        textposition="auto",
+        marker={"color": ["#0072b2"] * len(steps) + ["#009e73"]},
+        hovertemplate="%{y}: %{x:,} configurations arrive<extra></extra>",
+        cliponaxis=False,
+    )
+    return figure(
+        bars,
+        height=60 + 34 * len(names),
+        yaxis={"autorange": "reversed", "automargin": True},
+        xaxis={"type": "log", "range": [-0.3, None], "gridcolor": LINES, "dtick": 1, "automargin": True},
+        showlegend=False,
+    )

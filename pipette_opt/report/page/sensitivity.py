@@ -1,0 +1,110 @@
+"""The plan's time again, with one input a tenth slower, and a tenth faster."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.specs import ClusterSpec, Instance
+
+SLOWER, FASTER = 0.9, 1.1
+"""Rates over the given ones: about as far as measured rates of like machines are apart. Chosen."""
+
+_FIXED_COSTS = (
+    "kernel_s",
+    "host_kernel_s",
+    "host_collective_s",
+    "pipelined_wait_s",
+    "group_wait_s",
+    "micro_batch_s",
+    "iteration_s",
+    "collective_s",
+)
+"""Seconds of a stack that are the same for any size of work."""
+
+
+class Changed(NamedTuple):
+    """An input, and seconds of an iteration with it slower and faster."""
+
+    name: str
+    slower_s: float
+    faster_s: float
+
+
+def sensitivities(instance: Instance, config: ParallelConfig, placement: Placement) -> list[Changed]:
+    """Iteration times with each input changed alone; only of inputs that the job has."""
+
+    def seconds(change: Callable[[Instance, float], Instance], share: float) -> float:
+        return estimate(change(instance, share), config, placement).iteration_time_s
+
+    return [Changed(name, seconds(change, SLOWER), seconds(change, FASTER)) for name, change in _changes(instance)]
+
+
+def _changes(instance: Instance) -> Iterator[tuple[str, Callable[[Instance, float], Instance]]]:
+    if instance.cluster.num_nodes > 1:
+        yield "links between hosts", _between
+    yield "links inside hosts", _inside
+    if instance.profile is None:
+        yield "GPUs (compute and memory)", _gpus
+    yield "latencies and fixed costs", _fixed
+
+
+def _on(instance: Instance, cluster: ClusterSpec) -> Instance:
+    return replace(instance, cluster=cluster)
+
+
+def _between(instance: Instance, share: float) -> Instance:
+    cluster, gpus = instance.cluster, instance.cluster.gpu_links
+    return _on(
+        instance,
+        replace(
+            cluster,
+            link_matrices=tuple(replace(one, bytes_per_s=one.bytes_per_s * share) for one in cluster.link_matrices),
+            levels=tuple(replace(one, bytes_per_s=one.bytes_per_s * share) for one in cluster.levels),
+            node_bytes_per_s=None if cluster.node_bytes_per_s is None else cluster.node_bytes_per_s * share,
+            gpu_links=None
+            if gpus is None
+            else replace(gpus, between=None if gpus.between is None else gpus.between * share),
+        ),
+    )
+
+
+def _inside(instance: Instance, share: float) -> Instance:
+    cluster, gpus = instance.cluster, instance.cluster.gpu_links
+    return _on(
+        instance,
+        replace(
+            cluster,
+            intra_node_bytes_per_s=cluster.intra_node_bytes_per_s * share,
+            gpu_links=None if gpus is None else replace(gpus, inside=gpus.inside * share),
+        ),
+    )
+
+
+def _gpus(instance: Instance, share: float) -> Instance:
+    cluster = instance.cluster
+    changed = {
+        kind.name: replace(
+            kind,
+            peak_flops={name: flops * share for name, flops in kind.peak_flops.items()},
+            memory_bytes_per_s=kind.memory_bytes_per_s * share,
+        )
+        for kind in cluster.gpu_kinds
+    }
+    return _on(
+        instance, replace(cluster, nodes=tuple(replace(one, gpu=changed[one.gpu.name]) for one in cluster.nodes))
+    )
+
+
+def _fixed(instance: Instance, share: float) -> Instance:
+    """A tenth slower: a tenth more seconds."""
+    cluster, more = instance.cluster, 2.0 - share
+    stack = replace(instance.stack, **{name: getattr(instance.stack, name) * more for name in _FIXED_COSTS})
+    slower = replace(
+        cluster,
+        inter_node_latency_s=cluster.inter_node_latency_s * more,
+        intra_node_latency_s=cluster.intra_node_latency_s * more,
+        levels=tuple(replace(one, latency_s=one.latency_s * more) for one in cluster.levels),
+    )
+    return replace(_on(instance, slower), stack=stack)

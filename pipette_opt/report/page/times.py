@@ -1,0 +1,200 @@
+"""Where the time goes: by cause, of the plan, of its critical path and of what came next; and when it changes."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element
+
+from pipette_opt.plans.plan import Plan
+from pipette_opt.report.cells import percent, risk, seconds_text, words
+from pipette_opt.report.page.figures import BAD, CAUSES, INK, OTHER_COLOUR, figure, wrapped
+from pipette_opt.report.page.markup import Child, Panel, number, paragraph, table
+from pipette_opt.report.page.sensitivity import Changed
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+def time_panel(plan: Plan) -> Panel:
+    """Seconds by cause, of the plan and the next best."""
+    estimate = plan.estimate
+    bars: list[tuple[str, Mapping[str, float]]] = [("this plan", estimate.breakdown)]
+    if estimate.critical_path:
+        bars.append(("its critical path", estimate.critical_path))
+    next_best = [one for one in plan.alternatives if one.breakdown]
+    bars += [(wrapped(one.config.label()), one.breakdown) for one in next_best]
+    causes = list(dict.fromkeys(cause for _, parts in bars for cause in parts))
+    total = estimate.iteration_time_s
+    rows: list[Sequence[Child]] = []
+    for cause in causes:
+        mean, path = estimate.breakdown.get(cause), estimate.critical_path.get(cause)
+        rows.append(
+            (
+                words(cause),
+                number(mean, seconds_text(mean), f"estimate.breakdown.{cause}"),
+                "-" if mean is None else percent(mean / total),
+                number(path, seconds_text(path), f"estimate.critical_path.{cause}"),
+                "-" if path is None else percent(path / total),
+            )
+        )
+    rows.append(("iteration", number(total, seconds_text(total), "estimate.iteration_time_s"), "100.00%", "", ""))
+    tables = [
+        table("Seconds by cause", ("cause", "mean of all ranks >", "share >", "critical path >", "share >"), rows)
+    ]
+    if plan.alternatives:
+        tables.append(_alternatives(plan))
+    if plan.baselines:
+        tables.append(_baselines(plan))
+    gone = max(estimate.breakdown, key=lambda cause: estimate.breakdown[cause])
+    body = [
+        paragraph(
+            "An iteration takes ",
+            number(total, seconds_text(total), "estimate.iteration_time_s"),
+            f", most of it {words(gone)}. ",
+            _band(plan),
+        )
+    ]
+    return Panel(
+        name="time",
+        title="Time",
+        body=body,
+        figure=_stacked(bars, causes),
+        shows="Seconds of an iteration by cause: the mean of all ranks of this plan, its critical path (the chain of "
+        "work and messages that ends with the iteration)" + (", and the next best plans." if next_best else "."),
+        tables=tables,
+    )
+
+
+def _band(plan: Plan) -> str:
+    band = plan.estimate.band
+    if band is None:
+        return "No run like this was ever measured, so nobody knows how far off this is."
+    return (
+        f"{band.share:.0%} of {band.runs:,} {band.source} would have taken "
+        f"{band.low_s:.3g} to {band.high_s:.3g} s where this was predicted."
+    )
+
+
+def _stacked(bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[str]) -> "Figure":
+    from plotly.graph_objects import Bar
+
+    names = [name for name, _ in bars]
+    traces = [
+        Bar(
+            name=words(cause),
+            y=names,
+            x=[parts.get(cause, 0.0) for _, parts in bars],
+            orientation="h",
+            marker={"color": CAUSES.get(cause, OTHER_COLOUR), "line": {"width": 0}},
+            hovertemplate=f"{words(cause)}: %{{x:.4f}} s<extra>%{{y}}</extra>",
+        )
+        for cause in causes
+    ]
+    return figure(
+        *traces,
+        height=130 + 52 * len(bars),
+        barmode="stack",
+        bargap=0.35,
+        xaxis={"title": {"text": "seconds"}, "automargin": True, "gridcolor": "#dfe4ea"},
+        yaxis={"autorange": "reversed", "automargin": True},
+    )
+
+
+def _alternatives(plan: Plan) -> Element:
+    rows = []
+    for place, one in enumerate(plan.alternatives):
+        at = f"alternatives.{place}"
+        chance = one.oom_probability
+        rows.append(
+            (
+                one.config.label(),
+                number(one.iteration_time_s, seconds_text(one.iteration_time_s), f"{at}.iteration_time_s"),
+                number(
+                    chance,
+                    "" if chance is None else risk(chance, at_most=one.oom_probability_at_most),
+                    f"{at}.oom_probability",
+                ),
+                one.reason,
+            )
+        )
+    return table("The next best plans", ("configuration", "iteration >", "out of memory >", "why not"), rows)
+
+
+def _baselines(plan: Plan) -> Element:
+    rows = [
+        (
+            one.name,
+            one.config.label(),
+            number(one.iteration_time_s, seconds_text(one.iteration_time_s), f"baselines.{place}.iteration_time_s"),
+            f"{one.iteration_time_s / plan.estimate.iteration_time_s - 1:+.2%}",
+        )
+        for place, one in enumerate(plan.baselines)
+    ]
+    return table("What other methods choose", ("method", "configuration", "iteration >", "to the plan >"), rows)
+
+
+def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
+    """How much the time of this plan changes with each input."""
+    total = plan.estimate.iteration_time_s
+    ordered = sorted(changed, key=lambda one: -abs(one.slower_s - one.faster_s))
+    rows = [
+        (
+            one.name,
+            f"{one.slower_s:.4f} s",
+            f"{one.slower_s / total - 1:+.2%}",
+            f"{one.faster_s:.4f} s",
+            f"{one.faster_s / total - 1:+.2%}",
+        )
+        for one in ordered
+    ]
+    most = ordered[0]
+    return Panel(
+        name="sensitivity",
+        title="Sensitivity",
+        body=[
+            paragraph(
+                f"Most depends on the {most.name}: a tenth slower costs {most.slower_s / total - 1:+.1%}. "
+                "The plan stays as it is; another one may suit the changed machines better."
+            )
+        ],
+        figure=_tornado(ordered, total),
+        shows="Change of the iteration time, in per cent, where one input is a tenth slower or a tenth faster.",
+        tables=[
+            table(
+                "Iteration time with one input changed",
+                ("input", "a tenth slower >", "change >", "a tenth faster >", "change >"),
+                rows,
+            )
+        ],
+    )
+
+
+def _tornado(changed: Sequence[Changed], total: float) -> "Figure":
+    from plotly.graph_objects import Bar
+
+    names = [one.name for one in changed]
+    traces = [
+        Bar(
+            name=name,
+            y=names,
+            x=[100 * (seconds / total - 1) for seconds in values],
+            orientation="h",
+            marker={"color": colour},
+            hovertemplate="%{y}, " + name + ": %{x:+.2f} %<extra></extra>",
+        )
+        for name, colour, values in (
+            ("a tenth slower", BAD, [one.slower_s for one in changed]),
+            ("a tenth faster", "#0072b2", [one.faster_s for one in changed]),
+        )
+    ]
+    return figure(
+        *traces,
+        height=120 + 40 * len(names),
+        barmode="overlay",
+        xaxis={
+            "title": {"text": "change of the iteration time, %"},
+            "automargin": True,
+            "gridcolor": "#dfe4ea",
+            "zerolinecolor": INK,
+        },
+        yaxis={"autorange": "reversed", "automargin": True},
+    )

@@ -1,0 +1,94 @@
+"""
+Multi-head latent attention: queries, keys and values out of narrow latents (arXiv 2405.04434, section 2.1).
+
+Each token is projected down to a latent of ``q_lora_rank`` channels and to one of ``kv_lora_rank``, plus
+``qk_pos_emb_head_dim`` channels of a key with positions that all heads share. Both latents are normalised and projected
+up to the heads. Megatron-Core (``multi_latent_attention.py``) holds the down projections whole on every tensor rank,
+where each works on its part of the sequence, and splits the up projections by heads.
+"""
+
+from dataclasses import dataclass, fields
+
+from pipette_opt.specs.yarn import YarnScaling
+
+LATENT_SIZES = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+"""Sizes, as fields and as Megatron-LM's options name them."""
+
+
+PLAIN_YARN = YarnScaling()
+"""Scaling with megatron-core's defaults, which is none at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """
+    Sizes of latent attention, with megatron-core's names and defaults (``MLATransformerConfig``).
+
+    Parameters
+    ----------
+    q_lora_rank
+        Channels of the queries' latent; ``None`` where queries come from the layer's input in one product.
+    kv_lora_rank
+        Channels of the latent of keys and values.
+    qk_head_dim
+        Channels of a query's or key's head without positions.
+    qk_pos_emb_head_dim
+        Channels with rotary positions, which come on top.
+    v_head_dim
+        Channels of a value's head.
+    yarn
+        Scaling of the rotary positions, ``rope_type: yarn``; ``None`` for plain ones.
+    """
+
+    q_lora_rank: int | None = None
+    kv_lora_rank: int = 32
+    qk_head_dim: int = 128
+    qk_pos_emb_head_dim: int = 64
+    v_head_dim: int = 128
+    yarn: YarnScaling | None = PLAIN_YARN
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "yarn" or (field.name == "q_lora_rank" and value is None):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+                raise ValueError(f"{field.name} of latent attention must be a whole number >= 1, got {value!r}.")
+        if (self.key_head_size + self.v_head_dim) % 2 or self.qk_pos_emb_head_dim % 2:
+            raise ValueError(
+                f"heads of latent attention must be even, got keys of {self.qk_head_dim} + {self.qk_pos_emb_head_dim} "
+                f"and values of {self.v_head_dim} channels."
+            )
+
+    @property
+    def key_head_size(self) -> int:
+        """Channels of a query's or key's head, those with positions among them."""
+        return self.qk_head_dim + self.qk_pos_emb_head_dim
+
+    @property
+    def latent_size(self) -> int:
+        """Channels of the latents that are normalised, together."""
+        return (self.q_lora_rank or 0) + self.kv_lora_rank
+
+    @property
+    def down_size(self) -> int:
+        """Channels of all down projections together, the key with positions among them."""
+        return self.latent_size + self.qk_pos_emb_head_dim
+
+    @property
+    def up_head_size(self) -> int:
+        """Channels of a head that come from the latent of keys and values: a key without positions, and a value."""
+        return self.qk_head_dim + self.v_head_dim
+
+    def up_shapes(self, hidden_size: int, heads: int) -> tuple[tuple[int, int], ...]:
+        """Outputs and inputs of the products that tensor ranks split: queries, keys with values, the way back."""
+        return (
+            (heads * self.key_head_size, self.q_lora_rank or hidden_size),
+            (heads * self.up_head_size, self.kv_lora_rank),
+            (hidden_size, heads * self.v_head_dim),
+        )
+
+    def down_shapes(self, hidden_size: int) -> tuple[tuple[int, int], ...]:
+        """Outputs and inputs of the products that every tensor rank holds whole."""
+        of_keys = (self.kv_lora_rank + self.qk_pos_emb_head_dim, hidden_size)
+        return (of_keys,) if self.q_lora_rank is None else ((self.q_lora_rank, hidden_size), of_keys)

@@ -1,0 +1,110 @@
+"""The page in a real browser, opened as a file: all is drawn, nothing complains, the numbers are the plan's."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clients_here import require_at_collection
+from plans import small_instance, small_plan
+
+from pipette_opt.report.page import page_of
+from pipette_opt.report.plan_file import plan_to_dict
+
+require_at_collection("playwright")
+
+from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
+
+pytestmark = [pytest.mark.client("playwright", programs=("chromium",)), pytest.mark.filterwarnings("default")]
+
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium; without its sandbox, which root cannot have."""
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, Any]:
+    """The plan's file."""
+    return json.loads(json.dumps(plan_to_dict(small_plan())))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page, with a host whose name is markup."""
+    plan, job = small_plan(), small_instance()
+    nodes = (replace(job.cluster.nodes[0], host=HOSTILE), *job.cluster.nodes[1:])
+    plan = replace(plan, hosts=(HOSTILE, *plan.hosts[1:]), unused_hosts={})
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page_of(plan, replace(job, cluster=replace(job.cluster, nodes=nodes))), encoding="utf-8")
+    return path
+
+
+def opened(browser: Browser, file: Path, width: int) -> tuple[Page, list[str]]:
+    """The page with everything drawn, and all that the browser said or asked the network for."""
+    page, said = browser.new_page(viewport={"width": width, "height": 800}), []
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda asked: said.append(asked.url) if asked.url.startswith(("http", "ws")) else None)
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-rendered]", state="attached")
+    return page, said
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_page_is_drawn(browser: Browser, file: Path, width: int) -> None:
+    """On a laptop and on a phone: every figure has a drawing, nothing is wider than the screen, nothing complains."""
+    page, said = opened(browser, file, width)
+    assert page.locator("html").get_attribute("data-rendered") == "all"
+    plots = page.locator(".plot")
+    assert plots.count() == page.locator(".plot[data-rendered]").count() == 7
+    assert page.locator(".plot .main-svg").count() >= 7
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.title() != "owned"
+    assert page.locator("img").count() == 0
+    assert said == []
+
+
+def test_numbers_are_the_plans(browser: Browser, file: Path, content: dict[str, Any]) -> None:
+    """As the browser reads them, in tables and in the bars that are drawn."""
+    page, _ = opened(browser, file, 1440)
+    found = page.eval_on_selector_all("data", "all => all.map(one => [one.dataset.field, one.value])")
+    assert len(found) > 50
+    for field, value in found:
+        place: Any = content
+        for key in field.split("."):
+            place = place[int(key)] if isinstance(place, list) else place[key]
+        assert float(value) == pytest.approx(place, rel=1e-12), field
+    drawn = page.eval_on_selector(
+        "#figure-time", "one => one.calcdata.map(trace => trace[0].s).reduce((a, b) => a + b)"
+    )
+    assert drawn == pytest.approx(content["estimate"]["iteration_time_s"])
+
+
+def test_page_is_made_for_keyboard_readers_and_paper(browser: Browser, file: Path) -> None:
+    """A language, one main heading, landmarks, a name for each figure and region; on paper all tables are open."""
+    page, _ = opened(browser, file, 1440)
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.locator("h1").count() == page.locator("main").count() == page.locator("nav[aria-label]").count() == 1
+    assert (
+        page.locator(
+            "[role=img]:not([aria-label]), [role=region]:not([aria-label]), section:not([aria-labelledby])"
+        ).count()
+        == 0
+    )
+    assert page.locator("table:not(:has(caption))").count() == page.locator("th:not([scope])").count() == 0
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    assert page.eval_on_selector_all(".plot", "all => Math.max(...all.map(one => one._fullLayout.width))") == 660

@@ -1,0 +1,235 @@
+"""The page of a plan: its numbers are the plan's, its figures show them, and no name in it is taken for markup."""
+
+import base64
+import gzip
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import small_instance, small_plan
+
+from pipette_opt.base.units import GB, gib
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.plans.plan import Plan
+from pipette_opt.report.page import page_of
+from pipette_opt.report.page.links import Links, folded_figure, links_of
+from pipette_opt.report.page.placement import runs_of
+from pipette_opt.report.page.sensitivity import sensitivities
+from pipette_opt.report.plan_file import plan_to_dict
+from pipette_opt.specs import Instance, LinkMatrix
+
+PANELS = {
+    "certificate",
+    "time",
+    "memory",
+    "placement",
+    "links",
+    "schedule",
+    "sensitivity",
+    "search",
+    "assumptions",
+    "inputs",
+}
+OF_THE_JOB = {"links", "schedule", "sensitivity"}
+
+
+class Page(HTMLParser):
+    """What a browser would find: elements, and texts by the element that they are in."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Remember it."""
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        """Remember it, with its element."""
+        self.texts.append((self.elements[-1][0] if self.elements else "", data))
+
+    @property
+    def ids(self) -> set[str | None]:
+        """Identifiers of sections."""
+        return {named.get("id") for tag, named in self.elements if tag == "section"}
+
+    def figures(self) -> dict[str, Any]:
+        """The figures, unpacked."""
+        place = next(i for i, (tag, named) in enumerate(self.elements) if named.get("id") == "figures")
+        packed = [text for tag, text in self.texts if tag == "script"]
+        scripts = [number for number, (tag, _) in enumerate(self.elements) if tag == "script"]
+        content = packed[scripts.index(place)]
+        return json.loads(gzip.decompress(base64.b64decode(content)))  # type: ignore[no-any-return]
+
+
+def values(array: Any) -> np.ndarray:
+    """Numbers of a trace, which plotly may write in base 64."""
+    if isinstance(array, dict):
+        found = np.frombuffer(base64.b64decode(array["bdata"]), dtype=array["dtype"])
+        return found.reshape([int(one) for one in array["shape"].split(",")]) if "shape" in array else found
+    return np.array(array, dtype=float)
+
+
+@pytest.fixture(scope="module")
+def job() -> Instance:
+    """Five hosts; nothing was measured from the first to the third, which the plan leaves out."""
+    given = small_instance()
+    links = np.array(given.cluster.link_matrices[0].bytes_per_s)
+    links[0, 2], links[2, 3] = np.nan, GB
+    return replace(
+        given, cluster=replace(given.cluster, link_matrices=(LinkMatrix(concurrent_flows=1, bytes_per_s=links),))
+    )
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """A small plan."""
+    return small_plan()
+
+
+@pytest.fixture(scope="module")
+def page(plan: Plan, job: Instance) -> Page:
+    """Its page."""
+    return Page(page_of(plan, job))
+
+
+def test_all_panels_are_there(page: Page) -> None:
+    """A section each, named by its heading, and reached from the navigation."""
+    assert page.ids == PANELS
+    targets = {named["href"] for tag, named in page.elements if tag == "a"}
+    assert {f"#{name}" for name in PANELS} <= targets
+
+
+def test_without_the_job_the_page_says_what_is_missing(plan: Plan) -> None:
+    """All else comes from the plan."""
+    text = page_of(plan)
+    assert Page(text).ids == PANELS - OF_THE_JOB
+    assert "Links, schedule and sensitivity: the cluster file of the plan is not there." in text
+
+
+def test_every_number_is_that_of_the_plan_file(page: Page, plan: Plan) -> None:
+    """Each names its place in plan.json, and has the value that is there."""
+    content, seen = plan_to_dict(plan), set()
+    for tag, named in page.elements:
+        if tag != "data":
+            continue
+        place: Any = content
+        for key in str(named["data-field"]).split("."):
+            place = place[int(key)] if isinstance(place, list) else place[key]
+        assert float(str(named["value"])) == pytest.approx(place, rel=1e-12), named
+        seen.add(str(named["data-field"]).split(".")[0])
+    assert seen >= {"certificate", "estimate", "memory", "alternatives", "baselines", "parallel"}
+
+
+def test_bars_of_time_and_memory_add_up(page: Page, plan: Plan) -> None:
+    """Causes to the iteration, components to the predicted peak of each stage."""
+    figures = page.figures()
+    time = figures["time"]["data"]
+    assert sum(values(trace["x"])[0] for trace in time) == pytest.approx(plan.estimate.iteration_time_s)
+    assert sum(values(trace["x"])[2] for trace in time) == pytest.approx(plan.alternatives[0].iteration_time_s)
+    memory = [trace for trace in figures["memory"]["data"] if trace["type"] == "bar"]
+    peaks = sum(values(trace["y"]) for trace in memory)
+    assert peaks == pytest.approx([gib(stage.predicted_bytes) for stage in plan.memory])
+
+
+def test_placement_names_host_and_ranks(page: Page, plan: Plan) -> None:
+    """Stage 0, replica 0 is on n3, the first of the plan's hosts in grid order."""
+    (grid,) = page.figures()["placement"]["data"]
+    assert grid["text"][0][0] == plan.hosts[plan.placement.node[0]]
+    assert grid["customdata"][0][0] == "n3<br>ranks 0-1<br>GPUs 0-1"
+
+
+def test_links_show_rates_and_what_is_missing(page: Page, plan: Plan, job: Instance) -> None:
+    """The map has the measured rates; the missing and the slow link are counted and marked."""
+    links = links_of(plan, job)
+    rates, missing, slow, used = page.figures()["links"]["data"]
+    assert values(rates["z"]) == pytest.approx(links.gb_per_s, rel=1e-6, nan_ok=True)
+    assert np.argwhere(~np.isnan(values(missing["z"]))).tolist() == [[0, 2]]
+    assert (slow["x"], slow["y"]) == (["n3"], ["n2"])
+    assert len(used["x"]) == len(links.used)
+    said = " ".join(text for _, text in page.texts)
+    assert f"sends over {len(links.used)} of 20 links" in said
+    assert "1 are slow" in said
+    assert "and 1 missing" in said
+
+
+@pytest.mark.parametrize("num_hosts", [129, 300, 1280])
+def test_many_hosts_share_cells(num_hosts: int) -> None:
+    """A cell is the slowest of its links, also at the border, and the map stays small."""
+    rates = np.random.default_rng(0).uniform(1.0, 50.0, (num_hosts, num_hosts))
+    rates[np.arange(num_hosts), np.arange(num_hosts)] = np.nan
+    hosts = tuple(f"n{number}" for number in range(num_hosts))
+    usual = np.full_like(rates, 20.0)
+    found = folded_figure(Links(hosts=hosts, flows=1, gb_per_s=rates, usual=usual, used={}), ())
+    text = found.to_json()
+    width = -(-num_hosts // 128)
+    shown = values(json.loads(text)["data"][0]["z"])
+    last = (num_hosts - 1) // width
+    assert shown[0, 1] == pytest.approx(np.nanmin(rates[:width, width : 2 * width]), rel=1e-6)
+    assert shown[last, 0] == pytest.approx(np.nanmin(rates[last * width :, :width]), rel=1e-6)
+    assert len(text) < 1_000_000
+
+
+def test_schedule_ends_with_the_iteration(page: Page, plan: Plan) -> None:
+    """Two strips a stage; the optimizer is last."""
+    strips, *legend = page.figures()["schedule"]["data"]
+    codes = values(strips["z"])
+    assert len(codes) == 2 * plan.config.pipeline_model_parallel_size
+    assert codes[:, -1].max() == codes.max() > 0
+    assert {"forward", "backward", "optimizer"} <= {trace["name"] for trace in legend}
+
+
+def test_funnel_ends_with_the_plan(page: Page, plan: Plan) -> None:
+    """What arrives at a step is what those before did not rule out."""
+    (bars,) = page.figures()["search"]["data"]
+    ruled_out = [part.configurations for part in plan.certificate.proof]
+    left = [sum(ruled_out[place:]) for place in range(len(ruled_out))]
+    assert values(bars["x"]).tolist() == [*left, 1]
+
+
+def test_sensitivity_is_the_judges(plan: Plan) -> None:
+    """Slower links between hosts, judged by hand; nothing is faster with slower inputs."""
+    given = small_instance()
+    found = {one.name: one for one in sensitivities(given, plan.config, plan.placement)}
+    slower = tuple(replace(one, bytes_per_s=one.bytes_per_s * 0.9) for one in given.cluster.link_matrices)
+    by_hand = estimate(
+        replace(given, cluster=replace(given.cluster, link_matrices=slower)), plan.config, plan.placement
+    )
+    assert found["links between hosts"].slower_s == pytest.approx(by_hand.iteration_time_s)
+    now = plan.estimate.iteration_time_s
+    assert all(one.faster_s <= now * (1 + 1e-9) and one.slower_s >= now * (1 - 1e-9) for one in found.values())
+    assert found["GPUs (compute and memory)"].slower_s > now > found["GPUs (compute and memory)"].faster_s
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a&b<b>c</b>"])
+def test_names_are_no_markup(name: str, job: Instance) -> None:
+    """A host, a model and a note with such a name are shown with it, and make no element."""
+    plain = small_plan()
+    hosts = (name, *plain.hosts[1:])
+    nodes = (replace(job.cluster.nodes[0], host=name), *job.cluster.nodes[1:])
+    plan = replace(
+        plain, hosts=hosts, notes=(name,), inputs={**plain.inputs, "model": {"name": name}}, unused_hosts={name: name}
+    )
+    named = Page(page_of(plan, replace(job, cluster=replace(job.cluster, nodes=nodes))))
+    kinds = {tag for tag, _ in named.elements}
+    assert "img" not in kinds
+    assert "b" not in kinds
+    assert sum(tag == "script" for tag, _ in named.elements) == 3
+    assert any(name in text for _, text in named.texts)
+    figures = json.dumps(named.figures())
+    assert name not in figures.replace('\\"', '"')
+
+
+def test_same_plan_same_page(plan: Plan, job: Instance) -> None:
+    """Nothing in it depends on when it was made."""
+    assert page_of(plan, job) == page_of(plan, job)
+
+
+def test_runs_of_numbers() -> None:
+    """Neighbours are joined."""
+    assert runs_of(np.array([3, 1, 2, 7, 9, 10])) == "1-3, 7, 9-10"
