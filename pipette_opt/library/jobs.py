@@ -69,6 +69,8 @@ class JobOptions:
         ``alltoall``, ``allgather`` or ``flex``.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch.
+    cuda_graph
+        Whether layers are launched as CUDA graphs.
     """
 
     cluster: Path | None = None
