@@ -29,7 +29,8 @@ from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.solver.family_bounds import MARGIN, load_kernel
-from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize, num_variables
+from pipette_opt.solver.family_model import num_variables
+from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize
 from pipette_opt.solver.open_families import JointLimits, OpenFamilies
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance

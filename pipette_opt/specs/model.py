@@ -9,7 +9,13 @@ from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
 from pipette_opt.specs.latent import LatentAttention
 from pipette_opt.specs.layer_kinds import LayerFrequency, Layers, expert_frequency, layers_of
-from pipette_opt.specs.layer_parameters import layer_parameters, matrix_flops, norm_parameters, tokens_seen
+from pipette_opt.specs.layer_parameters import (
+    depth_parameters,
+    layer_parameters,
+    matrix_flops,
+    norm_parameters,
+    tokens_seen,
+)
 from pipette_opt.specs.yarn import YarnScaling
 
 LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
@@ -69,6 +75,13 @@ class ModelSpec:
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
     moe_router_num_groups, moe_router_group_topk
         Each token goes to experts of so many groups (the latter) of all (the former); ``None`` for no such limit.
+    mtp_num_layers
+        Depths of multi-token prediction: each has a layer like the model's last, a projection of twice the width, three
+        norms, and a loss of its own with the model's head; 0 for none.
+    mtp_use_repeated_layer
+        All depths share one layer and one projection.
+    mtp_loss_scaling_factor
+        Weight of these losses.
     activation_func
         ``squared_relu`` without a gate, or ``quick_gelu`` with one; ``None`` is GELU without a gate and SiLU with one.
     glu_linear_offset
@@ -98,6 +111,9 @@ class ModelSpec:
         Tokens before and after its own that a token attends to, -1 for all; ``None`` for no window.
     window_attn_skip_freq
         Layers without a window: the last of every N, or those with a 0; ``None`` for no such layer.
+    attention_chunk_size
+        Tokens of the chunks of which attention with rotary positions sees its own only (Llama 4); ``None`` for none.
+        Megatron-LM has no argument for it.
     softmax_type
         Of attention: ``off-by-one`` adds 1 to the denominator, ``learnable`` a parameter of each head.
     parallel_residual
@@ -138,6 +154,9 @@ class ModelSpec:
     moe_router_pre_softmax: bool = False
     moe_router_num_groups: int | None = None
     moe_router_group_topk: int | None = None
+    mtp_num_layers: int = 0
+    mtp_use_repeated_layer: bool = False
+    mtp_loss_scaling_factor: float = 0.1
     activation_func: Literal["squared_relu", "quick_gelu"] | None = None
     glu_linear_offset: float = 0.0
     activation_func_clamp_value: float | None = None
@@ -152,6 +171,7 @@ class ModelSpec:
     no_rope_freq: LayerFrequency = None
     window_size: tuple[int, ...] | None = None
     window_attn_skip_freq: LayerFrequency = None
+    attention_chunk_size: int | None = None
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
     parallel_residual: bool = False
     init_method_std: float = 0.02
@@ -183,6 +203,7 @@ class ModelSpec:
         if self.multi_latent_attention is not None:
             self._check_latent()
         self._check_experts()
+        self._check_depths()
         for field in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
@@ -205,6 +226,15 @@ class ModelSpec:
             raise ValueError("add_qkv_bias=True does not go with multi_latent_attention, whose projections have none.")
         if self.position_embedding_type == "yarn":
             raise ValueError("position_embedding_type: yarn is said in multi_latent_attention where that is given.")
+
+    def _check_depths(self) -> None:
+        """Without depths of prediction nothing else may speak of them."""
+        depths = self.mtp_num_layers
+        if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MOST_LAYERS:
+            raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MOST_LAYERS:,}, got {depths!r}.")
+        if self.mtp_use_repeated_layer and not depths:
+            raise ValueError("mtp_use_repeated_layer=True needs mtp_num_layers.")
+        _check_positive("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor)
 
     def _check_activation(self) -> None:
         """Megatron has one activation with a gate and one without beside the usual ones."""
@@ -260,6 +290,11 @@ class ModelSpec:
         elif self.window_attn_skip_freq is not None:
             raise ValueError(f"window_attn_skip_freq={self.window_attn_skip_freq} needs window_size.")
         self._check_frequency("window_attn_skip_freq", divides=False)
+        chunk = self.attention_chunk_size
+        if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or not 1 <= chunk <= LARGEST):
+            raise ValueError(f"attention_chunk_size must be a whole number >= 1, got {chunk!r}.")
+        if chunk is not None and (window is not None or not self.has_rotary_positions):
+            raise ValueError(f"attention_chunk_size={chunk} needs rotary positions, and no window_size.")
 
     def _check_frequency(self, field: str, *, divides: bool) -> None:
         """A whole number, or one of 0 and 1 for every layer."""
@@ -348,7 +383,13 @@ class ModelSpec:
             None if self.num_experts is None else self.moe_layer_freq or 1,
             self.num_dense_layers,
             "attention" if self.multi_latent_attention is None else "latent_attention",
+            self.attention_chunk_size is not None,
         )
+
+    @property
+    def held_depths(self) -> int:
+        """Depths of multi-token prediction with weights of their own."""
+        return min(self.mtp_num_layers, 1) if self.mtp_use_repeated_layer else self.mtp_num_layers
 
     @property
     def num_moe_layers(self) -> int:
@@ -362,7 +403,7 @@ class ModelSpec:
 
     @property
     def num_windowed_layers(self) -> int:
-        """Layers whose attention has a window."""
+        """Layers whose attention has a window, or a chunk."""
         return sum(kind.mixer == "windowed_attention" for kind in self.layers)
 
     @property
@@ -442,6 +483,7 @@ class ModelSpec:
         )
         head = embedding if self.untie_embeddings_and_output_weights else 0
         layers = sum(count * layer_parameters(self, kind) for kind, count in Counter(self.layers).items())
+        layers += self.held_depths * (layer_parameters(self, self.layers[-1]) + sum(depth_parameters(self)))
         return layers + embedding + position + head + self.norm_parameters
 
     def flops_per_token(
@@ -454,7 +496,8 @@ class ModelSpec:
         ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
         (Narayanan et al., arXiv 2104.04473, equation 3; where keys and values differ, the mean of both widths), half of
         that if ``causal``: a token sees those before it, half of the sequence on average, or what its window leaves of
-        them. Of the experts those count that the token goes to.
+        them. Of the experts those count that the token goes to. Each depth of multi-token prediction has a layer, a
+        projection and the head.
 
         Parameters
         ----------
@@ -463,8 +506,9 @@ class ModelSpec:
         """
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
         of_heads = (self.query_projection_size + self.attention_output_size) / 2
-        total = 6.0 * self.hidden_size * self.vocab_size
-        for kind, count in Counter(self.layers).items():
+        depths = self.mtp_num_layers
+        total = 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
+        for kind, count in Counter((*self.layers, *self.layers[-1:] * depths)).items():
             seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
             total += count * of_layers * matrix_flops(self, kind)
             total += count * of_scores * of_heads * seen

@@ -36,6 +36,7 @@ def written_and_read(model: ModelSpec) -> ModelSpec | None:
 
 def as_said(model: ModelSpec) -> ModelSpec:
     """The model with the defaults of what Megatron-LM has no argument for, which a comment says instead."""
+    model = replace(model, attention_chunk_size=None)  # a chunk is as long as the sequence, or refused
     latent = model.multi_latent_attention
     if latent is None or latent.yarn is None:
         return model
@@ -112,7 +113,9 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "layernorm_zero_centered_gamma": draw(st.booleans()),
         "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
         "parallel_residual": False,
+        "attention_chunk_size": None,
         "init_method_std": draw(positive),
+        **draw(depth_fields()),
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
     }
@@ -172,6 +175,17 @@ def rotary_fields(draw: st.DrawFn, kind: str, layers: int) -> dict[str, Any]:
         "rope_scaling_factor": draw(st.none() | positive) if kind == "rope" else None,
         "yarn": draw(yarn) if kind == "yarn" else None,
         "no_rope_freq": draw(layer_marks(layers)) if rotary else None,
+    }
+
+
+@st.composite
+def depth_fields(draw: st.DrawFn) -> dict[str, Any]:
+    """Multi-token prediction, at its defaults without."""
+    depths = draw(st.integers(0, 3))
+    return {
+        "mtp_num_layers": depths,
+        "mtp_use_repeated_layer": depths > 0 and draw(st.booleans()),
+        "mtp_loss_scaling_factor": draw(positive) if depths else 0.1,
     }
 
 

@@ -17,8 +17,9 @@ from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.prepare import load_predictor
 from pipette_opt.problem.beside import chunk_seconds, least_rings_s
-from pipette_opt.problem.families import LayerFamily, layer_families, with_rings
+from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_paths import family_paths
+from pipette_opt.problem.family_times import layer_families, with_rings
 from pipette_opt.problem.layer_patterns import least_splits, num_closed
 from pipette_opt.problem.path_counts import plain_counts
 from pipette_opt.specs import Instance, ModelSpec
