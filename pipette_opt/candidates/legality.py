@@ -155,9 +155,11 @@ def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 
 def cuda_graphs(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Graphs of layers go with selective recomputation or none (``cuda_graph_impl`` in ``TransformerConfig``)."""
-    if training.cuda_graph and config.recompute_granularity == "full":
-        return "cuda_graph goes with selective recomputation or none, got full"
+    """Graphs of parts of layers go with selective recomputation or none, those of iterations with any."""
+    if training.cuda_graph_modules and config.recompute_granularity == "full":
+        return (
+            f"CUDA graphs of {', '.join(training.cuda_graph_modules)} go with selective recomputation or none, got full"
+        )
     return None
 
 

@@ -182,7 +182,7 @@ CudaGraph = Annotated[
     bool,
     typer.Option(
         "--cuda-graph",
-        help="Layers are launched as CUDA graphs (Transformer Engine's), so that the host does not hold them up.",
+        help="Layers are launched as CUDA graphs, so that the host does not hold them up.",
         rich_help_panel=JOB,
     ),
 ]

@@ -35,10 +35,11 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "cuda_graph",
+    "cuda_graph_modules",
     "fused_softmax",
     "moe_token_dispatcher_type",
     "overlap_moe_expert_parallel_comm",
-    "cuda_graph",
     "use_precision_aware_optimizer",
     "main_params_dtype",
     "exp_avg_dtype",
@@ -111,6 +112,9 @@ def megatron_options(plan: Plan) -> list[Option]:
     ]
     written = {one[0] for one in options}
     others = training.other_arguments or ()
+    if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
+        modules = training.cuda_graph_modules
+        others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
     return [*options, *[one for one in others if one[0] not in written and goes_with(one[0], plan.config)]]
 
 
@@ -490,8 +494,6 @@ def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> l
         elif training.precision == "bf16":
             options.append(("--grad-reduce-in-bf16",))
     options += _recipe_options(training)
-    if training.cuda_graph:
-        options.append(("--cuda-graph-impl", "transformer_engine"))
     if aware:
         options += [
             ("--use-precision-aware-optimizer",),

@@ -14,7 +14,7 @@ from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
-    from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
+    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +197,7 @@ def read_job(options: JobOptions) -> Job:
         moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
         cuda_graph=options.cuda_graph,
+        cuda_graph_modules=graph_modules(model_spec) if options.cuda_graph else (),
         expert_imbalance=options.expert_imbalance,
         unequal_microbatches=options.micro_batches == "unequal",
     )
@@ -324,3 +325,8 @@ def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ``InputError`` unless the value is one of the allowed."""
     if value not in allowed:
         raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def graph_modules(model: "ModelSpec") -> tuple[str, ...]:
+    """Parts of layers that graphs can launch: all of a dense one, all but routed experts else."""
+    return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")

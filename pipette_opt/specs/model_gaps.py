@@ -20,7 +20,6 @@ def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[No
         *_softmax(model),
         *_no_positions(model),
         *_parallel_residual(model),
-        *_graphs(model, training),
     )
 
 
@@ -100,26 +99,3 @@ def _parallel_residual(model: ModelSpec) -> tuple[NotModelled, ...]:
             why="Attention and MLP can share one reduction over tensor ranks; two are counted.",
         ),
     )
-
-
-def _graphs(model: ModelSpec, training: TrainingSpec | None) -> tuple[NotModelled, ...]:
-    """Graphs of layers: their buffers, and what routed experts still launch."""
-    if training is None or not training.cuda_graph:
-        return ()
-    entry = NotModelled(
-        option="--cuda-graph-impl",
-        value="transformer_engine",
-        effect="memory",
-        direction="more",
-        why="Graphs have buffers of their own, which are not counted.",
-    )
-    if model.num_experts is None:
-        return (entry,)
-    launched = NotModelled(
-        option="--cuda-graph-impl",
-        value="transformer_engine",
-        effect="time",
-        direction="more",
-        why="Routed experts are not in the graphs of layers, and their launches are not counted.",
-    )
-    return entry, launched

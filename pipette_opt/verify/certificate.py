@@ -157,7 +157,7 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
         if unplaced > without_room:
             yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
     said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
-    fitting = len(searched.memory.fitting)
-    below = fitting - searched.num_from(searched.claimed_s, fitting - said)
-    if below > said:
-        yield f"the search rules out {said} configurations, {below} can be faster over the best links"
+    num_fitting = len(searched.memory.fitting)
+    num_below = num_fitting - searched.num_from(searched.claimed_s, num_fitting - said)
+    if num_below > said:
+        yield f"the search rules out {said} configurations, {num_below} can be faster over the best links"

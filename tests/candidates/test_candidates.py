@@ -81,7 +81,7 @@ EDGES = [
     ],
     (
         "cuda graphs",
-        ({}, {"cuda_graph": True}, {"recompute_granularity": "full"}),
+        ({}, {"cuda_graph": True, "cuda_graph_modules": ("attn", "mlp")}, {"recompute_granularity": "full"}),
         {"recompute_granularity": "selective"},
     ),
     ("layers", ({}, {}, {"pp": 4, "layers_per_stage": (2, 1, 2, 4)}), {"layers_per_stage": (2, 1, 2, 3)}),
