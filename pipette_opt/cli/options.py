@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pipette_opt.base.types import Recomputation
     from pipette_opt.candidates import SearchSpace
     from pipette_opt.read.megatron_args import MegatronArgs
-    from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
+    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
+    from pipette_opt.specs.expert_loads import RankImbalance
 
 T = TypeVar("T")
 
@@ -153,6 +154,20 @@ ExpertTensorParallel = Annotated[
 ExpertImbalance = Annotated[
     float, typer.Option(help="Tokens of the busiest rank of experts over the mean.", rich_help_panel=JOB)
 ]
+ExpertLoads = Annotated[
+    str | None,
+    typer.Option(
+        help="Loads of single experts: a file with a number for each, a line or one for each layer; or zipf:1.2.",
+        rich_help_panel=JOB,
+    ),
+]
+ExpertPlacement = Annotated[
+    str,
+    typer.Option(
+        help="Experts of a rank: listed, as launched; balanced by --expert-loads (planned only).",
+        rich_help_panel=JOB,
+    ),
+]
 MoeTokenDispatcher = Annotated[
     str | None,
     typer.Option(
@@ -251,6 +266,8 @@ class JobOptions:
     p2p: P2P = "blocking"
     allreduce: AllReduce = "ring"
     expert_imbalance: ExpertImbalance = 1.0
+    expert_loads: ExpertLoads = None
+    expert_placement: ExpertPlacement = "listed"
     moe_token_dispatcher: MoeTokenDispatcher = None
     overlap_moe_expert_parallel_comm: OverlapExperts = False
 
@@ -404,6 +421,7 @@ def read_job(options: JobOptions) -> Job:
     if model_spec.num_experts is None:
         for option, has_effect in (
             ("--expert-imbalance", options.expert_imbalance > 1.0),
+            ("--expert-loads", options.expert_loads is not None),
             ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
             ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
         ):
@@ -425,6 +443,8 @@ def read_job(options: JobOptions) -> Job:
         moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
         expert_imbalance=options.expert_imbalance,
+        rank_imbalances=_rank_imbalances(options, model_spec),
+        expert_placement=options.expert_placement,  # type: ignore[arg-type]
         unequal_microbatches=options.micro_batches == "unequal",
     )
     if arguments is not None:
@@ -456,6 +476,29 @@ def read_job(options: JobOptions) -> Job:
     }
     num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
+
+
+def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
+    """What the loads of single experts make of each expert-parallel size that the experts allow."""
+    one_of("--expert-placement", options.expert_placement, ("listed", "balanced"))
+    if options.expert_loads is None:
+        if options.expert_placement != "listed":
+            raise InputError("--expert-placement", "needs --expert-loads.")
+        return ()
+    if options.expert_imbalance != 1.0:
+        raise InputError("--expert-imbalance", "contradicts --expert-loads, which says it; give one of the two.")
+    from pipette_opt.read.expert_loads import read_expert_loads
+    from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
+
+    loads, num_experts = read_expert_loads(options.expert_loads, model), cast(int, model.num_experts)
+    sizes = [size for size in range(2, num_experts + 1) if num_experts % size == 0]
+    if options.expert_placement == "listed":
+        found = [(size, listed_imbalance(loads, size)) for size in sizes]
+    else:
+        from pipette_opt.solver.expert_placement import balanced_imbalance
+
+        found = [(size, balanced_imbalance(loads, size)[0]) for size in sizes]
+    return tuple(RankImbalance(ranks=size, imbalance=imbalance) for size, imbalance in found)
 
 
 def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any]]]":

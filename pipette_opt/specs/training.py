@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipette_opt.base.types import Precision
+from pipette_opt.specs.expert_loads import RankImbalance
 
 StateDtype = Literal["fp32", "fp16", "bf16", "fp8"]
 """Formats of Adam's moments."""
@@ -32,6 +33,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "overlap_moe_expert_parallel_comm": (False, True),
     "cuda_graph": (False, True),
     "unequal_microbatches": (False, True),
+    "expert_placement": ("listed", "balanced"),
 }
 
 LARGEST = 10**9
@@ -73,7 +75,13 @@ class TrainingSpec:
     cuda_graph
         Whether whole layers are launched as CUDA graphs, so that the host's time for single kernels does not count.
     expert_imbalance
-        Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
+        Tokens of the busiest expert-parallel rank over the mean of all, at least 1; on more ranks than it says, all
+        go to one of them.
+    rank_imbalances
+        The same by expert-parallel size, where loads of single experts are known; other sizes have
+        ``expert_imbalance``.
+    expert_placement
+        Which experts a rank holds: the next ones as ``listed``, which launchers do, or ``balanced`` by their loads.
     unequal_microbatches
         Whether replicas may run different numbers of micro-batches, so that any number of replicas can share a batch.
         No launcher does so by itself (Megatron-Core, DeepSpeed and torchtitan want equal numbers).
@@ -95,6 +103,8 @@ class TrainingSpec:
     overlap_moe_expert_parallel_comm: bool = False
     cuda_graph: bool = False
     expert_imbalance: float = 1.0
+    rank_imbalances: tuple[RankImbalance, ...] = ()
+    expert_placement: Literal["listed", "balanced"] = "listed"
     unequal_microbatches: bool = False
 
     def __post_init__(self) -> None:
@@ -112,6 +122,11 @@ class TrainingSpec:
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.fp8 and self.precision == "fp32":
             raise ValueError("fp8 goes with precision bf16 or fp16, got fp32.")
+
+    def imbalance(self, ranks: int) -> float:
+        """Tokens of the busiest of so many expert-parallel ranks over the mean, from 1 to ``ranks``."""
+        known = {one.ranks: one.imbalance for one in self.rank_imbalances}
+        return min(known.get(ranks, self.expert_imbalance), float(ranks))
 
     @property
     def parameter_bytes(self) -> int:
