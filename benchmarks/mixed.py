@@ -155,6 +155,31 @@ def small_cases(count: int) -> Iterator[Case]:
         yield Case(name=f"{seed}: {_told(pair, counts, gpus)}", instance=job, space=pinned)
 
 
+def documented_case() -> Case:
+    """Three hosts of A100 and one of V100, as on the page of certificates."""
+    specs = [read_gpu_entry(name).gpu for name in ("a100-80gb",) * 3 + ("v100-32gb",)]
+    cluster = ClusterSpec(
+        name="documented",
+        nodes=tuple(NodeSpec(host=f"{gpu.name}-{index}", gpu=gpu, num_gpus=8) for index, gpu in enumerate(specs)),
+        intra_node_bytes_per_s=120 * GB,
+        intra_node_latency_s=8 * US,
+        inter_node_latency_s=12 * US,
+        nics_per_node=4,
+        link_matrices=(
+            LinkMatrix(concurrent_flows=1, bytes_per_s=np.where(np.eye(4, dtype=np.bool_), np.nan, 12.0) * GB),
+        ),
+    )
+    job = Instance(
+        model=read_model("llama-2-13b"),
+        cluster=cluster,
+        training=TrainingSpec(
+            global_batch_size=256, seq_length=2048, precision="fp16", accumulate_allreduce_grads_in_fp32=False
+        ),
+    )
+    space = SearchSpace(context_parallel=(1,), micro_batch_size=(1, 2, 4), recompute=ENUMERATED)
+    return Case(name="documented: 3 x a100-80gb + 1 x v100-32gb, 8 GPUs, equal links", instance=job, space=space)
+
+
 def large_cases(count: int) -> Iterator[Case]:
     """Of 16 hosts, 12 + 4, 8 + 8 or 4 + 12."""
     for seed in range(count):
@@ -502,13 +527,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=12, help="clusters of four hosts")
     parser.add_argument("--large", type=int, default=4, help="clusters of 16 hosts")
+    parser.add_argument("--documented", action="store_true", help="the cluster of docs/certificate.md, too")
     parser.add_argument("--first", type=int, default=0, help="first cluster of four hosts")
     parser.add_argument("--seconds", type=float, default=60.0, help="time limit of each")
     parser.add_argument("--out", type=Path, help="where the page goes; none by default")
     options = parser.parse_args(arguments)
     rows: list[tuple[str, bool]] = []
     large: list[str] = []
-    for case in list(small_cases(options.cases))[options.first :]:
+    documented = [documented_case()] if options.documented else []
+    for case in [*documented, *list(small_cases(options.cases))[options.first :]]:
         rows.append(small_row(case, options.seconds))
         sys.stderr.write(rows[-1][0] + "\n")
         write_page(options.out, rows, large)

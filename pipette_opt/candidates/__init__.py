@@ -1,19 +1,18 @@
 """Every configuration that Megatron-Core would accept on this cluster."""
 
+from pipette_opt.candidates.combinations import overlap_choices
 from pipette_opt.candidates.coverage import covered, layers_are_free, left_out, searched_values
 from pipette_opt.candidates.enumeration import (
     Enumeration,
-    choose_num_gpus,
     enumerate_candidates,
     enumerate_with_reasons,
-    overlap_choices,
-    world_sizes,
 )
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
 from pipette_opt.candidates.narrowing import narrowed
 from pipette_opt.candidates.pins import contradiction
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
+from pipette_opt.candidates.world_sizes import choose_num_gpus, world_sizes
 
 __all__ = [
     "Enumeration",

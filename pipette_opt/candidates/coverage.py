@@ -36,18 +36,9 @@ UNPINNED_BY_DEFAULT = ("num_gpus", "recompute", "max_micro_batch_size", "max_vir
 """Fields that :func:`left_out` speaks of by other words."""
 
 
-MOST_DENSE_LAYERS = 6
-"""
-Largest number of layers without experts before those that have some of which every split is searched: the joint model
-has ``2^(n - 1)`` times as many families. Public models have three at most.
-"""
-
-
 def layers_are_free(instance: Instance, space: SearchSpace) -> bool:
-    """Whether every split of the layers is searched: none is pinned, and few layers are unlike the others."""
-    model = instance.model
-    alike = model.num_experts is None or model.num_dense_layers <= MOST_DENSE_LAYERS
-    return alike and space.layers_per_stage is None and space.uneven_layers
+    """Whether every split of the layers is searched: none is pinned."""
+    return space.layers_per_stage is None and space.uneven_layers
 
 
 def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, tuple[Any, ...]]:

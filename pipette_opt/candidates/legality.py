@@ -48,7 +48,7 @@ def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """The MLP is split evenly (``MLP.linear_fc1``, ``linear_fc2``); with experts in every layer there is none."""
     width, tp = model.ffn_hidden_size, config.tensor_model_parallel_size
-    if width % tp and model.num_moe_layers < model.num_layers:
+    if width % tp and any(kind.mlp == "dense" for kind in model.layers):
         return f"ffn_hidden_size={width} is no multiple of tensor_model_parallel_size={tp}"
     return None
 
@@ -160,7 +160,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         share = tp if config.sequence_parallel else 1
         widths["tokens of a micro-batch on a rank"] = tokens // config.context_parallel_size // share
         widths |= {f"latent width {n}": n for n, _ in model.replicated_attention_shapes}
-    if model.num_moe_layers < model.num_layers:
+    if any(kind.mlp == "dense" for kind in model.layers):
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:
         widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pipette_opt.candidates.enumeration import choose_num_gpus, has_more_than, world_sizes
+from pipette_opt.candidates.enumeration import has_more_than
 from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.candidates.world_sizes import choose_num_gpus, world_sizes
 from pipette_opt.specs import Instance
 
 CONFIGURATIONS_PER_S = 5_000

@@ -44,7 +44,7 @@ def candidates(
     space = opt.search_space(job, space_options)
     if why is not None:
         from pipette_opt.certify.why import why as why_not
-        from pipette_opt.cli.plans import plan_of_job
+        from pipette_opt.library.plans import plan_of_job
 
         best = None if plan is None else plan_of_job(plan, job.instance)
         answer = why_not(job.instance, space, why, max_oom_risk, best)

@@ -1,12 +1,13 @@
 """The user's degrees and host order as they are today, judged like a plan."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.cli.options import Job
+from pipette_opt.library.jobs import Job
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -309,3 +310,27 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     if repeated:
         raise InputError("host order", f"{compress_hosts(tuple(repeated))} more than once.")
     return np.array([known.index(name) for name in names], dtype=np.int64)
+
+
+def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> Current:
+    """A plan, judged afresh."""
+    from pipette_opt.judge.estimate import estimate
+    from pipette_opt.judge.solutions import stage_memory
+    from pipette_opt.library.plans import plan_and_instance
+    from pipette_opt.prepare import load_predictor
+    from pipette_opt.read.bands import with_band
+
+    plan, instance = plan_and_instance(path, cluster)
+    return Current(
+        instance=instance,
+        config=plan.config,
+        placement=plan.placement,
+        hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
+        estimate=with_band(estimate(instance, plan.config, plan.placement), instance, plan.config),
+        memory=stage_memory(
+            instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
+        ),
+        max_oom_risk=max_oom_risk,
+        title="the plan",
+        not_modelled=plan.not_modelled,
+    )

@@ -61,7 +61,7 @@ def estimate(
         if useless:
             option = f"--{useless[0].replace('_', '-')}"
             raise InputError(option, "has no effect on a plan, which says it itself; give it with --args.")
-        from pipette_opt.cli.plans import judged_plan
+        from pipette_opt.cli.current import judged_plan
 
         current = judged_plan(plan, job_options.cluster, max_oom_risk)
     else:

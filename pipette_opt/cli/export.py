@@ -68,10 +68,10 @@ def export(
     Example: [bold]pipette-opt export plan.json --format slurm --partition gpu -o launch/[/]
     """
     from pipette_opt.base.files import is_stdout, write_atomically
-    from pipette_opt.cli.inputs import check_inputs
     from pipette_opt.cli.output import console, say, show_json
     from pipette_opt.export.launch_options import LaunchOptions, parse_resource
     from pipette_opt.export.targets import export as files_of
+    from pipette_opt.library.inputs import check_inputs
     from pipette_opt.report.plan_file import read_plan
 
     options = LaunchOptions(

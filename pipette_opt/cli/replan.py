@@ -56,7 +56,7 @@ def replan(
 
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
-    from pipette_opt.cli.plans import plan_on_changed_hosts, plan_with_band
+    from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.changed_hosts import replan as replan_

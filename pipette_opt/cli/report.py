@@ -25,9 +25,9 @@ def report(
     Example: [bold]pipette-opt report plan.json -o report.html[/]
     """
     from pipette_opt.base.files import is_stdout
-    from pipette_opt.cli.inputs import has_cluster
     from pipette_opt.cli.output import check_not_overwritten, check_place, check_stdout, say, say_written, show_json
-    from pipette_opt.cli.plans import plan_and_instance
+    from pipette_opt.library.inputs import has_cluster
+    from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.read.files import sha256_of
     from pipette_opt.report.page import page_of, write_page
     from pipette_opt.report.plan_file import plan_verdict, read_plan

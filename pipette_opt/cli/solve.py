@@ -57,7 +57,7 @@ def solve(
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
-    from pipette_opt.cli.plans import on_hosts_of, plan_with_band
+    from pipette_opt.library.plans import on_hosts_of, plan_with_band
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
     from pipette_opt.plans.watcher import Watcher

@@ -80,8 +80,8 @@ def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance
     """
     from json import loads
 
-    from pipette_opt.cli.inputs import check_inputs
-    from pipette_opt.cli.plans import plan_and_instance
+    from pipette_opt.library.inputs import check_inputs
+    from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.report.file_rules import broken_file_rules
     from pipette_opt.verify import verify as check
 

@@ -101,7 +101,7 @@ def whatif(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.cli.plans import plan_and_instance
+    from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.whatif import WhatIf

@@ -29,7 +29,8 @@ from pipette_opt.base.types import Collective, FloatArray, IntArray
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.layer_parameters import mlp_width
 
 
 class RingTraffic(NamedTuple):
@@ -129,28 +130,28 @@ def tensor_traffic(
     model: ModelSpec,
     training: TrainingSpec,
     config: ParallelConfig,
-    *,
-    has_experts: bool = False,
+    kind: LayerKind,
 ) -> tuple[RingTraffic, RingTraffic]:
     """
     What one tensor-parallel ring moves per layer and micro-batch: forward and backward.
 
-    Two all-reduces each way (attention and MLP; of a layer with experts attention, and the shared experts if there are
-    some), or, with sequence parallelism, an all-gather and a reduce-scatter in place of each,
-    which move the same (Korthikanti et al., arXiv 2205.05198). Full recomputation repeats the forward's. In fp8 the
-    all-gathers move one byte an element: of inputs forward, of the outputs' gradients backward (Transformer Engine
-    casts before it gathers); what is reduced stays as it is. Latent attention gathers its latents and the key with
-    positions, in a call each (``multi_latent_attention.py``), in place of the input, unless queries come from that.
+    An all-reduce each way of what mixes tokens, and of the MLP or the shared experts if there are some, or, with
+    sequence parallelism, an all-gather and a reduce-scatter in place of each, which move the same (Korthikanti et al.,
+    arXiv 2205.05198). Full recomputation repeats the forward's. In fp8 the all-gathers move one byte an element: of
+    inputs forward, of the outputs' gradients backward (Transformer Engine casts before it gathers); what is reduced
+    stays as it is. Latent attention gathers its latents and the key with positions, in a call each
+    (``multi_latent_attention.py``), in place of the input, unless queries come from that.
     """
     tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
     reduced = training.parameter_bytes
     gathered = 1 if training.fp8 and config.sequence_parallel else reduced
-    parts = 1 if has_experts and not model.moe_shared_expert_intermediate_size else 2
-    calls, width, latent = 2 * parts if config.sequence_parallel else parts, h, model.multi_latent_attention
-    if latent is not None:
+    mixes, has_mlp = kind.mixer != "none", mlp_width(model, kind) > 0
+    parts, width, latent = mixes + has_mlp, h * mixes, model.multi_latent_attention
+    calls = 2 * parts if config.sequence_parallel else parts
+    if latent is not None and kind.has_attention:
         width = latent.down_size + (h if latent.q_lora_rank is None else 0)
         calls += 2 * config.sequence_parallel
-    sent = tokens * (gathered * (width + (parts - 1) * h) + parts * reduced * h) / 2
+    sent = tokens * (gathered * (width + has_mlp * h) + parts * reduced * h) / 2
     one = all_reduce_traffic(sent, config.tensor_model_parallel_size)
     repeated = config.recompute_granularity == "full"
     steps = parts * one.num_steps

@@ -15,8 +15,8 @@ from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
-from pipette_opt.costs.experts import REMEMBERED, expert_replicas, moe_layers, stage_expert_parameters
-from pipette_opt.costs.layer_kinds import layer_kinds
+from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
+from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, layers_of_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
@@ -25,11 +25,13 @@ from pipette_opt.specs import (
     GpuSpec,
     Instance,
     LatentAttention,
+    LayerKind,
     ModelSpec,
     ProfileKey,
     StackSpec,
     TrainingSpec,
 )
+from pipette_opt.specs.layer_parameters import mlp_width, replicated_parameters, sharded_parameters
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """
@@ -91,10 +93,10 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     The vocabulary is padded as Megatron does.
     """
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    with_experts = moe_layers(model, config).sum(axis=0)
-    layer = model.sharded_layer_parameters / tp + model.replicated_layer_parameters
-    moe_layer = model.sharded_moe_layer_parameters / tp + model.replicated_moe_layer_parameters
-    parameters: FloatArray = layer * (np.array(config.layers_per_stage) - with_experts) + moe_layer * with_experts
+    parameters = np.zeros(pp)
+    for kind, layers in layers_of_kinds(model, config).items():
+        one = sharded_parameters(model, kind) / tp + replicated_parameters(model, kind)
+        parameters += one * layers.sum(axis=0)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
     parameters[0] += vocabulary
     if model.position_embedding_type == "learned_absolute":
@@ -127,11 +129,11 @@ def stage_compute(
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward = np.empty(shape), np.empty(shape)
     idle = np.full(3, np.inf)
-    of_layers = layer_kinds(instance.model, config)
+    of_layers = counted_layers(instance.model, config)
     for kind, gpu in enumerate(kinds):
         forward[kind] = backward[kind] = 0.0
         for one in of_layers:
-            layer, waits = layer_and_idle_s(instance, one.config, gpu, rates, one.has_experts)
+            layer, waits = layer_and_idle_s(instance, one.config, gpu, rates, one.kind)
             forward[kind] += one.layers * layer[0]
             backward[kind] += one.layers * layer[1]
             ways = [0, 1 + one.is_recomputed]
@@ -161,26 +163,29 @@ def layer_times_s(
     gpu: GpuSpec,
     rates: StackSpec | None = None,
     *,
-    has_experts: bool = False,
+    kind: LayerKind | None = None,
 ) -> tuple[float, float]:
-    """Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds."""
-    return layer_and_idle_s(instance, config, gpu, rates or instance.stack, has_experts)[0]
+    """
+    Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds.
+
+    ``kind``: by default that of the model's first layer.
+    """
+    return layer_and_idle_s(instance, config, gpu, rates or instance.stack, kind or instance.model.layers[0])[0]
 
 
 def layer_and_idle_s(
-    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, has_experts: bool
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Forward and backward of one layer and one micro-batch, and how long the device waits for the host in each."""
     model, training = instance.model, instance.training
     core = attention_times_s(model, training, config, gpu, rates)
-    measured = None if has_experts else _measured_layer(instance, config, gpu)
-    factor = 1.0 if has_experts or measured is not None else learned_factor(instance, config, gpu, rates)
+    measured = None if kind.has_experts else _measured_layer(instance, config, gpu)
+    factor = 1.0 if kind.has_experts or measured is not None else learned_factor(instance, config, gpu, rates)
     if measured is None:
-        width = model.moe_shared_expert_intermediate_size if has_experts else model.ffn_hidden_size
-        outside = _outside_attention_times_s(model, training, config, gpu, rates, width)
-        routed = expert_times_s(model, training, config, gpu, rates) if has_experts else (0.0, 0.0)
+        outside = _outside_attention_times_s(model, training, config, gpu, rates, mlp_width(model, kind))
+        routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
         measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
-    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, has_experts)
+    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, kind)
     forward, backward = (_bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
@@ -244,9 +249,9 @@ def _optimizer_parts_s(
 def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
     """Parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape ``(pp,)``."""
     parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
-    with_experts = moe_layers(model, config).sum(axis=0)
-    dense = np.array(config.layers_per_stage) - with_experts
-    matrices = dense * model.sharded_layer_parameters + with_experts * model.sharded_moe_layer_parameters
+    matrices = np.zeros(config.pipeline_model_parallel_size)
+    for kind, layers in layers_of_kinds(model, config).items():
+        matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
     to_cast = matrices / config.tensor_model_parallel_size + experts
     if config.use_distributed_optimizer:
         parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
@@ -328,7 +333,7 @@ def _rotated_latent(latent: LatentAttention) -> float:
     return 2.0 * latent.qk_pos_emb_head_dim + latent.up_head_size + latent.key_head_size + latent.v_head_dim
 
 
-def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, has_experts: bool) -> float:
+def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:
     """
     What the host needs to launch one pass of a layer.
 
@@ -341,7 +346,7 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, h
     kernels += 2 if model.gated_linear_unit else 0
     kernels += 0 if model.multi_latent_attention is None else LATENT_KERNELS
     kernels += 0 if training.fused_norm else 12
-    kernels += expert_kernels(model, config) if has_experts else 0
+    kernels += expert_kernels(model, config) if kind.has_experts else 0
     kernels += HOST_KERNELS * ring_steps(config)
     collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node

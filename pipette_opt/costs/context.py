@@ -16,9 +16,9 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import RingTraffic, intra_node_ring_s, tensor_traffic
 from pipette_opt.costs.compute import StageCompute
-from pipette_opt.costs.layer_kinds import layer_kinds
+from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
 
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
@@ -64,26 +64,26 @@ def inside_stages_s(
     instance: Instance,
     config: ParallelConfig,
     compute: StageCompute,
-    experts_s: Callable[[ParallelConfig], tuple[float, float]] = lambda config: (0.0, 0.0),
+    experts_s: Callable[[ParallelConfig, LayerKind], tuple[float, float]] = lambda config, kind: (0.0, 0.0),
 ) -> FloatArray:
     """
     Communication inside the layers of each chunk for one micro-batch, shape ``(2, num_chunks, pp)``.
 
-    Forward and backward, if tensor- and context-parallel groups stay inside hosts; ``experts_s``: what a layer with
-    experts has beside that, in a configuration that treats all layers alike.
+    Forward and backward, if tensor- and context-parallel groups stay inside hosts; ``experts_s``: what a layer of a
+    kind with experts has beside that, in a configuration that treats all layers alike.
     """
     found = np.zeros((2, config.num_chunks, config.pipeline_model_parallel_size))
-    for one in layer_kinds(instance.model, config):
+    for one in counted_layers(instance.model, config):
         idle = compute.idle_s(one.is_recomputed)
-        seconds = inside_layer_s(instance, one.config, idle, has_experts=one.has_experts)
-        sent = experts_s(one.config) if one.has_experts else (0.0, 0.0)
+        seconds = inside_layer_s(instance, one.config, idle, one.kind)
+        sent = experts_s(one.config, one.kind) if one.kind.has_experts else (0.0, 0.0)
         for way in (0, 1):
             found[way] += one.layers * (seconds[way] + sent[way])
     return found
 
 
 def inside_layer_s(
-    instance: Instance, config: ParallelConfig, idle_s: tuple[float, float], *, has_experts: bool = False
+    instance: Instance, config: ParallelConfig, idle_s: tuple[float, float], kind: LayerKind
 ) -> tuple[float, float]:
     """
     Tensor- and context-parallel communication of one layer and micro-batch, if both stay inside hosts, seconds.
@@ -99,9 +99,9 @@ def inside_layer_s(
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     if config.tensor_model_parallel_size > 1:
         members = config.tensor_model_parallel_size
-        for way, ring in enumerate(tensor_traffic(model, training, config, has_experts=has_experts)):
+        for way, ring in enumerate(tensor_traffic(model, training, config, kind)):
             found[way] += max(intra_node_ring_s(cluster, ring, members, stack) - idle_s[way], 0.0)
-    if config.context_parallel_size > 1:
+    if config.context_parallel_size > 1 and kind.has_attention:
         hidden = hidden_by_attention_s(instance, config)
         for way, ring in enumerate(context_traffic(model, training, config)):
             shown_s = intra_node_ring_s(cluster, ring, config.context_parallel_size, stack) - hidden[way]

@@ -17,7 +17,7 @@ from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ri
 from pipette_opt.costs.compute import layer_and_idle_s
 from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_block, expert_replicas, expert_traffic
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import ClusterSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
 
 def passes(config: ParallelConfig) -> tuple[int, int]:
@@ -89,10 +89,10 @@ class Beside(NamedTuple):
     compute_s: float
 
 
-def beside_exchange(instance: Instance, config: ParallelConfig) -> Beside:
-    """Of a layer with experts, on the kind of GPU that has least of each."""
+def beside_exchange(instance: Instance, config: ParallelConfig, kind: LayerKind) -> Beside:
+    """Of a layer with experts of that kind, on the kind of GPU that has least of each."""
     rates, kinds = instance.stack, instance.cluster.gpu_kinds
-    layers = [layer_and_idle_s(instance, config, gpu, rates, has_experts=True) for gpu in kinds]
+    layers = [layer_and_idle_s(instance, config, gpu, rates, kind) for gpu in kinds]
     alone = config.tensor_model_parallel_size == 1
     idle = tuple(min(waits[way] for _, waits in layers) if alone else 0.0 for way in (0, 1))
     overlaps = instance.training.overlap_moe_expert_parallel_comm
@@ -109,7 +109,9 @@ def shown_exchange_s(
     return shown
 
 
-def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus: int) -> tuple[float, float]:
+def expert_layer_s(
+    instance: Instance, config: ParallelConfig, kind: LayerKind, ranks: int, gpus: int
+) -> tuple[float, float]:
     """
     What the tokens of one layer with experts take at least on their way, for one micro-batch, forward and backward.
 
@@ -127,7 +129,7 @@ def expert_layer_s(instance: Instance, config: ParallelConfig, ranks: int, gpus:
     one = expert_traffic(model, training, config)
     rings = expert_rings(model, training, config)
     found = [0.0, 0.0]
-    beside = beside_exchange(instance, config) if one.num_exchanges else None
+    beside = beside_exchange(instance, config, kind) if one.num_exchanges else None
     for way, times in enumerate(passes(config)):
         if one.num_rings:
             found[way] += _ring_floor_s(instance, rings[way], one.ring_size, ranks, gpus)

@@ -30,12 +30,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray, read_only
+from pipette_opt.base.types import FloatArray, read_only
+from pipette_opt.costs.layer_kinds import REMEMBERED, layers_of_kinds
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-
-REMEMBERED = 4096
-"""Configurations whose layers and parameters are remembered, as calibration asks for the same ones again and again."""
+from pipette_opt.specs.layer_parameters import expert_parameters
 
 
 class ExpertTraffic(NamedTuple):
@@ -61,16 +60,6 @@ class ExpertTraffic(NamedTuple):
     ring_size: int
 
 
-@lru_cache(maxsize=REMEMBERED)
-def moe_layers(model: ModelSpec, config: ParallelConfig) -> IntArray:
-    """Layers with experts of each chunk of each stage, shape ``(num_chunks, pp)``; the model's first have none."""
-    of_chunk = np.array(config.layers_per_chunk, dtype=np.int64)
-    if model.num_experts is None:
-        return read_only(np.zeros_like(of_chunk), np.int64)
-    ends = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape)
-    return read_only(np.clip(ends - model.num_dense_layers, 0, of_chunk), np.int64)
-
-
 def expert_block(config: ParallelConfig) -> int:
     """Consecutive ranks of a stage that hold every expert once."""
     return config.expert_tensor_size * config.expert_model_parallel_size
@@ -93,7 +82,9 @@ def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
 @lru_cache(maxsize=REMEMBERED)
 def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """Parameters of routed experts on one rank of each stage, shape ``(pp,)``."""
-    held = moe_layers(model, config).sum(axis=0) * (model.expert_layer_parameters / expert_block(config))
+    held = np.zeros(config.pipeline_model_parallel_size)
+    for kind, layers in layers_of_kinds(model, config).items():
+        held += layers.sum(axis=0) * (expert_parameters(model, kind) / expert_block(config))
     return read_only(held, np.float64)
 
 

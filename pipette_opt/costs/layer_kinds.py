@@ -1,38 +1,43 @@
 """
-Layers of a configuration by what they do: with or without experts, recomputed in the backward pass or not.
+Layers of a configuration by what they do: of which kind they are, recomputed in the backward pass or not.
 
 All layers of a kind take the same time. Block recomputation alone mixes layers that are recomputed with layers that
 keep their activations; each of the two is as in a configuration that treats all layers so.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from pipette_opt.base.types import IntArray, read_only
-from pipette_opt.costs.experts import REMEMBERED, moe_layers
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import ModelSpec
+from pipette_opt.specs import LayerKind, ModelSpec
+from pipette_opt.specs.layer_kinds import count_layers
+
+REMEMBERED = 4096
+"""Configurations whose layers and parameters are remembered, as calibration asks for the same ones again and again."""
 
 
-class LayerKind(NamedTuple):
+class CountedLayers(NamedTuple):
     """
     Layers that take the same time.
 
     Parameters
     ----------
+    kind
+        Of which kind they are.
     config
         The configuration if all its layers were recomputed, or not, as these are: it says what one of them takes.
-    has_experts
-        Whether the layers have experts.
     layers
         How many each chunk of each stage has, shape ``(num_chunks, pp)``.
     """
 
+    kind: LayerKind
     config: ParallelConfig
-    has_experts: bool
     layers: IntArray
 
     @property
@@ -50,18 +55,31 @@ def pure_configs(config: ParallelConfig) -> tuple[ParallelConfig, ...]:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def layer_kinds(model: ModelSpec, config: ParallelConfig) -> tuple[LayerKind, ...]:
-    """Every kind that some chunk has; layers without experts first, and of each sort the recomputed ones last."""
-    with_experts = moe_layers(model, config)
-    dense = np.array(config.layers_per_chunk, dtype=np.int64) - with_experts
-    recomputed = np.array(config.recomputed_per_chunk, dtype=np.int64)
-    # A chunk's first layers are recomputed, its last ones have experts.
-    again = np.minimum(recomputed, dense)
-    found = []
-    for has_experts, all_of_them, repeated in ((False, dense, again), (True, with_experts, recomputed - again)):
-        pure = pure_configs(config)
-        counts = (all_of_them,) if len(pure) == 1 else (all_of_them - repeated, repeated)
-        found += [
-            LayerKind(one, has_experts, read_only(layers, np.int64)) for one, layers in zip(pure, counts, strict=True)
-        ]
-    return tuple(kind for kind in found if kind.layers.any())
+def layers_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
+    """Layers of each kind in each chunk of each stage, shape ``(num_chunks, pp)``."""
+    of_chunk = np.array(config.layers_per_chunk, dtype=np.int64)
+    return _counted(model, of_chunk, of_chunk)
+
+
+def _counted(model: ModelSpec, of_chunk: IntArray, first: IntArray) -> Mapping[LayerKind, IntArray]:
+    """Kinds of the first layers of each chunk, so many of each."""
+    starts = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape) - of_chunk
+    counts = count_layers(model.layers, starts, starts + first)
+    return MappingProxyType({kind: read_only(one, np.int64) for kind, one in counts.items()})
+
+
+@lru_cache(maxsize=REMEMBERED)
+def recomputed_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
+    """Layers of each kind that are recomputed whole, the first ones of each chunk, same shape."""
+    return _counted(model, np.array(config.layers_per_chunk), np.array(config.recomputed_per_chunk))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def counted_layers(model: ModelSpec, config: ParallelConfig) -> tuple[CountedLayers, ...]:
+    """Every kind that some chunk has, of each kind the recomputed layers last."""
+    pure, found = pure_configs(config), []
+    recomputed = recomputed_of_kinds(model, config)
+    for kind, layers in layers_of_kinds(model, config).items():
+        counts = (layers,) if len(pure) == 1 else (layers - recomputed[kind], recomputed[kind])
+        found += [CountedLayers(kind, one, read_only(count, np.int64)) for one, count in zip(pure, counts, strict=True)]
+    return tuple(one for one in found if one.layers.any())

@@ -238,7 +238,7 @@ class _Batch:
             each = self._layer(context, [one.context for one in of_kind], [one.attention for one in of_kind])
             each += self._layer(tensor, [one.tensor for one in of_kind], [one.idle for one in of_kind])
             found += layers * each[:, :, None]
-            if self.experts is not None and sent is not None and kind[0]:
+            if self.experts is not None and sent is not None and kind[0].has_experts:
                 tokens = layers * self.experts.layer_s(of_kind)[:, :, None]
                 found += tokens
                 sent += tokens

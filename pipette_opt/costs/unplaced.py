@@ -19,12 +19,12 @@ from pipette_opt.costs.compute import StageCompute, stage_compute, stage_paramet
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s
 from pipette_opt.costs.exchange import Beside, beside_exchange, expert_rings, passes
 from pipette_opt.costs.experts import expert_traffic
-from pipette_opt.costs.layer_kinds import LayerKind, layer_kinds
+from pipette_opt.costs.layer_kinds import CountedLayers, counted_layers
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.overlap import hiding_s, num_buckets
 from pipette_opt.costs.sharded import ShardedCosts, once_traffic, sharded_costs
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, LayerKind
 
 
 class LayerCosts(NamedTuple):
@@ -70,8 +70,8 @@ class Costs(NamedTuple):
 
     compute: StageCompute
     message_bytes: float
-    layers: dict[tuple[bool, bool], LayerCosts]
-    """By whether layers have experts, and whether they are recomputed whole."""
+    layers: dict[tuple[LayerKind, bool], LayerCosts]
+    """By the kind of the layers, and whether they are recomputed whole."""
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
     embedding: RingTraffic
@@ -80,7 +80,7 @@ class Costs(NamedTuple):
     least: tuple[FloatArray, FloatArray]
     experts: ExpertCosts | None
 
-    def of_kind(self, kind: tuple[bool, bool]) -> LayerCosts:
+    def of_kind(self, kind: tuple[LayerKind, bool]) -> LayerCosts:
         """Of one kind of layers, which may be none; another configuration with equal degrees has some."""
         if kind in self.layers:
             return self.layers[kind]
@@ -102,8 +102,7 @@ def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = N
     none = np.zeros(config.pipeline_model_parallel_size)
     least = hiding_s(instance, config, compute, least=True) if overlap else (none, none)
     layers = {
-        (kind.has_experts, kind.is_recomputed): _layer_costs(instance, kind, compute)
-        for kind in layer_kinds(model, config)
+        (one.kind, one.is_recomputed): _layer_costs(instance, one, compute) for one in counted_layers(model, config)
     }
     if known is not None:
         return known._replace(compute=compute, layers=layers, least=least)
@@ -132,21 +131,21 @@ def _expert_costs(instance: Instance, config: ParallelConfig) -> ExpertCosts:
     )
 
 
-def _layer_costs(instance: Instance, kind: LayerKind, compute: StageCompute) -> LayerCosts:
-    model, training, config = instance.model, instance.training, kind.config
+def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompute) -> LayerCosts:
+    model, training, config, kind = instance.model, instance.training, counted.config, counted.kind
     forward, backward = passes(config)
     one = expert_traffic(model, training, config) if kind.has_experts else None
     exchanges = 0 if one is None else one.num_exchanges
     return LayerCosts(
-        layers=kind.layers,
-        tensor=tensor_traffic(model, training, config, has_experts=kind.has_experts),
-        context=context_traffic(model, training, config),
-        idle=compute.idle_s(kind.is_recomputed),
+        layers=counted.layers,
+        tensor=tensor_traffic(model, training, config, kind),
+        context=context_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
+        idle=compute.idle_s(counted.is_recomputed),
         attention=_attention(instance, config),
         rings=expert_rings(model, training, config) if one is not None else (NO_TRAFFIC, NO_TRAFFIC),
         part_bytes=0.0 if one is None else one.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
-        beside=beside_exchange(instance, config) if exchanges else Beside((0.0, 0.0), 0.0),
+        beside=beside_exchange(instance, config, kind) if exchanges else Beside((0.0, 0.0), 0.0),
     )
 
 
@@ -162,8 +161,8 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
         return costs
     if config.counts_embedding or config.counts_loss or config.pipeline_model_parallel_layout is not None:
         raise InputError("schedule", f"a V needs equal chunks; {chunks} do not divide layers_per_stage={layers}.")
-    if instance.model.num_dense_layers:
-        raise InputError("schedule", "a V of two chunks is not known for models whose first layers have no experts.")
+    if len(set(instance.model.layers)) > 1:
+        raise InputError("schedule", "a V of two chunks is not known for models with several kinds of layers.")
     if config.recomputation == "block" and layers[0] != layers[-1]:
         problem = f"a V with block recomputation needs equal first and last stages, got layers_per_stage={layers}."
         raise InputError("schedule", problem)

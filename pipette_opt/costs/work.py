@@ -38,7 +38,7 @@ from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
-from pipette_opt.costs.layer_kinds import pure_configs
+from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
 from pipette_opt.parallel import (
     NodeBlock,
     ParallelConfig,
@@ -47,7 +47,8 @@ from pipette_opt.parallel import (
     node_blocks,
     ranks_of_a_host,
 )
-from pipette_opt.specs import GpuSpec, Instance
+from pipette_opt.specs import GpuSpec, Instance, LayerKind
+from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
 
 MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles."""
@@ -71,9 +72,6 @@ _SPLIT = attrgetter(
     "layers_per_stage", "num_chunks", "pipeline_model_parallel_layout", "recomputation", "recompute_num_layers"
 )
 
-NUM_PIECES = 7
-"""Number of pieces in :class:`_Pieces`."""
-
 
 class WorkBounds:
     """The bounds of an instance's configurations, as a function that remembers what they share."""
@@ -82,6 +80,8 @@ class WorkBounds:
         self._instance = instance
         self._seconds: dict[Any, _Pieces | None] = {}
         self._counts: dict[Any, _Counts] = {}
+        number = {kind: index for index, kind in enumerate(dict.fromkeys(instance.model.layers))}
+        self._kind_of_layer = np.array([number[kind] for kind in instance.model.layers])
 
     def __call__(self, config: ParallelConfig) -> float:
         """No plan of the configuration is faster, seconds; infinite if hosts cannot be packed with it."""
@@ -114,18 +114,22 @@ class WorkBounds:
             return float("inf")
         model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
         m = microbatches_of(self._instance.training, config)
-        dense, experts, look_up, head, passes, *again = seconds.work_s.tolist()
-        kinds = [one for one, has_experts in enumerate(_kinds_of_layers(self._instance)) if has_experts is not None]
+        kinds = int(self._kind_of_layer.max()) + 1
+        look_up, head, passes = seconds.work_s[kinds : kinds + 3].tolist()
         # Each chunk recomputes a layer at least.
-        passes += chunks * min(again[kind] for kind in kinds)
-        of_layers = (model.num_layers - model.num_moe_layers) * dense + model.num_moe_layers * experts
+        passes += chunks * float(seconds.work_s[kinds + 3 :].min())
+        times = seconds.work_s[self._kind_of_layer]
+        of_layers = float(times.sum())
         together = (of_layers + look_up + head + pp * passes) / busy_share(m, pp, chunks)
         # First chunks are not as long as others where the first layers are faster.
-        together -= (model.num_layers - model.num_moe_layers) * max(experts - dense, 0.0) * (1.0 - 1.0 / chunks)
-        most, layer = ceil_div(model.num_layers // chunks, pp), min((dense, experts)[kind] for kind in kinds)
-        fullest = m * (max(most * chunks * layer, of_layers / pp) + passes)
-        reduction = min(seconds.reduction_s[kind] for kind in kinds)
-        reduced = (m - 1) * (most * layer + passes / chunks) + most * chunks * reduction
+        of_chunks = times[: len(times) // chunks * chunks].reshape(chunks, -1)
+        together -= float((of_chunks.mean(axis=0) - of_chunks[0]).cumsum().max(initial=0.0))
+        most = ceil_div(model.num_layers // chunks, pp)
+        sums = np.concatenate([[0.0], times.cumsum()])
+        layers = float((sums[most:] - sums[:-most]).min())
+        fullest = m * (max(chunks * layers, of_layers / pp) + passes)
+        reduction = float(seconds.reduction_s[:kinds].min())
+        reduced = (m - 1) * (layers + passes / chunks) + most * chunks * reduction
         return float(max(together, fullest, reduced)) * (1 - MARGIN)
 
 
@@ -143,17 +147,17 @@ def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:
 
 class _Pieces(NamedTuple):
     """
-    What a layer without experts takes, a layer with experts, embeddings, a head, and a pass of a whole stage.
+    What a layer of each kind takes, embeddings, a head, and a pass of a whole stage, and what recomputation adds.
 
-    With block recomputation the layers of the first two pieces keep their activations, and two more pieces are what
-    recomputation adds to a layer without experts and to one with experts; otherwise these two are zero.
+    With block recomputation the layers of the first pieces keep their activations, and the last pieces, one for each
+    kind, are what recomputation adds to such a layer; otherwise these are zero.
 
     Parameters
     ----------
     work_s
-        Forward and backward of one micro-batch, shape ``(NUM_PIECES,)``.
+        Forward and backward of one micro-batch, shape ``(2 * kinds + 3,)``.
     reduction_s
-        Its part of the reduction of gradients, shape ``(NUM_PIECES,)``.
+        Its part of the reduction of gradients, same shape.
     """
 
     work_s: FloatArray
@@ -162,7 +166,7 @@ class _Pieces(NamedTuple):
 
 class _Counts(NamedTuple):
     """
-    How often each stage does, or holds, each of :class:`_Pieces`; all of shape ``(pp, NUM_PIECES)``.
+    How often each stage does, or holds, each of :class:`_Pieces`; all of shape ``(pp, 2 * kinds + 3)``.
 
     Parameters
     ----------
@@ -182,17 +186,13 @@ class _Counts(NamedTuple):
 def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: int) -> _Counts:
     of_chunk = np.array(config.layers_per_chunk, dtype=np.float64)
     num_chunks, pp = of_chunk.shape
-    dense = of_chunk
-    if instance.model.num_experts is not None:
-        ends = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape)
-        dense = of_chunk - np.clip(ends - instance.model.num_dense_layers, 0, of_chunk)
     look_up, head, passes = np.zeros_like(of_chunk), np.zeros_like(of_chunk), np.full_like(of_chunk, 1.0 / num_chunks)
     look_up[0, 0] = head[-1, -1] = 1.0
-    again = np.zeros_like(of_chunk)
+    held_layers = layers_of_kinds(instance.model, config).values()
+    again = [np.zeros_like(of_chunk) for _ in held_layers]
     if config.recomputation == "block":
-        again = np.minimum(of_chunk, config.recompute_num_layers)
-    again_dense = np.minimum(again, dense)  # a chunk's first layers are recomputed, its last ones have experts
-    pieces = np.stack([dense, of_chunk - dense, look_up, head, passes, again_dense, again - again_dense])
+        again = [one.astype(np.float64) for one in recomputed_of_kinds(instance.model, config).values()]
+    pieces = np.stack([*held_layers, look_up, head, passes, *again])
     before = pieces[:, 0] @ np.tri(pp, k=-1).T
     held = pieces.sum(axis=1)
     return _Counts(
@@ -209,37 +209,36 @@ def _work_s(instance: Instance, config: ParallelConfig) -> _Pieces | None:
     if not blocks:
         return None
     kept, *recomputed = (_alike_s(instance, one, blocks) for one in pure_configs(config))
-    pieces = np.concatenate([kept, np.zeros(2)])
+    kinds = len(kept) - 3
+    pieces = np.concatenate([kept, np.zeros(kinds)])
     for one in recomputed:
-        pieces[5:] = np.maximum(one[:2] - kept[:2], 0.0)
+        pieces[-kinds:] = np.maximum(one[:kinds] - kept[:kinds], 0.0)
     reductions = [reduction_pieces_s(instance, config, block) for block in blocks]
     return _Pieces(work_s=pieces, reduction_s=np.min(reductions, axis=0))
 
 
 def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]) -> FloatArray:
-    """Work of the first five pieces where all layers are recomputed, or none is."""
+    """Work of all but the last pieces where all layers are recomputed, or none is."""
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
     pieces: FloatArray = np.min([seconds for seconds, _ in of_kinds], axis=0)
-    if blocks[0].nodes_per_slot == 1:
-        forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
-        for piece, has_experts in enumerate(_kinds_of_layers(instance)):
-            if has_experts is not None:
-                pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), has_experts=has_experts))
-        pieces[1] += min(_experts_s(instance, config, blocks))
-    else:
-        forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
-        for piece, has_experts in enumerate(_kinds_of_layers(instance)):
-            if has_experts is not None:
-                pieces[piece] += _tensor_s(instance, config, blocks[0], (forward, backward), has_experts)
+    forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
+    inside = blocks[0].nodes_per_slot == 1
+    for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
+        if inside:
+            pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), kind))
+        else:
+            pieces[piece] += _tensor_s(instance, config, blocks[0], (forward, backward), kind)
+        if inside and kind.has_experts:
+            pieces[piece] += min(_experts_s(instance, config, blocks, kind))
     return pieces
 
 
 def _tensor_s(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, idle_s: tuple[float, float], has_experts: bool
+    instance: Instance, config: ParallelConfig, block: NodeBlock, idle_s: tuple[float, float], kind: LayerKind
 ) -> float:
     """Communication of a layer's tensor groups that span hosts, at least, forward and backward together."""
     members = config.tensor_model_parallel_size // block.nodes_per_slot
-    rings = tensor_traffic(instance.model, instance.training, config, has_experts=has_experts)
+    rings = tensor_traffic(instance.model, instance.training, config, kind)
     least = [
         least_ring_s(
             instance.cluster,
@@ -255,10 +254,11 @@ def _tensor_s(
 
 
 def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
-    """The reduction of each piece's gradients in a packing, shape ``(NUM_PIECES,)``; nothing where no ring is known."""
+    """The reduction of each of :class:`_Pieces` in a packing; nothing where no ring is known."""
     model, tp = instance.model, config.tensor_model_parallel_size
+    kinds = list(dict.fromkeys(model.layers))
     if config.sharding_stage > 1 or instance.allreduce != "ring":
-        return np.zeros(NUM_PIECES)
+        return np.zeros(2 * len(kinds) + 3)
     gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
     replicas = config.data_parallel_size * config.context_parallel_size
     parameter_s = _parameter_s(instance, replicas, members, gpus)
@@ -267,19 +267,18 @@ def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBl
     twice = model.untie_embeddings_and_output_weights or config.pipeline_model_parallel_size > 1
     pieces = parameter_s * np.array(
         [
-            model.sharded_layer_parameters / tp + model.replicated_layer_parameters,
-            model.sharded_moe_layer_parameters / tp + model.replicated_moe_layer_parameters,
+            *(sharded_parameters(model, kind) / tp + replicated_parameters(model, kind) for kind in kinds),
             vocabulary + positions * model.max_position_embeddings * model.hidden_size,
             vocabulary * twice + model.norm_parameters,
             0.0,
-            0.0,
-            0.0,
+            *(0.0 for _ in kinds),
         ]
     )
     ranks, size = ranks_of_a_host(config, block), expert_block(config)
     if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
         of_experts = _parameter_s(instance, expert_replicas(config), max(ranks // size, 1), gpus)
-        pieces[1] += of_experts * model.expert_layer_parameters / size
+        for piece, kind in enumerate(kinds):
+            pieces[piece] += of_experts * expert_parameters(model, kind) / size
     return pieces
 
 
@@ -321,30 +320,20 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     return float(across[0])
 
 
-def _kinds_of_layers(instance: Instance) -> Iterator[bool | None]:
-    """For layers without and with experts: whether they have some, or ``None`` if the model has no such layers."""
-    model = instance.model
-    yield False if model.num_experts is None or model.num_dense_layers else None
-    yield None if model.num_experts is None or model.num_dense_layers >= model.num_layers else True
-
-
 def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
-    """Compute of each piece on a kind of GPU, shape ``(5,)``, and how long it waits for the host in a layer."""
+    """Compute of all but the last pieces on a kind of GPU, and how long it waits for the host in a layer."""
     model, training, rates = instance.model, instance.training, instance.stack
-    pieces, idle = np.zeros(5), np.full(2, np.inf)
-    for piece, has_experts in enumerate(_kinds_of_layers(instance)):
-        if has_experts is not None:
-            layer, waits = layer_and_idle_s(instance, config, gpu, rates, has_experts)
-            pieces[piece] = sum(layer)
-            idle = np.minimum(idle, waits)
-    pieces[2] = 2 * look_up_s(model, training, config, gpu, rates)
-    pieces[3] = sum(head_times_s(model, training, config, gpu, rates))
-    pieces *= straggling(instance, config, rates)
-    pieces[4] = rates.micro_batch_s
-    return pieces, idle
+    pieces, idle = [], np.full(2, np.inf)
+    for kind in dict.fromkeys(model.layers):
+        layer, waits = layer_and_idle_s(instance, config, gpu, rates, kind)
+        pieces.append(sum(layer))
+        idle = np.minimum(idle, waits)
+    pieces.append(2 * look_up_s(model, training, config, gpu, rates))
+    pieces.append(sum(head_times_s(model, training, config, gpu, rates)))
+    return np.array([*np.array(pieces) * straggling(instance, config, rates), rates.micro_batch_s]), idle
 
 
-def _experts_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]) -> Iterator[float]:
+def _experts_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], kind: LayerKind) -> Iterator[float]:
     """What the tokens of a layer with experts take on their way at least, forward and backward, in each packing."""
     for ranks, gpus in {(ranks_of_a_host(config, block), gpus_of_a_host(config, block)) for block in blocks}:
-        yield 0.0 if instance.model.num_experts is None else sum(expert_layer_s(instance, config, ranks, gpus))
+        yield sum(expert_layer_s(instance, config, kind, ranks, gpus))

@@ -412,9 +412,16 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
             options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
     if model.moe_router_pre_softmax:
         options.append(("--moe-router-pre-softmax",))
-    if model.num_dense_layers:
-        options.append(("--moe-layer-freq", f"[0]*{model.num_dense_layers}+[1]*{model.num_moe_layers}"))
+    if model.num_moe_layers < model.num_layers:
+        options.append(("--moe-layer-freq", layer_list(_layers_with_experts(model))))
     return options
+
+
+def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
+    """Megatron's pattern: the first of every N, or 0 and 1 for each layer."""
+    if isinstance(model.moe_layer_freq, int):
+        return model.moe_layer_freq
+    return tuple(int(kind.has_experts) for kind in model.layers)
 
 
 def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:

@@ -257,7 +257,7 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
         "moe_token_dispatcher_type": training.moe_token_dispatcher_type,
         "moe_grouped_gemm": True,
         "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size or None,
-        "moe_layer_freq": [0] * model.num_dense_layers + [1] * model.num_moe_layers,
+        "moe_layer_freq": [int(kind.has_experts) for kind in model.layers],
     }
 
 

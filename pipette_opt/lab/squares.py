@@ -187,7 +187,7 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
         for one, (into, out) in zip(products, splits, strict=True)
     ]
     layer_s = sum(layer_times_s(instance, config, gpu))
-    rings = tensor_traffic(model, training, config)
+    rings = tensor_traffic(model, training, config, model.layers[0])
     norm = all_reduce_traffic(4.0 * NORM_SUMS * tokens / side, side)
     norms_s = 4 * intra_node_ring_s(cluster, norm, side, stack)
     messages_s, exposed_s = (sum(getattr(one, name) for one in passes) for name in ("messages", "exposed"))

@@ -105,13 +105,12 @@ class FormulaBytes:
 
 def parameters(table: StageTable) -> FloatArray:
     """Parameters of one rank of each stage."""
-    return _own_parameters(table) + table.moe_layers * table.expert_parameters
+    return _own_parameters(table) + table.expert_parameters
 
 
 def _own_parameters(table: StageTable) -> FloatArray:
     """The same without routed experts."""
-    dense = (table.layers - table.moe_layers) * table.layer_parameters
-    total: FloatArray = dense + table.moe_layers * table.moe_parameters + table.first_parameters + table.last_parameters
+    total: FloatArray = table.own_parameters + table.first_parameters + table.last_parameters
     return total
 
 
@@ -120,20 +119,19 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     shard_tokens = table.tokens / table.shards
     layer_input = table.element * shard_tokens * table.hidden
     core = _core_bytes(table)
-    dense, moe = _rest_bytes(table)
-    unrecomputed = (1 - table.full) * table.chunk_layers
-    # Layers with experts are the last of a chunk, recomputed ones the first.
-    experts = np.minimum(table.moe_share * table.chunk_layers, unrecomputed)
-    rest = (unrecomputed - experts) * dense + experts * moe
-    saved = table.inputs_kept * layer_input + rest + unrecomputed * (1 - table.selective) * core
+    attention, dense, experts = _attention_bytes(table), _dense_bytes(table), _expert_bytes(table)
+    rest = table.kept_attention * attention + table.kept_dense * dense + table.kept_experts * experts
+    saved = table.inputs_kept * layer_input + rest + table.kept_attention * (1 - table.selective) * core
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
     # Layers that were kept whole are gone before the first recomputed one has its turn.
-    of_chunk = np.ceil(table.moe_layers * table.chunk_layers / np.maximum(table.layers, 1))
-    with_experts = np.minimum(table.brought_back, of_chunk)
-    group = table.brought_back * core + with_experts * moe + (table.brought_back - with_experts) * dense
-    brought_back = np.maximum(group - (rest + unrecomputed * core), 0.0)
-    recomputed = (table.layers > 0) * (brought_back + table.selective * core)
+    with_experts = np.minimum(table.brought_back, _of_chunk(table, table.moe_layers))
+    with_dense = np.minimum(table.brought_back - with_experts, _of_chunk(table, table.dense_layers))
+    with_attention = np.minimum(table.brought_back, _of_chunk(table, table.attention_layers))
+    mlps, mixers = with_experts * experts + with_dense * dense, with_attention * (core + attention)
+    group = np.where(table.has_both > 0, mlps + mixers, np.maximum(mlps, mixers))
+    brought_back = np.maximum(group - (rest + table.kept_attention * core), 0.0)
+    recomputed = (table.layers > 0) * brought_back + (table.attention_layers > 0) * table.selective * core
     logits = table.tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
@@ -163,26 +161,23 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     )
 
 
-def _has_dense(table: StageTable) -> BoolArray:
-    """Whether there are layers without experts."""
-    there: BoolArray = table.moe_layers < table.layers
-    return there
+def _of_chunk(table: StageTable, layers: FloatArray) -> FloatArray:
+    """Of some layers of the stage those of a chunk, the mean rounded up."""
+    count: FloatArray = np.ceil(layers * table.chunk_layers / np.maximum(table.layers, 1))
+    return count
 
 
 def _owned(table: StageTable, from_stage: int) -> FloatArray:
     """Parameters of one rank, those shared among replicas from that ZeRO stage on divided."""
     shared = table.zero >= from_stage
-    experts = table.moe_layers * table.expert_parameters
-    owned: FloatArray = _own_parameters(table) / np.where(shared, table.replicas, 1) + experts / np.where(
-        shared, table.expert_replicas, 1
-    )
+    own = _own_parameters(table) / np.where(shared, table.replicas, 1)
+    owned: FloatArray = own + table.expert_parameters / np.where(shared, table.expert_replicas, 1)
     return owned
 
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
-    dense = (table.layers - table.moe_layers) * table.matrix_parameters
-    copies = FP8_COPIES_BYTES * table.fp8 * (dense + table.moe_layers * table.moe_matrix_parameters)
+    copies = FP8_COPIES_BYTES * table.fp8 * table.matrix_parameters
     gathered = table.element * table.unit_parameters + FP8_COPIES_BYTES * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
@@ -197,6 +192,7 @@ def _layer_work(table: StageTable) -> FloatArray:
     shard = hidden / table.shards
     incoming = shard * (1 + table.hidden_dropout)
     mlp, mlp_gone = _mlp_work(table)
+    mlp_gone = table.has_both * mlp_gone
     flash = q + out + 2 * kv + 4 * tokens * (table.query + table.heads) + table.grouped * 2 * q
     stored = (2 - table.attention_dropout) * e * table.scores
     steps = table.context
@@ -250,38 +246,58 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     )
     experts, experts_gone = np.maximum.reduce(steps), up + kept * (down + here) + (1 + kept) * shard
     mixed = table.moe_layers > 0
-    work = np.maximum(np.where(mixed, experts, 0.0), np.where(_has_dense(table), dense, 0.0))
+    work = np.maximum(np.where(mixed, experts, 0.0), np.where(table.dense_layers > 0, dense, 0.0))
     return work, np.where(mixed, experts_gone, dense_gone)
 
 
-def _rest_bytes(table: StageTable) -> tuple[FloatArray, FloatArray]:
-    """Activations that a dense layer and one with experts keep of one micro-batch, the attention core apart."""
+def _stored(table: StageTable) -> FloatArray:
+    """Bytes of an element that matrix products keep."""
+    return np.where(table.fp8 > 0, 1.0, table.element)
+
+
+def _branch_bytes(table: StageTable) -> FloatArray:
+    """What each branch of a layer keeps of one micro-batch: input of its norm, dropout mask, fp32 statistics."""
+    per_token = table.hidden * (table.element + table.hidden_dropout) + 4 * table.statistics
+    kept: FloatArray = table.tokens / table.shards * per_token
+    return kept
+
+
+def _attention_bytes(table: StageTable) -> FloatArray:
+    """Activations that attention keeps of one micro-batch, its core apart."""
     e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
-    stored = np.where(table.fp8 > 0, 1.0, e)  # of what matrix products keep
-    # Inputs of both norms and of both column-parallel products, dropout masks, fp32 statistics.
-    outside = shard_tokens * (table.hidden * (2 * e + stored + 2 * table.hidden_dropout) + 8 * table.statistics)
     # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
     attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
-    mlp = stored * shard_tokens * table.hidden + tokens * (e * table.up + stored * table.down)
-    both = outside + attention + _latent_bytes(table, stored) + qk_norm
-    return both + mlp, both + np.where(table.moe_layers > 0, _expert_bytes(table, stored), 0.0)
+    inputs = _stored(table) * shard_tokens * table.hidden
+    kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm
+    return kept
 
 
-def _latent_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
+def _latent_bytes(table: StageTable) -> FloatArray:
     """
     What latent attention keeps besides queries, keys and values: latents as they are projected and as they are normed.
 
     In fp8 every down projection keeps a copy of the layer's input.
     """
     copies = table.fp8 * np.maximum(table.down_projections - 1, 0) * table.hidden
-    kept: FloatArray = table.tokens / table.shards * (table.element * table.downs + stored * table.latent + copies)
+    kept: FloatArray = (
+        table.tokens / table.shards * (table.element * table.downs + _stored(table) * table.latent + copies)
+    )
     return kept
 
 
-def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
+def _dense_bytes(table: StageTable) -> FloatArray:
+    """The same of a dense MLP."""
+    stored, product_input = _stored(table), table.tokens / table.shards * table.hidden
+    inside = table.tokens * (table.element * table.up + stored * table.down)
+    kept: FloatArray = _branch_bytes(table) + stored * product_input + inside
+    return kept
+
+
+def _expert_bytes(table: StageTable) -> FloatArray:
     """The same of router, routed and shared experts of a layer."""
+    stored = _stored(table)
     e, tokens = table.element, table.tokens / table.shards
     rows = tokens * table.arriving * table.expert_tensor
     # Input, fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
@@ -290,7 +306,7 @@ def _expert_bytes(table: StageTable, stored: FloatArray) -> FloatArray:
     has_shared = table.shared_down > 0
     shared = table.tokens * (e * table.shared_up + stored * table.shared_down)
     again = has_shared * table.fp8 * tokens * table.hidden  # the router keeps the input as it is
-    total: FloatArray = router + routed + shared + again
+    total: FloatArray = _branch_bytes(table) + router + routed + shared + again
     return total
 
 

@@ -10,7 +10,9 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
-from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
+from pipette_opt.specs.layer_kinds import count_layers
+from pipette_opt.specs.layer_parameters import replicated_parameters, sharded_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,6 +44,15 @@ class StageTable:
         Layers that the last stage holds activations of at most, beyond those while its head is first at work.
     moe_layers, moe_share
         Layers of the stage with experts, and their share of all layers in flight.
+    dense_layers
+        Layers of the stage with a dense MLP.
+    attention_layers
+        Layers of the stage with attention.
+    kept_attention, kept_dense, kept_experts
+        Layers of a chunk that keep the activations of their attention, dense MLP or experts, the mean of the chunks in
+        flight.
+    has_both
+        1 if layers have attention and an MLP, 0 if they are one or the other.
     in_flight
         Forward passes of a chunk whose activations are held at most at once.
     first_in_flight
@@ -50,12 +61,14 @@ class StageTable:
         Layers of the first chunk, as a share of ``chunk_layers``.
     first, last
         1 on the first, on the last stage.
-    layer_parameters, first_parameters, last_parameters
-        On one rank: of one dense layer, of the embeddings, of final norm and head.
-    moe_parameters, expert_parameters
-        On one rank, of one layer with experts: of its experts, and of all else.
-    matrix_parameters, moe_matrix_parameters
-        On one rank, of one layer of either kind: those of matrices in fp8 training.
+    layer_parameters
+        On one rank, of a layer with attention and a dense MLP, whether the stage has some or not.
+    own_parameters, expert_parameters
+        On one rank, of all layers of the stage: of routed experts, and of all else.
+    first_parameters, last_parameters
+        On one rank: of the embeddings, of final norm and head.
+    matrix_parameters
+        On one rank, of all layers of the stage: those of matrices in fp8 training.
     unit_parameters
         Of the two largest of layers, embeddings and head, which ZeRO gathers.
     unit_matrices
@@ -110,18 +123,23 @@ class StageTable:
     later_layers: FloatArray
     moe_layers: FloatArray
     moe_share: FloatArray
+    dense_layers: FloatArray
+    attention_layers: FloatArray
+    kept_attention: FloatArray
+    kept_dense: FloatArray
+    kept_experts: FloatArray
+    has_both: FloatArray
     in_flight: FloatArray
     first_in_flight: FloatArray
     first_chunk: FloatArray
     first: FloatArray
     last: FloatArray
     layer_parameters: FloatArray
+    own_parameters: FloatArray
+    expert_parameters: FloatArray
     first_parameters: FloatArray
     last_parameters: FloatArray
-    moe_parameters: FloatArray
-    expert_parameters: FloatArray
     matrix_parameters: FloatArray
-    moe_matrix_parameters: FloatArray
     unit_parameters: FloatArray
     unit_matrices: FloatArray
     placeholders: FloatArray
@@ -234,10 +252,22 @@ def stage_table(
         return mean
 
     chunk_layers = in_flight_mean(of_chunk)
-    moe_of_chunk = of_chunk - np.clip(model.num_dense_layers - before, 0, of_chunk)
-    if model.num_experts is None:
-        moe_of_chunk = np.zeros_like(of_chunk)
-    moe_layers = moe_of_chunk.sum(axis=0)
+    kinds = count_layers(model.layers, before, before + of_chunk)
+    recomputed_kinds = count_layers(model.layers, before, before + recomputed)
+
+    def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
+        """Layers of each chunk that have some part, and the mean of those that keep its activations."""
+        which = [kind for kind in kinds if has(kind)]
+        there = sum((kinds[kind] for kind in which), np.zeros_like(of_chunk))
+        again = sum((recomputed_kinds[kind] for kind in which), np.zeros_like(of_chunk))
+        return there, in_flight_mean(there - again)
+
+    attention_of_chunk, kept_attention = part(lambda kind: kind.has_attention)
+    dense_of_chunk, kept_dense = part(lambda kind: kind.mlp == "dense")
+    moe_of_chunk, kept_experts = part(lambda kind: kind.has_experts)
+    attention_layers, dense_layers, moe_layers = (
+        one.sum(axis=0) for one in (attention_of_chunk, dense_of_chunk, moe_of_chunk)
+    )
 
     h = model.hidden_size
     multiple = model.make_vocab_size_divisible_by * tp
@@ -259,17 +289,25 @@ def stage_table(
         *into, (_, attended) = model.attention_shapes
         shapes = (*((n // tp, k) for n, k in into), (h, attended // tp), *whole)  # type: ignore[assignment]
     attention_matrices = sum(n * k for n, k in shapes)
-    matrices = attention_matrices + h * (gates + 1) * down
-    moe_matrices = attention_matrices + (h * (gates + 1)) * (shared + local * expert_down)
-    dense_size = model.replicated_layer_parameters + model.sharded_layer_parameters / tp
-    moe_size = model.replicated_moe_layer_parameters + model.sharded_moe_layer_parameters / tp
     expert_size = local * (gates + 1) * h * expert_down
+
+    def own_size(kind: LayerKind) -> FloatArray:
+        size: FloatArray = replicated_parameters(model, kind) + sharded_parameters(model, kind) / tp
+        return size
+
+    def matrix_size(kind: LayerKind) -> IntArray:
+        mlp = {"dense": down, "experts": shared + local * expert_down, "none": 0 * tp}[kind.mlp]
+        size: IntArray = kind.has_attention * attention_matrices + h * (gates + 1) * mlp
+        return size
+
+    of_kinds = [
+        (layers_of_kind.sum(axis=0), own_size(kind), kind.has_experts * expert_size, matrix_size(kind))
+        for kind, layers_of_kind in kinds.items()
+    ]
     embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + own_head * h * vocab)
-    dense_layers = layers - moe_layers
     widths = ((dense_layers > 0, down), ((moe_layers > 0) & (shared > 0), shared), (moe_layers > 0, expert_down))
     units = [
-        *_twice(dense_layers, dense_size, matrices),
-        *_twice(moe_layers, moe_size + expert_size, moe_matrices),
+        *(one for count, own, experts, matrices in of_kinds for one in _twice(count, own + experts, matrices)),
         (embeddings.astype(np.float64), np.zeros(len(layers))),
         (head.astype(np.float64), np.zeros(len(layers))),
     ]
@@ -297,17 +335,22 @@ def stage_table(
         "first_chunk": of_chunk[0] / np.where(chunk_layers > 0, chunk_layers, 1),
         "first": first,
         "last": last,
-        "layer_parameters": dense_size,
+        "dense_layers": dense_layers,
+        "attention_layers": attention_layers,
+        "kept_attention": kept_attention,
+        "kept_dense": kept_dense,
+        "kept_experts": kept_experts,
+        "has_both": any(kind.mixer != "none" and kind.mlp != "none" for kind in kinds),
+        "layer_parameters": own_size(LayerKind()),
+        "own_parameters": sum(count * own for count, own, _, _ in of_kinds),
+        "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,
         "last_parameters": head,
-        "moe_parameters": moe_size,
-        "expert_parameters": expert_size,
-        "matrix_parameters": matrices,
-        "moe_matrix_parameters": moe_matrices,
+        "matrix_parameters": sum(count * matrices for count, _, _, matrices in of_kinds),
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
         "placeholders": _of_distinct(
-            *((layers > 0, rows, columns) for rows, columns in shapes),
+            *((attention_layers > 0, rows, columns) for rows, columns in shapes),
             *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
         ),
         "shared_table": h * vocab * ~own_head,

@@ -175,7 +175,7 @@ def build_stage(
     for chunk, of_stages in enumerate(config.layers_per_chunk):
         first, num_layers = first_layer(config, stage, chunk), of_stages[stage]
         layers = [
-            Layer(model, training, shapes, selective, shapes.experts if first + n >= model.num_dense_layers else None)
+            Layer(model, training, shapes, selective, shapes.experts if model.layers[first + n].has_experts else None)
             for n in range(num_layers)
         ]
         recomputed = full * (num_layers if whole else min(config.recompute_num_layers, num_layers))

@@ -12,6 +12,7 @@ from functools import cache, partial
 
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.specs import ModelSpec
+from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
 
 PARAMETER_BYTES = 2
 """bf16 or fp16."""
@@ -198,17 +199,16 @@ def _owned_states(shard: Shard, model: ModelSpec) -> int:
 
 def _expert_parameters(layers: Sequence[int], shard: Shard, model: ModelSpec) -> int:
     """Parameters of routed experts of some layers of a shard."""
-    with_experts = sum(1 for layer in layers if layer >= model.num_layers - model.num_moe_layers)
-    return with_experts * -(-model.expert_layer_parameters // shard.slice_of_layers[3])
+    kinds = (model.layers[layer] for layer in layers)
+    return sum(-(-expert_parameters(model, kind) // shard.slice_of_layers[3]) for kind in kinds)
 
 
 def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard, model: ModelSpec) -> int:
     """Parameters of some layers of a shard, its slice of each."""
     tensor = shard.slice_of_layers[1]
-    dense = sum(1 for layer in layers if layer < model.num_layers - model.num_moe_layers)
-    count = dense * (-(-model.sharded_layer_parameters // tensor) + model.replicated_layer_parameters)
-    with_experts = -(-model.sharded_moe_layer_parameters // tensor) + model.replicated_moe_layer_parameters
-    count += (len(layers) - dense) * with_experts + _expert_parameters(layers, shard, model)
+    count = _expert_parameters(layers, shard, model)
+    for kind in (model.layers[layer] for layer in layers):
+        count += -(-sharded_parameters(model, kind) // tensor) + replicated_parameters(model, kind)
     table = model.padded_vocab_size(tensor) // tensor * model.hidden_size
     if embedding:
         learned = model.position_embedding_type == "learned_absolute"

@@ -27,14 +27,14 @@ from pipette_opt.costs.collectives import (
     parameter_traffic,
     stacked,
 )
-from pipette_opt.costs.compute import StageCompute, stage_compute
-from pipette_opt.costs.context import inside_stages_s
+from pipette_opt.costs.compute import StageCompute, layer_and_idle_s, stage_compute, straggling
+from pipette_opt.costs.context import inside_layer_s, inside_stages_s
 from pipette_opt.costs.exchange import expert_layer_s, expert_ring_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets, shown_gather_s
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host
 from pipette_opt.problem.path_counts import PathCounts
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, LayerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,6 +130,14 @@ def least_rings_s(
 
     The gather is ``None`` if it does not run beside the forwards; all is ``None`` if no ring was measured.
     """
+    rings = least_ring_parts_s(instance, config, block)
+    return None if rings is None else (rings[0].sum(axis=0), None if rings[1] is None else rings[1].sum(axis=0))
+
+
+def least_ring_parts_s(
+    instance: Instance, config: ParallelConfig, block: NodeBlock
+) -> tuple[FloatArray, FloatArray | None] | None:
+    """The same of routed experts last, and of all else first, shape ``(2, rates, pp)``."""
     cluster, stack = instance.cluster, instance.stack
     gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
     replicas = config.data_parallel_size * config.context_parallel_size
@@ -170,10 +178,10 @@ def least_rings_s(
         return expert_ring_s(instance, config, traffic, ranks, gpus)
 
     def stages_s(traffic: Callable[..., list[RingTraffic]]) -> FloatArray:
-        dense = [[ring_s(one, rate) for one in traffic(experts=False)] for rate in rates]
+        own = np.array([[ring_s(one, rate) for one in traffic(experts=False)] for rate in rates])
         if instance.model.num_experts is None:
-            return np.array(dense)
-        return np.array(dense) + [[experts_s(one, rate) for one in traffic(experts=True)] for rate in rates]
+            return np.stack([own, np.zeros_like(own)])
+        return np.stack([own, [[experts_s(one, rate) for one in traffic(experts=True)] for rate in rates]])
 
     model, training = instance.model, instance.training
     reduction = stages_s(lambda experts: gradient_traffic(model, training, config, experts=experts))
@@ -190,6 +198,23 @@ def chunk_seconds(
         return compute.forward_s, compute.backward_s
     ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
     forward, backward = inside_stages_s(
-        instance, config, compute, lambda alike: expert_layer_s(instance, alike, ranks, gpus)
+        instance, config, compute, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
     )
     return compute.forward_s + forward, compute.backward_s + backward
+
+
+def layer_seconds(instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind) -> FloatArray:
+    """
+    One layer of a kind with communication inside a host, forward and backward, shape ``(2, num_kinds)``.
+
+    In a configuration that recomputes all layers, or none.
+    """
+    slower, found = straggling(instance, config, instance.stack), []
+    ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
+    for gpu in instance.cluster.gpu_kinds:
+        (forward, backward), idle = layer_and_idle_s(instance, config, gpu, instance.stack, kind)
+        inside = block.nodes_per_slot == 1
+        sent = inside_layer_s(instance, config, idle, kind) if inside else (0.0, 0.0)
+        tokens = expert_layer_s(instance, config, kind, ranks, gpus) if inside and kind.has_experts else (0.0, 0.0)
+        found.append([forward * slower + sent[0] + tokens[0], backward * slower + sent[1] + tokens[1]])
+    return np.array(found).T

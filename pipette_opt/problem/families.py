@@ -8,40 +8,24 @@ what a kind of GPU has room for is a largest number of layers.
 With block recomputation the number of recomputed layers is open, too: a stage of ``n`` layers of which ``r`` are
 recomputed takes ``fixed + n * layer + r * recompute``, and has room for ``n`` if ``r`` is as large as its memory asks.
 
-A model whose first layers have no experts has a family for each way in which these fill the first stages
-(:mod:`~pipette_opt.problem.dense_layers`). The first unit of such a stage is all that it holds at least, so that all
-further units are alike.
+A model whose first layers are not of its pattern has a family for each way in which these fill the first stages
+(:mod:`~pipette_opt.problem.layer_patterns`). :mod:`~pipette_opt.problem.family_times` makes them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.base.units import ceil_div
-from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_compute
-from pipette_opt.costs.layer_kinds import pure_configs
-from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.memory.filter import usable_bytes
-from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, microbatches_of, node_blocks
-from pipette_opt.problem.beside import chunk_seconds, least_rings_s
-from pipette_opt.problem.dense_layers import beyond, dense_layers, grown, least_splits
-from pipette_opt.problem.family_room import RecomputedUnits, most_units
+from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.problem.family_room import RecomputedUnits
+from pipette_opt.problem.layer_patterns import beyond
 from pipette_opt.problem.path_counts import PathCounts
-from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
-from pipette_opt.specs import Instance
-
-FINE_TICK_S = 1e-9
-"""Seconds in a tick of the matrices that tensor communication over hosts is read from."""
-
-Computed = Sequence[tuple[ParallelConfig, StageCompute]]
-"""Configurations of one unit and of two in each stage, with their times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -286,189 +270,3 @@ class LayerFamily:
         """What each recomputed unit of a stage but its first adds to paths, shape ``(num_paths, num_kinds, pp)``."""
         added: FloatArray = np.einsum("rcs,k->rks", counts.backward, self.recompute_s)
         return added
-
-
-def layer_families(
-    instance: Instance,
-    configs: Sequence[ParallelConfig],
-    predictor: MemoryPredictor,
-    max_oom_risk: float,
-) -> list[LayerFamily]:
-    """
-    The families of some configurations, without their reductions: see :func:`with_rings`.
-
-    One for each packing, and for each way in which stages hold layers without experts.
-
-    Parameters
-    ----------
-    configs
-        One with each choice of all but the layers, without anything that is sent beside compute.
-    """
-    configs = [least for config in configs for least in least_splits(instance.model, config)]
-    free = replace(instance, edge_loss_s=None)
-    kinds, kind_of_node = len(instance.cluster.gpu_kinds), instance.cluster.kind_of_node
-    capacity = usable_bytes(instance.cluster, predictor)
-    room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
-    most = most_units(instance, configs, predictor, max_oom_risk, room)
-    families = []
-    for config, limit in zip(configs, most, strict=True):
-        computed = [
-            [(one, stage_compute(free, one)) for one in _sized(instance, alike)] for alike in pure_configs(config)
-        ]
-        recomputed = None
-        if config.recomputation == "block":
-            recomputed = RecomputedUnits(instance, config, predictor, max_oom_risk, room, limit)
-        for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-            family = _family(free, config, block, computed[0], limit)
-            if recomputed is not None:
-                family = _with_recomputation(free, family, computed[1], recomputed)
-            families.append(family)
-    return families
-
-
-def _sized(instance: Instance, config: ParallelConfig) -> list[ParallelConfig]:
-    """
-    With one unit in each stage, and with two wherever there may be two.
-
-    And with three, if the first has no layer with experts: with the second such layers come in for the first time.
-    """
-    model, sized = instance.model, [config, grown(instance.model, config)]
-    if dense_layers(model) >= sum(config.layers_per_stage):
-        sized.append(grown(model, sized[1]))
-    return sized
-
-
-def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> FloatArray:
-    """What a unit more takes on a stage at least; ``seconds`` of each of :func:`_sized`, stages last."""
-    grows = np.array(sized[1].layers_per_stage) > np.array(sized[0].layers_per_stage)
-    more = [(after - before)[..., grows].min(axis=-1) for before, after in pairwise(seconds)]
-    unit: FloatArray = np.maximum(np.min(more, axis=0), 0.0)
-    return unit
-
-
-def _with_recomputation(
-    instance: Instance, family: LayerFamily, computed: Computed, recomputed: RecomputedUnits
-) -> LayerFamily:
-    """
-    A family whose layers all keep their activations, as one in which the first of each stage are recomputed.
-
-    The first layer of a chunk may have no experts where its other layers do, so it counts for itself.
-    """
-    layer_s, fixed_s = _layer_and_fixed_s(instance, computed, family.block)
-    further_s = np.maximum(layer_s - family.layer_s, 0.0)[1]
-    units = np.array(family.config.layers_per_stage) // family.config.num_chunks
-    first_s = np.maximum((fixed_s - family.fixed_s)[1] + further_s[:, None, None], 0.0) / units
-    if units.max() > 1:  # and so may its second
-        further_s = np.minimum(further_s, first_s[..., units > 1].min(axis=(1, 2)))
-    kept_s = family.fixed_s.copy()
-    kept_s[1] += first_s
-    return replace(family, fixed_s=kept_s, recompute_s=further_s, recomputed=recomputed)
-
-
-def _layer_and_fixed_s(instance: Instance, computed: Computed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
-    """``layer_s`` and ``fixed_s`` of a family, from the times of a unit and of two in each stage."""
-    held = [np.stack(chunk_seconds(instance, sized, compute, block)) for sized, compute in computed]
-    layer_s = _unit_s(held, [sized for sized, _ in computed]).min(axis=2)
-    fixed_s = held[0] - layer_s[:, :, None, None]
-    if block.nodes_per_slot > 1:
-        fastest = replace(instance, cluster=instance.cluster.fastest_pair())
-        for way, ticks in enumerate(tensor_ticks(fastest, *computed[0], block, FINE_TICK_S, np.floor)):
-            layer_s[way] += ticks.min() * FINE_TICK_S
-    return layer_s, fixed_s
-
-
-def _family(
-    instance: Instance,
-    config: ParallelConfig,
-    block: NodeBlock,
-    computed: Computed,
-    most_units: IntArray,
-) -> LayerFamily:
-    """One family without its rings, from the times of a unit and of two in each stage."""
-    cluster, pp = instance.cluster, config.pipeline_model_parallel_size
-    layer_s, fixed_s = _layer_and_fixed_s(instance, computed, block)
-    message = p2p_bytes(instance.model, instance.training, config)
-    steps = [optimizer_stages_s(instance, sized) for sized, _ in computed]
-    step_s = float(_unit_s(steps, [sized for sized, _ in computed]))
-    nothing = np.zeros(pp)
-    return LayerFamily(
-        config=config,
-        block=block,
-        num_microbatches=microbatches_of(instance.training, config),
-        num_units=pp + (instance.model.num_layers - sum(config.layers_per_stage)) // config.num_chunks,
-        layer_s=layer_s,
-        fixed_s=fixed_s,
-        link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),
-        inside_s=intra_node_message_s(cluster, message),
-        reduction_s=0.0,
-        fixed_reduction_s=nothing,
-        gather_s=0.0,
-        fixed_gather_s=nothing,
-        embedding_s=_embedding_s(instance, config, block),
-        slowdown=instance.stack.overlap_slowdown,
-        step_s=step_s,
-        fixed_step_s=steps[0] - step_s,
-        optimizer_s=instance.stack.iteration_s,
-        most_units=most_units,
-        recompute_s=np.zeros(len(cluster.gpu_kinds)),
-    )
-
-
-Rings = dict[str, Any]
-"""Fields of a family that its reduction and gather decide."""
-
-
-def with_rings(
-    instance: Instance,
-    family: LayerFamily,
-    config: ParallelConfig,
-    known: dict[tuple[ParallelConfig, NodeBlock], Rings] | None = None,
-) -> LayerFamily:
-    """
-    A family with what it sends beside compute, and its reduction and gather.
-
-    Parameters
-    ----------
-    known
-        Rings of other families of the instance, to be looked up and added to: micro-batches and recomputation are no
-        matter to them.
-    """
-    alike = replace(
-        config, micro_batch_size=1, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1
-    )
-    known, key = {} if known is None else known, (alike, family.block)
-    if key not in known:
-        known[key] = _rings(instance, *key)
-    return replace(family, config=config, **known[key])
-
-
-def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Rings:
-    """From one unit and two: times of rings are convex in what they move, so no split has less than their line."""
-    rings: Rings = {}
-    sized = _sized(instance, config)
-    found = [least_rings_s(instance, one, block) for one in sized]
-    for way, name in enumerate(("reduction_s", "gather_s")):
-        known = [one[way] for one in found if one is not None]
-        of_rates = [one for one in known if one is not None]
-        if len(of_rates) == len(sized):
-            fastest = of_rates[0].sum(axis=1).argmin()
-            unit = float(_unit_s([one[fastest] for one in of_rates], sized))
-            rings |= {name: unit, f"fixed_{name}": of_rates[0][fastest] - unit}
-    return rings
-
-
-def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> float:
-    """The all-reduce of tied word embeddings over the best link; 0 if none are tied."""
-    between = embedding_ticks(instance, config, block, gpus_of_a_host(config, block), FINE_TICK_S, np.floor)
-    if between.size:
-        return float(between.min()) * FINE_TICK_S
-    return embedding_floor(instance, config, block, FINE_TICK_S, np.floor) * FINE_TICK_S
-
-
-def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:
-    """The fastest transfer between hosts of each pair of kinds, shape ``(num_kinds, num_kinds)``."""
-    cluster = instance.cluster
-    fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
-    with np.errstate(divide="ignore"):
-        seconds: FloatArray = cluster.pair_latency_s.min() + message_bytes * num_flows / fastest
-    return seconds

@@ -9,8 +9,9 @@ from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.problem.dense_layers import beyond, num_closed
+from pipette_opt.problem.layer_patterns import beyond, num_closed
 from pipette_opt.specs import Instance, ModelSpec
+from pipette_opt.specs.layer_kinds import pattern_of
 
 
 def most_units(
@@ -23,6 +24,10 @@ def most_units(
     """
     Units that each stage has room for, by bisection, as memory grows with the layers; ``(num_kinds, pp)`` for each.
 
+    At most: of a pattern with several kinds of layers a stage may have any place. So many layers have all consecutive
+    layers of the pattern among them that are fewer by a period less one, wherever these begin; so there is no room for
+    more units than by bisection and those.
+
     Parameters
     ----------
     configs
@@ -32,6 +37,7 @@ def most_units(
     """
     configs = [pure_configs(one)[-1] for one in configs]  # the one that recomputes most has room for most
     high = [_most_legal(instance.model, config, len(room_bytes)) for config in configs]
+    legal, spare = [one.copy() for one in high], pattern_of(instance.model.layers).period - 1
     low = [np.zeros_like(one) for one in high]
     if max_oom_risk >= IGNORED_RISK:
         return high
@@ -39,7 +45,7 @@ def most_units(
         tries = [(one + two + 1) // 2 for one, two in zip(low, high, strict=True)]
         open_ones = [index for index, (one, two) in enumerate(zip(low, high, strict=True)) if (one < two).any()]
         if not open_ones:
-            return low
+            return [np.minimum(one + spare, most) for one, most in zip(low, legal, strict=True)]
         for kind, room in enumerate(room_bytes.tolist()):
             sized = [beyond(configs[index], np.maximum(tries[index][kind], 1).tolist()) for index in open_ones]
             found = predictor.predict(
@@ -93,6 +99,7 @@ class RecomputedUnits:
         The fewest for each number of units a stage may hold, shape ``(num_kinds, pp, 1 + largest)``; computed once.
 
         By bisection, as memory falls with the number of recomputed layers. All of them where the stage has no room.
+        At least: of a pattern with several kinds of layers as many as fewer units need, by a period less one.
         """
         if self._fewest is None:
             shape = (*self.most_units.shape, 1 + int(self.most_units.max(initial=0)))
@@ -109,7 +116,8 @@ class RecomputedUnits:
                 for kind, stage, n, r in _where(unknown, middle):
                     fits = need[n, r][stage] <= self.room_bytes[kind]
                     (high if fits else low)[kind, stage, n] = r
-            self._fewest = high
+            spare = pattern_of(self.instance.model.layers).period - 1
+            self._fewest = high[:, :, np.maximum(units - spare, 0)]
         return self._fewest
 
     def _need_bytes(self, asked: Sequence[tuple[int, int]]) -> list[IntArray]:

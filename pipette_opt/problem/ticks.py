@@ -19,7 +19,7 @@ from pipette_opt.costs.collectives import (
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import expert_ring_s
 from pipette_opt.costs.experts import expert_block
-from pipette_opt.costs.layer_kinds import layer_kinds
+from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.overlap import StageRing
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host
 from pipette_opt.problem.data import UNUSABLE_TICKS
@@ -97,8 +97,8 @@ def _layer_traffic(
     """Tensor communication of one layer and what hides it, forward and backward, of each kind of layer."""
     model, training = instance.model, instance.training
     return [
-        (*tensor_traffic(model, training, one.config), compute.idle_s(one.is_recomputed))
-        for one in layer_kinds(model, config)
+        (*tensor_traffic(model, training, one.config, one.kind), compute.idle_s(one.is_recomputed))
+        for one in counted_layers(model, config)
     ]
 
 
@@ -113,7 +113,7 @@ def tensor_ticks(
     """
     Tensor communication of one layer by slowest hop, for groups that span hosts.
 
-    With block recomputation layers differ, and each hop has the least of them.
+    Where layers differ, each hop has the least of them.
     """
     if block.nodes_per_slot == 1:
         return NO_TICKS, NO_TICKS

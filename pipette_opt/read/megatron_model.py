@@ -232,25 +232,24 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         "moe_router_num_groups": _whole(given, "moe_router_num_groups", None, where),
         "moe_router_group_topk": _whole(given, "moe_router_group_topk", None, where),
         "moe_router_pre_softmax": bool(given.get("moe_router_pre_softmax")),
-        "num_dense_layers": _dense_layers(given, where),
+        **_layers_with_experts(given, where),
     }
 
 
-def _dense_layers(given: Mapping[str, Any], where: str) -> int:
-    """Dense layers before all others, out of ``--moe-layer-freq``: 1, or a list as ``([0]*1+[1]*27)``."""
+def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Which layers have experts, out of ``--moe-layer-freq``: the first of every N, or a list."""
     layers = given["num_layers"]
     pattern = layer_frequency(str(given.get("moe_layer_freq", "1")), "--moe-layer-freq", where)
-    if pattern == 1:
-        return 0
-    if isinstance(pattern, tuple):
-        dense = pattern.count(0)
-        if len(pattern) == layers and pattern == (0,) * dense + (1,) * (layers - dense):
-            return dense
-    raise InputError(
-        where,
-        f"--moe-layer-freq must be 1, or dense layers first as in ([0]*1+[1]*{layers - 1}), "
-        f"together {layers}; got {given['moe_layer_freq']!r}.",
-    )
+    if isinstance(pattern, int):
+        if pattern < 1:
+            raise InputError(where, f"--moe-layer-freq must be >= 1, or a list, got {pattern}.")
+    elif len(pattern) != layers or not {0, 1}.issuperset(pattern):
+        raise InputError(
+            where,
+            f"--moe-layer-freq must say 0 or 1 for each of the {layers} layers, as in ([0]*1+[1]*{layers - 1}); "
+            f"got {given['moe_layer_freq']!r}.",
+        )
+    return {"moe_layer_freq": pattern}
 
 
 def _frequency(given: Mapping[str, Any], field: str, where: str) -> int | tuple[int, ...] | None:

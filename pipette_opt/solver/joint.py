@@ -29,7 +29,8 @@ from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.solver.family_bounds import MARGIN, load_kernel
-from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize, num_variables
+from pipette_opt.solver.family_model import num_variables
+from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize
 from pipette_opt.solver.open_families import JointLimits, OpenFamilies
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -285,10 +286,14 @@ class _Joint(OpenFamilies):
             seconds, new = self._judge(model, split)
             if new and split.bound_s < (1 - SETTLED) * seconds:
                 continue  # with its critical path the model may turn it down
+            config = model.families[split.family].with_units(split.units, split.recomputed)
+            if not self._is_searched(config) and config.recomputation != "block":
+                self._exclude(model, split.family, config.layers_per_stage)
+                continue
             if len(self.splits) >= most_splits:
                 part.is_given_up = True
                 return [part]
-            self._hand_on(model.families[split.family].with_units(split.units).layers_per_stage, [part, *self.parts])
+            self._hand_on(config.layers_per_stage, [part, *self.parts])
 
     def _model_of_others(self, families: Sequence[LayerFamily]) -> LayerModel:
         """The model of all splits that no list has."""

@@ -19,7 +19,7 @@ is the convex hull of the families' own, and needs no constants beyond their roo
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from ortools.sat.python.cp_model import (
@@ -28,21 +28,14 @@ from ortools.sat.python.cp_model import (
     OPTIMAL,
     CpModel,
     CpSolver,
-    IntVar,
     LinearExpr,
 )
 
-from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.types import IntArray
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
+from pipette_opt.solver.family_model import RESOLUTION, FamilyModel
 from pipette_opt.solver.stoppable import solve_until
-
-RESOLUTION = 10_000_000
-"""Number of ticks in the time to beat: times of the model are whole ticks."""
-
-
-HEAVY = 0.5
-"""Part of the work that a path does in its busiest row from which another row is looked at by kind, too. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,46 +85,6 @@ class ModelSize:
         )
 
 
-def num_variables(family: LayerFamily, num_kinds: int) -> int:
-    """Variables of a family in a model, about."""
-    rows, pp = family.grid[0], family.config.pipeline_model_parallel_size
-    if num_kinds == 1:
-        return pp + 3
-    of_kinds = num_kinds * (rows + pp) if family.hosts_per_row == 1 else num_kinds * (3 * rows + 2 * pp)
-    return of_kinds + rows + pp + 3
-
-
-@dataclass(slots=True, eq=False)
-class _FamilyVariables:
-    """The decisions about one family."""
-
-    chosen: IntVar
-    units: list[IntVar]
-    step: IntVar
-    """Ticks of the optimizer's step of the largest stage."""
-    time: IntVar = field(init=False)
-    present: list[list[IntVar]] = field(default_factory=list)
-    """Whether a row has hosts of a kind, by row and kind; empty with one kind."""
-    hosts: list[list[IntVar]] = field(default_factory=list)
-    """How many it has."""
-    fastest: list[list[IntVar]] = field(default_factory=list)
-    """The kind that a path takes in a row that it goes through quickly."""
-    taken: list[list[IntVar]] = field(default_factory=list)
-    """Units of a stage if a path takes that kind there, by stage and kind."""
-    held: list[list[IntVar]] = field(default_factory=list)
-    """Units of a stage on a kind that is present, by stage and kind."""
-    further: IntVar | None = None
-    """Units of each stage that are recomputed beside the first, at most; ``None`` without block recomputation."""
-    again: list[IntVar] = field(default_factory=list)
-    """Units of a stage that are recomputed beside the first."""
-    taken_again: list[list[IntVar]] = field(default_factory=list)
-    """The same if a path takes that kind there, by stage and kind."""
-    held_again: list[list[IntVar]] = field(default_factory=list)
-    """The same on a kind that is present, by stage and kind."""
-    links: list[IntVar] = field(default_factory=list)
-    """Ticks of a transfer from one row to the next."""
-
-
 class LayerModel:
     """
     The joint model of some families, solved again and again as paths are added and splits excluded.
@@ -146,12 +99,14 @@ class LayerModel:
 
     def __init__(self, families: Sequence[LayerFamily], hosts_of_kind: IntArray, to_beat_s: float) -> None:
         self.families, self.hosts_of_kind = list(families), [int(count) for count in hosts_of_kind]
-        self.num_kinds = len(self.hosts_of_kind)
         self.tick_s = to_beat_s / RESOLUTION
         self.model = CpModel()
         self.size = ModelSize(families=len(families))
         """The model as it was solved last, and what that took."""
-        self._variables = [self._add_family(index) for index in range(len(families))]
+        self._variables = [
+            FamilyModel(self.model, family, self.hosts_of_kind, self.tick_s, str(index))
+            for index, family in enumerate(families)
+        ]
         self._seen: dict[tuple[int, int, int], set[bytes]] = {}
         self.model.add_exactly_one([one.chosen for one in self._variables])
         self._time = LinearExpr.sum([one.time for one in self._variables])
@@ -159,140 +114,6 @@ class LayerModel:
         self._ceiling = RESOLUTION
         for schedule in dict.fromkeys(family.schedule for family in families):
             self.add_paths(schedule, plain_counts(schedule[0], schedule[1], schedule[2]))
-
-    # -- variables and constraints -----------------------------------------------------------------------------------
-
-    def _add_family(self, index: int) -> _FamilyVariables:
-        model, family = self.model, self.families[index]
-        most = family.most_units.max(axis=0)
-        # CP-SAT branches in the order of variables where nothing tells more: the time, which follows, comes last.
-        chosen = model.new_bool_var(f"family_{index}")
-        units = [
-            model.new_int_var(0, int(min(cap, family.num_units)), f"units_{index}_{stage}")
-            for stage, cap in enumerate(most)
-        ]
-        step = model.new_int_var(0, RESOLUTION, f"step_{index}")
-        unit, fixed = int(self._floor(np.array(family.step_s))), self._floor(family.fixed_step_s).tolist()
-        for held, extra in zip(units, fixed, strict=True):
-            model.add(step >= unit * held + extra * chosen)
-        variables = _FamilyVariables(chosen=chosen, units=units, step=step)
-        if family.recomputed is not None:
-            self._add_recomputation(family, variables)
-        if self.num_kinds > 1:
-            self._add_kinds(family, variables)
-        if family.recomputed is not None:
-            self._add_fewest(family, variables, family.recomputed.fewest())
-        variables.time = model.new_int_var(0, RESOLUTION, f"time_{index}")
-        model.add(variables.time <= RESOLUTION * variables.chosen)
-        model.add(LinearExpr.sum(variables.units) == family.num_units * variables.chosen)
-        for held, cap in zip(units, most.tolist(), strict=True):
-            if cap < 1:
-                model.add(chosen == 0)
-                break
-            model.add(held >= chosen)
-            model.add(held <= min(cap, family.num_units) * chosen)
-        return variables
-
-    def _add_kinds(self, family: LayerFamily, variables: _FamilyVariables) -> None:
-        """Hosts of each row by kind; the units of a stage on each kind that holds it, within that kind's memory."""
-        model, kinds = self.model, range(self.num_kinds)
-        rows, per_row = family.grid[0], family.hosts_per_row
-        for row in range(rows):
-            present = [model.new_bool_var(f"present_{row}_{kind}") for kind in kinds]
-            if per_row == 1:  # a single host is of a single kind
-                model.add(LinearExpr.sum(present) == variables.chosen)
-                variables.present.append(present)
-                variables.hosts.append(present)
-                variables.fastest.append(present)
-                continue
-            hosts = [model.new_int_var(0, per_row, f"hosts_{row}_{kind}") for kind in kinds]
-            fastest = [model.new_bool_var(f"fastest_{row}_{kind}") for kind in kinds]
-            model.add(LinearExpr.sum(hosts) == per_row * variables.chosen)
-            model.add(LinearExpr.sum(fastest) == variables.chosen)
-            for here, count, quick in zip(present, hosts, fastest, strict=True):
-                model.add(count >= here)
-                model.add(count <= per_row * here)
-                model.add_implication(quick, here)
-            variables.present.append(present)
-            variables.hosts.append(hosts)
-            variables.fastest.append(fastest)
-        for kind, available in enumerate(self.hosts_of_kind):
-            model.add(LinearExpr.sum([hosts[kind] for hosts in variables.hosts]) <= available)
-        for stage, units in enumerate(variables.units):
-            taken, held = self._on_kinds(family, variables, stage, units)
-            variables.taken.append(taken)
-            variables.held.append(held)
-        for stage, again in enumerate(variables.again):
-            taken, held = self._on_kinds(family, variables, stage, again)
-            variables.taken_again.append(taken)
-            variables.held_again.append(held)
-        self._add_links(family, variables)
-
-    def _on_kinds(
-        self, family: LayerFamily, variables: _FamilyVariables, stage: int, units: IntVar
-    ) -> tuple[list[IntVar], list[IntVar]]:
-        """Units of a stage if a path takes a kind there, and on a kind that is present, within its memory."""
-        model, kinds, row, most = self.model, range(self.num_kinds), stage // family.block.stages, family.num_units
-        taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
-        caps = np.minimum(family.most_units[:, stage], most).tolist()
-        model.add(LinearExpr.sum(taken) == units)
-        for kind in kinds:
-            model.add(taken[kind] <= caps[kind] * variables.fastest[row][kind])
-        if family.hosts_per_row == 1:
-            return taken, taken
-        held = [model.new_int_var(0, most, f"held_{stage}_{kind}") for kind in kinds]
-        for kind in kinds:
-            here = variables.present[row][kind]
-            model.add(held[kind] <= caps[kind] * here)
-            model.add(held[kind] <= units)
-            model.add(held[kind] == units).only_enforce_if(here)
-        return taken, held
-
-    def _add_recomputation(self, family: LayerFamily, variables: _FamilyVariables) -> None:
-        """Each stage recomputes its first units, up to one number for all; the first unit is in the fixed times."""
-        most = max(family.num_units - 1, 0)
-        further = variables.further = self.model.new_int_var(0, most, "further")
-        for stage, units in enumerate(variables.units):
-            again = self.model.new_int_var(0, most, f"again_{stage}")
-            self.model.add_min_equality(again, [units - variables.chosen, further])
-            variables.again.append(again)
-
-    def _add_fewest(self, family: LayerFamily, variables: _FamilyVariables, fewest: IntArray) -> None:
-        """The number of recomputed units is as large as the memory of every kind of GPU that holds a stage asks."""
-        assert variables.further is not None
-        for stage, units in enumerate(variables.units):
-            for kind, table in enumerate(np.maximum(fewest[:, stage] - 1, 0)):
-                if not table.any():
-                    continue
-                needed = self.model.new_int_var(0, int(table.max()), f"needed_{stage}_{kind}")
-                last = len(table) - 1
-                place = self.model.new_int_var(0, last, f"place_{stage}_{kind}")
-                self.model.add_min_equality(place, [units, last])
-                self.model.add_element(place, table.tolist(), needed)
-                enough = self.model.add(variables.further >= needed)
-                if variables.present:
-                    enough.only_enforce_if(variables.present[stage // family.block.stages][kind])
-
-    def _add_links(self, family: LayerFamily, variables: _FamilyVariables) -> None:
-        """A transfer between rows takes at least the best link between kinds that they have."""
-        ticks = self._floor(np.where(np.isfinite(family.link_s), family.link_s, 0.0))
-        least, most = int(ticks.min()), int(ticks.max())
-        rows = family.grid[0]
-        wraps = family.config.num_chunks > 1 and rows > 1  # only then the last row sends to the first
-        for row in range(rows if wraps else rows - 1):
-            link = self.model.new_int_var(0, most, "link")
-            self.model.add(link >= least * variables.chosen)
-            here, there = variables.present[row], variables.present[(row + 1) % rows]
-            for one in range(self.num_kinds):
-                for other in range(self.num_kinds):
-                    apart = [here[kind] for kind in range(self.num_kinds) if kind != one]
-                    apart += [there[kind] for kind in range(self.num_kinds) if kind != other]
-                    pure = [~literal for literal in apart]
-                    if not np.isfinite(family.link_s[one, other]):
-                        self.model.add_bool_or([*apart, ~variables.chosen])
-                    elif ticks[one, other] > least:
-                        self.model.add(link >= int(ticks[one, other])).only_enforce_if([*pure, variables.chosen])
-            variables.links.append(link)
 
     def add_paths(self, schedule: tuple[int, int, int], counts: PathCounts) -> int:
         """
@@ -312,101 +133,10 @@ class LayerModel:
                 new.append(path)
         if new:
             some = counts.take(np.array(new))
-            for index, family in enumerate(self.families):
-                if family.schedule == schedule:
-                    self._add_family_paths(index, some)
+            for one in self._variables:
+                if one.family.schedule == schedule:
+                    one.add_paths(some)
         return len(new)
-
-    def _add_family_paths(self, index: int, counts: PathCounts) -> None:
-        family = self.families[index]
-        overlaps, chunks = family.config.overlap_grad_reduce, family.config.num_chunks
-        if not overlaps or chunks == 1:
-            counts = counts.take(counts.parts == 1)
-        again = family.recompute_path_s(family.before_reduction(counts))
-        for *seconds, moved in zip(*family.reduced_path_s(counts), again, counts.up + counts.down, strict=True):
-            self._add_path(index, moved, *map(self._floor, seconds))
-        if overlaps and chunks == 1:  # the first stage's reduction may be over with its last backward
-            own = counts.take(counts.stage == 0)
-            again = family.recompute_path_s(own)
-            fixed, unit = family.path_s(own)
-            fixed[:, :, 0] += family.after_s(own)[:, None]
-            for *seconds, moved in zip(fixed, unit, again, own.up + own.down, strict=True):
-                self._add_path(index, moved, *map(self._floor, seconds))
-
-    def _add_path(self, index: int, transfers: IntArray, fixed: IntArray, unit: IntArray, again: IntArray) -> None:
-        """
-        One path: transfers from each stage, and ticks on each kind and stage.
-
-        Without layers, for each unit, and for each unit that is recomputed beside the first.
-        """
-        family, variables = self.families[index], self._variables[index]
-        optimizer = int(self._floor(np.array(family.optimizer_s))) * variables.chosen + variables.step
-        rest = self._sent(family, variables, transfers) + optimizer
-        if self.num_kinds == 1:
-            work = LinearExpr.weighted_sum(variables.units, unit[0].tolist())
-            if variables.again:
-                work += LinearExpr.weighted_sum(variables.again, again[0].tolist())
-            self.model.add(variables.time >= work + int(fixed[0].sum()) * variables.chosen + rest)
-        else:
-            self._add_mixed_path(family, variables, fixed, unit, again, rest)
-
-    def _add_mixed_path(
-        self,
-        family: LayerFamily,
-        variables: _FamilyVariables,
-        fixed: IntArray,
-        unit: IntArray,
-        again: IntArray,
-        rest: LinearExpr,
-    ) -> None:
-        """
-        Some column has any kind that a row has; in the other rows it is at least as slow as their fastest.
-
-        So a path is bounded for each row and kind: there by the kind, elsewhere by the fastest. Rows where a path does
-        little are left out, as their kind changes it little.
-        """
-        per_row = family.block.stages
-        quick: list[LinearExpr] = []
-        for row in range(family.grid[0]):
-            stages = range(row * per_row, (row + 1) * per_row)
-            by_kind = fixed[:, stages.start : stages.stop].sum(axis=1)
-            parts = [LinearExpr.weighted_sum(variables.taken[stage], unit[:, stage].tolist()) for stage in stages]
-            parts.append(LinearExpr.weighted_sum(variables.fastest[row], by_kind.tolist()))
-            if variables.again:
-                more = [(variables.taken_again[stage], again[:, stage].tolist()) for stage in stages]
-                parts += [LinearExpr.weighted_sum(taken, ticks) for taken, ticks in more]
-            quick.append(LinearExpr.sum(parts))
-        everywhere = LinearExpr.sum(quick) + rest
-        if family.hosts_per_row == 1:
-            self.model.add(variables.time >= everywhere)
-            return
-        weights = unit.max(axis=0).reshape(family.grid[0], per_row).sum(axis=1)
-        for row in np.flatnonzero(weights >= HEAVY * weights.max()).tolist():
-            stages = range(row * per_row, (row + 1) * per_row)
-            others = everywhere - quick[row]
-            for kind in range(self.num_kinds):
-                own = [int(unit[kind, stage]) * variables.held[stage][kind] for stage in stages]
-                if variables.again:
-                    own += [int(again[kind, stage]) * variables.held_again[stage][kind] for stage in stages]
-                own.append(int(fixed[kind, stages.start : stages.stop].sum()) * variables.present[row][kind])
-                self.model.add(variables.time >= LinearExpr.sum(own) + others)
-
-    def _sent(self, family: LayerFamily, variables: _FamilyVariables, transfers: IntArray) -> LinearExpr:
-        """Ticks of the transfers of a path; from each stage to the next (cyclic)."""
-        pp, per_row = family.config.pipeline_model_parallel_size, family.block.stages
-        rows = np.arange(pp) // per_row
-        inside = rows == np.roll(rows, -1)
-        constant = float(transfers[inside].sum()) * family.inside_s
-        parts: list[LinearExpr] = []
-        if self.num_kinds == 1:
-            sent = float(transfers[~inside].sum())
-            constant += sent * float(family.link_s[0, 0]) if sent else 0.0  # without a link it is infinite
-        else:
-            for stage in np.flatnonzero(~inside).tolist():
-                if transfers[stage]:
-                    parts.append(int(transfers[stage]) * variables.links[rows[stage]])
-        constant_ticks = int(self._floor(np.array(min(constant, 2.0 * RESOLUTION * self.tick_s))))
-        return LinearExpr.sum([*parts, constant_ticks * variables.chosen])
 
     def exclude(self, index: int, units: Sequence[int]) -> None:
         """Leave one split of a family out: it is dealt with elsewhere."""
@@ -422,11 +152,6 @@ class LayerModel:
         if ceiling < self._ceiling:
             self._ceiling = ceiling
             self.model.add(self._time <= ceiling)
-
-    def _floor(self, seconds: FloatArray) -> IntArray:
-        return np.floor(seconds / self.tick_s).astype(np.int64)
-
-    # -- solving -----------------------------------------------------------------------------------------------------
 
     def solve(
         self, time_limit_s: float, workers: int, seed: int, stop: threading.Event

@@ -24,13 +24,15 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
-from pipette_opt.problem.families import LayerFamily, Rings, layer_families, with_rings
+from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.family_times import Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.family_bounds import HALVINGS, FamilyBound, family_bound
 from pipette_opt.solver.layer_model import LayerSplit
 from pipette_opt.solver.likely_paths import likely_paths, listed_hosts_of_kinds, longest_path
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
+from pipette_opt.specs.layer_kinds import pattern_of
 
 MOST_TRIES = 6
 """
@@ -282,9 +284,14 @@ class OpenFamilies:
         return seconds, counts
 
     def _is_searched(self, config: ParallelConfig) -> bool:
-        """Whether a configuration with block recomputation has the number of recomputed layers that is searched."""
+        """
+        Whether a configuration fits, and with block recomputation has the number of recomputed layers that is searched.
+
+        Where the layers of the model's pattern are alike, families hold no split that does not fit.
+        """
         if config.recomputation != "block":
-            return True
+            uniform = pattern_of(self.instance.model.layers).period == 1
+            return uniform or bool(check_memory(self.instance, [config], self.predictor, self.max_oom_risk).fitting)
         others = [one for one in pure_configs(config) if one.recomputation in self.space.recompute]
         memory = check_memory(self.instance, [*others, config], self.predictor, self.max_oom_risk)
         return any(one.config == config for one in memory.fitting)

@@ -3,6 +3,7 @@
 from pipette_opt.specs.cluster import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.instance import Instance
 from pipette_opt.specs.latent import LatentAttention
+from pipette_opt.specs.layer_kinds import LayerKind
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.not_modelled import NotModelled
 from pipette_opt.specs.profile import ComputeProfile, ProfileKey
@@ -17,6 +18,7 @@ __all__ = [
     "GpuSpec",
     "Instance",
     "LatentAttention",
+    "LayerKind",
     "LinkMatrix",
     "ModelSpec",
     "NodeSpec",

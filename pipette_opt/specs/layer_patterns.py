@@ -22,9 +22,12 @@ def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]
 
 
 def layer_list(value: int | tuple[int, ...]) -> str:
-    """The same as text for an option: runs of equal numbers, e.g. ``[0]*3+[1]*9``."""
+    """The same as text for an option: runs of equal numbers, e.g. ``[0]*3+[1]*9``, or ``([0]*1+[1]*1)*24``."""
     if isinstance(value, int):
         return str(value)
+    size = next(n for n in range(1, len(value) + 1) if value == value[:n] * (len(value) // n))
+    if 1 < size < len(value):
+        return f"({layer_list(value[:size])})*{len(value) // size}"
     runs: list[list[int]] = []
     for number in value:
         if runs and runs[-1][0] == number:

@@ -1,19 +1,19 @@
-"""The transformer that is trained."""
+"""The model that is trained."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
 from pipette_opt.specs.latent import LatentAttention
+from pipette_opt.specs.layer_kinds import LayerFrequency, Layers, expert_frequency, layers_of
+from pipette_opt.specs.layer_parameters import layer_parameters, matrix_flops, norm_parameters, tokens_seen
 from pipette_opt.specs.yarn import YarnScaling
 
 LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
 """Sizes beyond them are no model's; what counts layers or bytes need not expect them."""
-
-LayerFrequency = int | tuple[int, ...] | None
-"""Which layers do something: every N-th in Megatron's way, or 0 and 1 for each layer; ``None`` for all the same."""
 
 ROTARY_FIELDS = (
     "rotary_base",
@@ -61,7 +61,10 @@ class ModelSpec:
     moe_shared_expert_intermediate_size
         Width of the shared experts together, which every token passes; 0 without.
     num_dense_layers
-        Layers without experts, before all the others.
+        First layers, which have no experts.
+    moe_layer_freq
+        Layers with experts: the first of every N, or those with a 1, but none of the first ``num_dense_layers``;
+        ``None`` for all others. Both are written as briefly as they can be.
     moe_router_pre_softmax
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
     moe_router_num_groups, moe_router_group_topk
@@ -131,6 +134,7 @@ class ModelSpec:
     moe_ffn_hidden_size: int | None = None
     moe_shared_expert_intermediate_size: int = 0
     num_dense_layers: int = 0
+    moe_layer_freq: LayerFrequency = None
     moe_router_pre_softmax: bool = False
     moe_router_num_groups: int | None = None
     moe_router_group_topk: int | None = None
@@ -282,7 +286,7 @@ class ModelSpec:
         if self.num_experts is None:
             if self.moe_router_pre_softmax:
                 raise ValueError("moe_router_pre_softmax=True needs num_experts.")
-            for field in ("moe_ffn_hidden_size", "moe_router_num_groups", "moe_router_group_topk"):
+            for field in ("moe_ffn_hidden_size", "moe_layer_freq", "moe_router_num_groups", "moe_router_group_topk"):
                 if getattr(self, field) is not None:
                     raise ValueError(f"{field}={getattr(self, field)} needs num_experts.")
             return
@@ -305,6 +309,13 @@ class ModelSpec:
         self._check_groups(self.num_experts)
         if self.num_dense_layers >= self.num_layers:
             raise ValueError(f"num_dense_layers must be < num_layers={self.num_layers}, got {self.num_dense_layers}.")
+        self._check_frequency("moe_layer_freq", divides=False)
+        if not self.num_moe_layers:
+            raise ValueError(f"moe_layer_freq={self.moe_layer_freq} leaves no layer with experts.")
+        # Equal models are equal, however it was said which layers have experts.
+        dense, freq = expert_frequency([kind.has_experts for kind in self.layers])
+        object.__setattr__(self, "num_dense_layers", dense)
+        object.__setattr__(self, "moe_layer_freq", freq)
 
     def _check_groups(self, num_experts: int) -> None:
         """Groups of experts are equal, and those that a token goes to have enough of them (``moe_utils.py``)."""
@@ -327,9 +338,22 @@ class ModelSpec:
         return self.ffn_hidden_size if self.moe_ffn_hidden_size is None else self.moe_ffn_hidden_size
 
     @property
+    def layers(self) -> Layers:
+        """The kind of each layer, first to last."""
+        return layers_of(
+            self.num_layers,
+            self.has_rotary_positions,
+            self.no_rope_freq,
+            None if self.window_size is None or self.window_size[0] < 0 else self.window_attn_skip_freq or 0,
+            None if self.num_experts is None else self.moe_layer_freq or 1,
+            self.num_dense_layers,
+            "attention" if self.multi_latent_attention is None else "latent_attention",
+        )
+
+    @property
     def num_moe_layers(self) -> int:
         """Layers with experts."""
-        return 0 if self.num_experts is None else self.num_layers - self.num_dense_layers
+        return sum(kind.has_experts for kind in self.layers)
 
     @property
     def has_rotary_positions(self) -> bool:
@@ -338,13 +362,14 @@ class ModelSpec:
 
     @property
     def num_windowed_layers(self) -> int:
-        """Layers whose attention has a window (``is_layer_window_attention`` in ``core/transformer/utils.py``)."""
-        if self.window_size is None:
-            return 0
-        skip = self.window_attn_skip_freq
-        if skip is None:
-            return self.num_layers
-        return sum(skip) if isinstance(skip, tuple) else self.num_layers - self.num_layers // skip
+        """Layers whose attention has a window."""
+        return sum(kind.mixer == "windowed_attention" for kind in self.layers)
+
+    @property
+    def attention_window(self) -> int:
+        """Tokens that a token of such a layer attends to, its own among them."""
+        assert self.window_size is not None
+        return self.window_size[0] + 1
 
     @property
     def key_head_size(self) -> int:
@@ -381,15 +406,7 @@ class ModelSpec:
     @property
     def norm_parameters(self) -> int:
         """Parameters of one normalisation layer."""
-        return self.hidden_size * (2 if self.normalization == "LayerNorm" else 1)
-
-    @property
-    def attention_parameters(self) -> int:
-        """Parameters of one layer's attention that tensor parallelism splits."""
-        sinks = self.num_attention_heads if self.softmax_type == "learnable" else 0
-        q, kv, latent = self.query_projection_size, self.kv_projection_size, self.multi_latent_attention
-        bias = (q + 2 * kv) if self.add_qkv_bias and latent is None else 0
-        return sum(n * k for n, k in self.attention_shapes) + bias + sinks
+        return norm_parameters(self)
 
     @property
     def attention_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -411,52 +428,6 @@ class ModelSpec:
         """Parameters of these."""
         return sum(n * k for n, k in self.replicated_attention_shapes)
 
-    def mlp_parameters(self, width: int) -> int:
-        """Parameters of a gated or plain MLP of that width, its row-parallel bias apart."""
-        up = 2 * width if self.gated_linear_unit else width
-        return self.hidden_size * (up + width) + (up if self.add_bias_linear else 0)
-
-    @property
-    def sharded_layer_parameters(self) -> int:
-        """Parameters of one dense transformer layer that tensor parallelism splits."""
-        return self.attention_parameters + self.mlp_parameters(self.ffn_hidden_size)
-
-    @property
-    def sharded_moe_layer_parameters(self) -> int:
-        """The same of a layer with experts: attention and shared experts."""
-        shared = self.moe_shared_expert_intermediate_size
-        return self.attention_parameters + (self.mlp_parameters(shared) if shared else 0)
-
-    @property
-    def expert_layer_parameters(self) -> int:
-        """Parameters of all routed experts of one layer; they have no biases."""
-        matrices = 3 if self.gated_linear_unit else 2
-        return (self.num_experts or 0) * matrices * self.hidden_size * self.expert_ffn_size
-
-    @property
-    def replicated_moe_layer_parameters(self) -> int:
-        """Parameters of a layer with experts that every tensor rank holds whole: its router too."""
-        mlp_bias = self.hidden_size if self.add_bias_linear and not self.moe_shared_expert_intermediate_size else 0
-        return self.replicated_layer_parameters - mlp_bias + self.hidden_size * (self.num_experts or 0)
-
-    @property
-    def replicated_layer_parameters(self) -> int:
-        """Parameters of one dense layer that every tensor rank holds whole: norms, row-parallel biases, latents."""
-        biases = 2 * self.hidden_size if self.add_bias_linear else 0
-        latent, per_channel = self.multi_latent_attention, self.norm_parameters // self.hidden_size
-        qk_norms = 2 * self.kv_channels if latent is None else per_channel * latent.latent_size
-        return 2 * self.norm_parameters + biases + self.qk_layernorm * qk_norms + self.replicated_attention_matrices
-
-    @property
-    def layer_parameters(self) -> int:
-        """Parameters of one dense transformer layer."""
-        return self.sharded_layer_parameters + self.replicated_layer_parameters
-
-    @property
-    def moe_layer_parameters(self) -> int:
-        """Parameters of one layer with experts."""
-        return self.sharded_moe_layer_parameters + self.replicated_moe_layer_parameters + self.expert_layer_parameters
-
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Vocabulary padded as Megatron pads it: to a multiple of ``make_vocab_size_divisible_by * tp``."""
         multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
@@ -470,8 +441,7 @@ class ModelSpec:
             self.max_position_embeddings * self.hidden_size if self.position_embedding_type == "learned_absolute" else 0
         )
         head = embedding if self.untie_embeddings_and_output_weights else 0
-        dense_layers = self.num_layers - self.num_moe_layers
-        layers = dense_layers * self.layer_parameters + self.num_moe_layers * self.moe_layer_parameters
+        layers = sum(count * layer_parameters(self, kind) for kind, count in Counter(self.layers).items())
         return layers + embedding + position + head + self.norm_parameters
 
     def flops_per_token(
@@ -491,28 +461,14 @@ class ModelSpec:
         recompute
             Count the second forward, too: of the attention scores (``selective``), or of whole layers (``full``).
         """
-        h = self.hidden_size
-        width = (self.num_layers - self.num_moe_layers) * self.ffn_hidden_size
-        if self.num_experts is not None:
-            active = self.moe_router_topk * self.expert_ffn_size + self.moe_shared_expert_intermediate_size
-            width += self.num_moe_layers * active
-        attention = self.num_layers * (
-            sum(n * k for n, k in self.attention_shapes) + self.replicated_attention_matrices
-        )
-        matrices = attention + h * width * (3 if self.gated_linear_unit else 2)
-        router = self.num_moe_layers * h * (self.num_experts or 0)
-        head = h * self.vocab_size
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
         of_heads = (self.query_projection_size + self.attention_output_size) / 2
-        scores = of_heads * (self._tokens_seen(seq_length) if causal else self.num_layers * seq_length)
-        return of_layers * (matrices + router) + 6.0 * head + of_scores * scores
-
-    def _tokens_seen(self, seq_length: int) -> float:
-        """Tokens that a token sees, itself and those before it: the mean of the sequence, the sum of all layers."""
-        left = -1 if self.window_size is None else self.window_size[0]
-        window = seq_length if left < 0 else min(left + 1, seq_length)
-        windowed = self.num_windowed_layers
-        return (self.num_layers - windowed) * seq_length / 2 + windowed * window * (1 - window / (2 * seq_length))
+        total = 6.0 * self.hidden_size * self.vocab_size
+        for kind, count in Counter(self.layers).items():
+            seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
+            total += count * of_layers * matrix_flops(self, kind)
+            total += count * of_scores * of_heads * seen
+        return total
 
 
 def _check_positive(field: str, value: float) -> None:

@@ -16,6 +16,7 @@ from pipette_opt.parallel import RankGrid, microbatches_of
 from pipette_opt.plans.links_used import coordinates_of, expert_links, experts_span_hosts, links_used
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
+from pipette_opt.specs.layer_parameters import expert_parameters, sharded_parameters
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
 
@@ -129,7 +130,7 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
         named = ("group of micro-batches", config.microbatch_group_size)
     if training.global_batch_size % (divisor := named[1] * config.micro_batch_size):
         yield f"global_batch_size {training.global_batch_size} is not divided by {named[0]} * micro-batch = {divisor}"
-    has_mlp = model.num_experts is None or model.num_dense_layers > 0
+    has_mlp = any(kind.mlp == "dense" for kind in model.layers)
     for name, size in (("heads", model.num_attention_heads), ("MLP width", model.ffn_hidden_size if has_mlp else 0)):
         if size % tp:
             yield f"{size} {name} are not divided by tp = {tp}"
@@ -338,7 +339,7 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     """
     Weights, gradients and optimizer state of one rank of a stage, at least: its layers' sharded matrices only.
 
-    Of a model with experts the attention of all layers, and the experts of those layers that have some for certain.
+    Of any so many layers of the model, one after the other: those that have least.
     """
     config, training, model = plan.config, instance.training, instance.model
     tp, shared = config.tensor_model_parallel_size, config.use_distributed_optimizer
@@ -348,12 +349,16 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
         return training.parameter_bytes + training.gradient_bytes + optimizer
 
     layers, replicas = config.layers_per_stage[stage], config.data_parallel_size * config.context_parallel_size
-    if model.num_experts is None:
-        return layers * model.sharded_layer_parameters / tp * state_bytes(replicas)
     block = config.expert_tensor_size * config.expert_model_parallel_size
-    experts = max(layers - model.num_dense_layers, 0) * model.expert_layer_parameters / block
-    attention = layers * model.attention_parameters / tp
-    return attention * state_bytes(replicas) + experts * state_bytes(replicas * tp / block)
+    own, experts = state_bytes(replicas) / tp, state_bytes(replicas * tp / block) / block
+    of_kind = {
+        kind: sharded_parameters(model, kind) * own + expert_parameters(model, kind) * experts
+        for kind in set(model.layers)
+    }
+    if config.num_chunks > 1:  # of any layers at all
+        return sum(sorted(of_kind[kind] for kind in model.layers)[:layers])
+    sums = np.concatenate([[0.0], np.cumsum([of_kind[kind] for kind in model.layers])])
+    return float(np.min(sums[layers:] - sums[: len(sums) - layers]))
 
 
 def _whole_in_chunks(layers: Sequence[int], chunks: int) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance
 
 from pipette_opt.costs.compute import layer_times_s, stage_compute
-from pipette_opt.costs.layer_kinds import layer_kinds
+from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.estimate import estimate
@@ -84,7 +84,7 @@ def test_chunks_recompute_their_own_first_layers() -> None:
 def test_layers_with_experts_are_recomputed_last() -> None:
     """Stage 1 has three layers without and one with experts, of which a number of 4 recomputes all, of 3 the former."""
     of_stage = {
-        (kind.has_experts, kind.is_recomputed): kind.layers[0].tolist() for kind in layer_kinds(MIXTURE, block(3))
+        (one.kind.has_experts, one.is_recomputed): one.layers[0].tolist() for one in counted_layers(MIXTURE, block(3))
     }
     assert of_stage == {
         (False, False): [0, 0, 0, 0],

@@ -18,7 +18,7 @@ from pipette_opt.costs.collectives import (
     tensor_traffic,
 )
 from pipette_opt.costs.compute import stage_parameters
-from pipette_opt.specs import DEFAULT_STACK
+from pipette_opt.specs import DEFAULT_STACK, LayerKind
 
 
 def test_ring_traffic() -> None:
@@ -51,9 +51,9 @@ def test_tensor_traffic() -> None:
     """Two all-reduces of s b h each way, and the forward's again under full recomputation."""
     job = instance(cluster(1), seq_length=1024)
     one = 2 * 3 / 4 * 1024 * 1024 * 2
-    forward, backward = tensor_traffic(TINY, job.training, config(tp=4))
+    forward, backward = tensor_traffic(TINY, job.training, config(tp=4), LayerKind())
     assert forward.hop_bytes == backward.hop_bytes == 2 * one
-    again = tensor_traffic(TINY, job.training, config(tp=4, recompute_granularity="full"))[1]
+    again = tensor_traffic(TINY, job.training, config(tp=4, recompute_granularity="full"), LayerKind())[1]
     assert again.hop_bytes == 4 * one
 
 
@@ -63,7 +63,8 @@ def test_fp8_is_gathered_in_one_byte() -> None:
     narrow = replace(job, fp8=True)
     for sequence_parallel, share in ((True, 0.75), (False, 1.0)):
         shape = config(tp=4, sequence_parallel=sequence_parallel)
-        for wide, one in zip(tensor_traffic(TINY, job, shape), tensor_traffic(TINY, narrow, shape), strict=True):
+        traffic = (tensor_traffic(TINY, one, shape, LayerKind()) for one in (job, narrow))
+        for wide, one in zip(*traffic, strict=True):
             assert one.hop_bytes == pytest.approx(share * wide.hop_bytes)
             assert (one.num_steps, one.num_calls) == (wide.num_steps, wide.num_calls)
 
@@ -124,7 +125,7 @@ def test_start_up_of_collectives() -> None:
     """Each call starts once; steps cost a share of the latency."""
     job = instance(cluster(1))
     stack = DEFAULT_STACK.with_constants({"collective_s": 1e-3})
-    forward, _ = tensor_traffic(TINY, job.training, config(tp=4))
+    forward, _ = tensor_traffic(TINY, job.training, config(tp=4), LayerKind())
     expected = (
         2e-3
         + forward.num_steps * INSIDE_STEP * job.cluster.intra_node_latency_s

@@ -24,11 +24,13 @@ from pipette_opt.costs.experts import (
     distinct_shares,
     expert_replicas,
     expert_traffic,
-    moe_layers,
     rows_of_expert,
     stage_expert_parameters,
 )
-from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
+from pipette_opt.costs.layer_kinds import layers_of_kinds
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import DEFAULT_STACK, LayerKind, ModelSpec, TrainingSpec
+from pipette_opt.specs.layer_parameters import expert_parameters
 
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_router_topk=2)
 TRAINING = TrainingSpec(global_batch_size=64, seq_length=4096)
@@ -85,11 +87,17 @@ def test_dense_layers_come_first_over_chunks_and_stages() -> None:
     """Two stages of two chunks of two layers: of three dense layers two are on the first stage, one on the second."""
     model = replace(MOE, num_layers=8, num_dense_layers=3)
     chunked = config(pp=2, virtual_pipeline_model_parallel_size=2)
-    assert moe_layers(model, chunked).tolist() == [[0, 1], [2, 2]]
-    assert moe_layers(replace(MOE, num_layers=8), chunked).tolist() == [[2, 2], [2, 2]]
+
+    def moe_layers(model: ModelSpec, chosen: ParallelConfig) -> list[list[int]]:
+        """Layers with experts of each chunk and stage."""
+        found = layers_of_kinds(model, chosen)
+        return [[*map(int, row)] for row in sum(one * kind.has_experts for kind, one in found.items())]
+
+    assert moe_layers(model, chunked) == [[0, 1], [2, 2]]
+    assert moe_layers(replace(MOE, num_layers=8), chunked) == [[2, 2], [2, 2]]
     counted = replace(chunked, layers_per_stage=(3, 3))
-    assert moe_layers(replace(model, num_layers=6), counted).tolist() == [[0, 0], [2, 1]]
-    assert moe_layers(replace(LLAMA_8B, num_layers=8), chunked).tolist() == [[0, 0], [0, 0]]
+    assert moe_layers(replace(model, num_layers=6), counted) == [[0, 0], [2, 1]]
+    assert moe_layers(replace(LLAMA_8B, num_layers=8), chunked) == [[0, 0], [0, 0]]
 
 
 def test_parameters_of_a_stage() -> None:
@@ -98,25 +106,25 @@ def test_parameters_of_a_stage() -> None:
     rest = stage_parameters(MOE, alone) + stage_expert_parameters(MOE, alone)
     padding = 2 * (MOE.padded_vocab_size(1) - MOE.vocab_size) * MOE.hidden_size
     assert rest.sum() == MOE.num_parameters + padding
-    assert stage_expert_parameters(MOE, split()).sum() == 32 * MOE.expert_layer_parameters / 8
+    assert stage_expert_parameters(MOE, split()).sum() == 32 * expert_parameters(MOE, MOE.layers[0]) / 8
 
 
 def test_gradients_of_experts_go_round_their_own_ring() -> None:
     """Two blocks: half of twice the bytes; one block: nothing to reduce."""
     (one,) = gradient_traffic(MOE, TRAINING, split(), experts=True)
-    assert one.hop_bytes == 2 * (2 - 1) / 2 * 4 * 32 * MOE.expert_layer_parameters / 8
+    assert one.hop_bytes == 2 * (2 - 1) / 2 * 4 * 32 * expert_parameters(MOE, MOE.layers[0]) / 8
     (none,) = gradient_traffic(MOE, TRAINING, split(expert_model_parallel_size=8), experts=True)
     assert (none.hop_bytes, none.num_steps) == (0.0, 0)
 
 
 def test_tensor_groups_of_a_layer_with_experts() -> None:
     """Attention only: half of a dense layer's; shared experts take the MLP's place."""
-    dense = tensor_traffic(MOE, TRAINING, split())[0]
-    routed = tensor_traffic(MOE, TRAINING, split(), has_experts=True)[0]
+    dense = tensor_traffic(MOE, TRAINING, split(), LayerKind())[0]
+    routed = tensor_traffic(MOE, TRAINING, split(), MOE.layers[0])[0]
     shared = replace(MOE, moe_shared_expert_intermediate_size=1024)
     assert routed.hop_bytes == dense.hop_bytes / 2
     assert routed.num_calls == dense.num_calls / 2
-    assert tensor_traffic(shared, TRAINING, split(), has_experts=True)[0] == dense
+    assert tensor_traffic(shared, TRAINING, split(), MOE.layers[0])[0] == dense
 
 
 def test_exchange_inside_and_across_by_hand() -> None:
@@ -178,15 +186,17 @@ def test_what_is_beside_tokens() -> None:
     slow = replace(DEFAULT_STACK, host_kernel_s=1e-3)
     given = replace(instance(cluster(1), MOE, seq_length=4096), stack=slow)
     alone = split(tp=1, dp=8, sequence_parallel=False)
-    found = beside_exchange(given, alone)
+    found = beside_exchange(given, alone, MOE.layers[0])
     assert found.compute_s == 0.0
     assert min(found.idle_s) > 0.0
-    assert beside_exchange(given, split()).idle_s == (0.0, 0.0)
+    assert beside_exchange(given, split(), MOE.layers[0]).idle_s == (0.0, 0.0)
     graphs = replace(given, training=replace(given.training, cuda_graph=True, overlap_moe_expert_parallel_comm=True))
-    beside = beside_exchange(graphs, alone)
+    beside = beside_exchange(graphs, alone, MOE.layers[0])
     assert beside.idle_s == (0.0, 0.0)
-    assert beside.compute_s == pytest.approx(sum(layer_times_s(graphs, alone, A100_80, has_experts=True)) / 2)
-    assert expert_layer_s(graphs, alone, 8, 8) < expert_layer_s(replace(given, stack=DEFAULT_STACK), alone, 8, 8)
+    assert beside.compute_s == pytest.approx(sum(layer_times_s(graphs, alone, A100_80)) / 2)
+    assert expert_layer_s(graphs, alone, MOE.layers[0], 8, 8) < expert_layer_s(
+        replace(given, stack=DEFAULT_STACK), alone, MOE.layers[0], 8, 8
+    )
 
 
 def test_one_expert_is_a_dense_model() -> None:
@@ -195,10 +205,10 @@ def test_one_expert_is_a_dense_model() -> None:
     plain = config(num_layers=32)
     dense = instance(cluster(1), LLAMA_8B, seq_length=4096)
     routed = instance(cluster(1), single, seq_length=4096)
-    before, after = layer_times_s(dense, plain, A100_80), layer_times_s(routed, plain, A100_80, has_experts=True)
+    before, after = layer_times_s(dense, plain, A100_80), layer_times_s(routed, plain, A100_80)
     for one, other in zip(before, after, strict=True):
         assert one < other < 1.06 * one
-    assert expert_layer_s(routed, plain, 8, 8) == (0.0, 0.0)
+    assert expert_layer_s(routed, plain, MOE.layers[0], 8, 8) == (0.0, 0.0)
     router = 32 * LLAMA_8B.hidden_size
     assert single.num_parameters == LLAMA_8B.num_parameters + router
 
@@ -264,7 +274,7 @@ def test_stage_with_dense_layers_first() -> None:
     given = instance(cluster(1), model, seq_length=4096)
     halves = config(pp=2, num_layers=32)
     dense = layer_times_s(given, halves, A100_80)
-    routed = layer_times_s(given, halves, A100_80, has_experts=True)
+    routed = layer_times_s(given, halves, A100_80, kind=model.layers[-1])
     first, second = stage_compute(given, halves).backward_s[0, 0]
     apart = stage_compute(instance(cluster(1), replace(model, num_dense_layers=31), seq_length=4096), halves)
     assert first == pytest.approx(float(apart.backward_s[0, 0, 0]))

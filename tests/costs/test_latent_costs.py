@@ -15,7 +15,7 @@ from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.model import read_model
-from pipette_opt.specs import DEFAULT_STACK, LatentAttention, ModelSpec, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, LatentAttention, LayerKind, ModelSpec, TrainingSpec
 
 LATENT = LatentAttention(q_lora_rank=96, kv_lora_rank=64, qk_head_dim=32, qk_pos_emb_head_dim=16, v_head_dim=32)
 MODEL = replace(
@@ -62,7 +62,7 @@ def test_ranks_hold_the_down_projections_whole() -> None:
     mlp = 3 * 512 * 1024
     norms = 2 * 512 + 96 + 64
     assert table.layer_parameters[0] == down + norms + (up + mlp) / 4
-    assert table.matrix_parameters[0] == down + (up + mlp) / 4
+    assert table.matrix_parameters[0] == 2 * (down + (up + mlp) / 4)
     head = 2 * 32256 * 512 / 4 + 512  # a vocabulary of 32,000, padded to 512 tokens
     assert float(parameters(table)[0]) == pytest.approx(2 * (down + norms + (up + mlp) / 4) + head)
 
@@ -70,12 +70,14 @@ def test_ranks_hold_the_down_projections_whole() -> None:
 def test_latents_are_gathered_in_place_of_the_input() -> None:
     """Sequence parallelism: 176 channels gathered and 512 reduced for attention, 512 and 512 for the MLP."""
     wide = split(tp=4, dp=2, sequence_parallel=True)
-    ring = tensor_traffic(MODEL, TRAINING, wide)[0]
-    plain = tensor_traffic(replace(MODEL, multi_latent_attention=None), TRAINING, wide)[0]
+    ring = tensor_traffic(MODEL, TRAINING, wide, MODEL.layers[0])[0]
+    plain = tensor_traffic(replace(MODEL, multi_latent_attention=None), TRAINING, wide, LayerKind())[0]
     assert ring.hop_bytes / plain.hop_bytes == pytest.approx((176 + 3 * 512) / (4 * 512))
     assert ring.num_calls == plain.num_calls + 2
     full = replace(MODEL, multi_latent_attention=replace(LATENT, q_lora_rank=None))
-    assert tensor_traffic(full, TRAINING, wide)[0].hop_bytes / plain.hop_bytes == pytest.approx((80 + 4 * 512) / 2048)
+    assert tensor_traffic(full, TRAINING, wide, full.layers[0])[0].hop_bytes / plain.hop_bytes == pytest.approx(
+        (80 + 4 * 512) / 2048
+    )
 
 
 def test_context_ranks_send_unequal_keys_and_values() -> None:

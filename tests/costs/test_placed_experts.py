@@ -10,7 +10,8 @@ from specs_for_tests import TINY, cluster, config, instance, matrix, random_clus
 
 from pipette_opt.base.errors import InputError, MissingLinkError
 from pipette_opt.costs.exchange import expert_layer_s
-from pipette_opt.costs.experts import distinct_shares, expert_traffic, moe_layers
+from pipette_opt.costs.experts import distinct_shares, expert_traffic
+from pipette_opt.costs.layer_kinds import layers_of_kinds
 from pipette_opt.costs.placed import placed_batches, placed_times
 from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.judge.estimate import estimate
@@ -94,7 +95,7 @@ def test_exchange_against_single_messages(sizes: tuple[int, ...], dispatcher: st
         times = placed_times(given, chosen, placement)
         assert times.expert_forward_s is not None
         by_rank = exchange_by_hand(given, chosen, placement)
-        layers = moe_layers(MOE, chosen)
+        layers = layers_of_kinds(MOE, chosen)[MOE.layers[-1]]
         ranks = RankGrid.of(chosen).ranks()
         for stage in range(pp):
             for replica in range(dp):
@@ -162,8 +163,8 @@ def test_tokens_that_go_once_take_no_longer_between_hosts() -> None:
         one = replace(given, training=replace(given.training, moe_token_dispatcher_type=dispatcher))
         times = placed_times(one, chosen, placement)
         assert times.expert_forward_s is not None
-        sent = float(times.expert_forward_s[0, 0, 0]) / moe_layers(MOE, chosen)[0, 0]
-        assert expert_layer_s(one, chosen, 4, 4)[0] <= sent * (1 + 1e-12)
+        sent = float(times.expert_forward_s[0, 0, 0]) / layers_of_kinds(MOE, chosen)[MOE.layers[-1]][0, 0]
+        assert expert_layer_s(one, chosen, MOE.layers[-1], 4, 4)[0] <= sent * (1 + 1e-12)
         found.append(sent)
     # Four of eight experts are elsewhere: two copies of four go there in the mean, one token of 69 in 70 does.
     latency = 2 * given.cluster.inter_node_latency_s

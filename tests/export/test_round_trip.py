@@ -185,6 +185,12 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
         chosen = None if groups is None else draw(st.none() | st.integers(1, groups))
         size = experts // (groups or 1)
         topk = draw(st.integers(1, experts)) if chosen is None else chosen * draw(st.integers(1, size))
+    dense = draw(st.integers(0, layers - 1)) if some else 0
+    marks = layer_marks(layers).filter(
+        lambda one: (
+            one is None or any(one[dense:] if isinstance(one, tuple) else (n % one == 0 for n in range(dense, layers)))
+        )
+    )
     return {
         "num_experts": experts,
         "moe_router_topk": topk,
@@ -192,7 +198,8 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
         "moe_router_group_topk": chosen,
         "moe_ffn_hidden_size": draw(st.none() | st.integers(1, 9999)) if some else None,
         "moe_shared_expert_intermediate_size": draw(st.integers(0, 9999)) if some else 0,
-        "num_dense_layers": draw(st.integers(0, layers - 1)) if some else 0,
+        "num_dense_layers": dense,
+        "moe_layer_freq": draw(marks) if some else None,
         "moe_router_pre_softmax": some and draw(st.booleans()),
     }
 

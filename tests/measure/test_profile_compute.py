@@ -12,7 +12,8 @@ from pipette_opt.measure.compute import ComputeParams, divides, profile_compute
 from pipette_opt.measure.layer import build_layer
 from pipette_opt.read.model import read_model
 from pipette_opt.read.profile import read_profile
-from pipette_opt.specs import ModelSpec, ProfileKey, TrainingSpec
+from pipette_opt.specs import LayerKind, ModelSpec, ProfileKey, TrainingSpec
+from pipette_opt.specs.layer_parameters import replicated_parameters, sharded_parameters
 
 TRAINING = TrainingSpec(global_batch_size=1, seq_length=64, precision="fp32")
 
@@ -21,7 +22,7 @@ TRAINING = TrainingSpec(global_batch_size=1, seq_length=64, precision="fp32")
 def test_a_layer_has_the_parameters_of_the_model(model: ModelSpec, tp: int) -> None:
     """The sharded ones divided, row-parallel biases and norms whole."""
     layer = build_layer(model, tp)
-    expected = model.sharded_layer_parameters // tp + model.replicated_layer_parameters
+    expected = sharded_parameters(model, LayerKind()) // tp + replicated_parameters(model, LayerKind())
     assert sum(parameter.numel() for parameter in layer.parameters()) == expected
 
 

@@ -13,7 +13,7 @@ from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.prepare import load_predictor
-from pipette_opt.problem.families import layer_families
+from pipette_opt.problem.family_times import layer_families
 from pipette_opt.specs import Instance
 
 

@@ -16,7 +16,7 @@ from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.parallel import block_placement
 from pipette_opt.prepare import load_predictor
 from pipette_opt.problem.beside import chunk_seconds
-from pipette_opt.problem.families import layer_families, with_rings
+from pipette_opt.problem.family_times import layer_families, with_rings
 from pipette_opt.problem.path_counts import plain_counts
 
 

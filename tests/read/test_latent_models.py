@@ -9,6 +9,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
+from pipette_opt.specs.layer_parameters import layer_parameters, mixer_parameters
 
 
 def active_parameters(model: ModelSpec) -> float:
@@ -46,9 +47,9 @@ def test_one_layer_of_deepseek_v2_by_hand() -> None:
     down = 5120 * 1536 + 5120 * (512 + 64)
     up = 1536 * 128 * 192 + 512 * 128 * (128 + 128)
     assert model.replicated_attention_matrices == down
-    assert model.attention_parameters == up + 128 * 128 * 5120
+    assert mixer_parameters(model, model.layers[0]) == up + 128 * 128 * 5120
     norms = 2 * 5120 + 1536 + 512
-    assert model.layer_parameters == down + up + 128 * 128 * 5120 + norms + 3 * 5120 * 12288
+    assert layer_parameters(model, model.layers[0]) == down + up + 128 * 128 * 5120 + norms + 3 * 5120 * 12288
 
 
 def test_scores_of_unequal_heads() -> None:

@@ -45,11 +45,29 @@ def test_megatron_arguments_of_a_mixture() -> None:
     assert (plan.recompute_method, plan.recompute_num_layers) == ("block", 3)
 
 
-@pytest.mark.parametrize("freq", ["2", "([1]*27+[0]*1)", "([0]*1+[1]*26)"])
-def test_other_orders_of_layers_are_refused(freq: str) -> None:
-    """Only dense layers before all others, and as many as the model has."""
+@pytest.mark.parametrize(
+    ("freq", "dense", "found"),
+    [
+        ("2", 0, 2),
+        ("([1,0])*14", 0, 2),
+        ("([0]*1+[1]*27)", 1, None),
+        ("([1]*27+[0]*1)", 0, (1,) * 27 + (0,)),
+        ("([0,1])*14", 1, (0, 1) * 14),
+    ],
+)
+def test_layers_with_experts_in_any_order(freq: str, dense: int, found: object) -> None:
+    """Read as Megatron reads them, said as briefly as can be."""
     text = "--num-layers 28 --hidden-size 8 --num-attention-heads 2 --vocab-size 9 --seq-length 8 --num-experts 4"
-    with pytest.raises(InputError, match=r"must be 1, or dense layers first as in \(\[0\]\*1\+\[1\]\*27\)"):
+    model = parse_megatron_args(f"{text} --moe-layer-freq {freq}").model
+    assert model is not None
+    assert (model.num_dense_layers, model.moe_layer_freq) == (dense, found)
+
+
+@pytest.mark.parametrize("freq", ["([0]*1+[1]*26)", "[2]*28", "0"])
+def test_other_lists_of_layers_are_refused(freq: str) -> None:
+    """As many as the model has, 0 or 1 for each."""
+    text = "--num-layers 28 --hidden-size 8 --num-attention-heads 2 --vocab-size 9 --seq-length 8 --num-experts 4"
+    with pytest.raises(InputError, match=r"--moe-layer-freq must"):
         parse_megatron_args(f"{text} --moe-layer-freq {freq}")
 
 

@@ -112,9 +112,9 @@ def worse_hosts(content: Content) -> None:
 
     import numpy as np
 
-    from pipette_opt.cli.plans import plan_with_band
     from pipette_opt.judge.estimate import estimate
     from pipette_opt.judge.solutions import _links_free
+    from pipette_opt.library.plans import plan_with_band
     from pipette_opt.plans.plan import Proof, why_unused
     from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 
@@ -154,12 +154,12 @@ def worse_hosts(content: Content) -> None:
 
 def instance_of(content: Content) -> Any:
     """The job of a plan file."""
-    from pipette_opt.cli.plans import _instance_of
+    from pipette_opt.library.plans import instance_of
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.report.plan_file import plan_from_dict
 
     cluster = Path(content["inputs"]["cluster"]["path"])
-    return _instance_of(plan_from_dict(content), read_cluster(cluster), cluster)
+    return instance_of(plan_from_dict(content), read_cluster(cluster), cluster)
 
 
 def exchange_hosts(content: Content) -> None:

@@ -17,7 +17,8 @@ from pipette_opt.candidates.splits import LayerSplit
 from pipette_opt.lab.baselines.megatron import listed_nodes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
-from pipette_opt.problem.families import LayerFamily, layer_families
+from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.family_times import layer_families
 from pipette_opt.specs import Instance
 
 

@@ -1,4 +1,4 @@
-"""Families of models whose first layers have no experts: every split is in one, and no bound is above a split."""
+"""Families of models with several kinds of layers: every split is in one, and no bound is above a split."""
 
 import itertools
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance
 
 from pipette_opt.candidates import SearchSpace, overlap_choices
-from pipette_opt.costs.compute import stage_compute
+from pipette_opt.costs.compute import optimizer_stages_s, stage_compute
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.estimate import estimate
@@ -16,10 +16,11 @@ from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.prepare import load_predictor
-from pipette_opt.problem.beside import chunk_seconds
-from pipette_opt.problem.dense_layers import least_splits, num_closed
-from pipette_opt.problem.families import LayerFamily, layer_families, with_rings
+from pipette_opt.problem.beside import chunk_seconds, least_rings_s
+from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_paths import family_paths
+from pipette_opt.problem.family_times import layer_families, with_rings
+from pipette_opt.problem.layer_patterns import least_splits, num_closed
 from pipette_opt.problem.path_counts import plain_counts
 from pipette_opt.specs import Instance, ModelSpec
 
@@ -146,6 +147,65 @@ def test_paths_are_below_the_judge(dense: int, pp: int, chunks: int, experts: di
     assert max(near) > 0.8
 
 
+PATTERNS = ((0, 1) * 6, (1, 0, 0) * 4, (0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1, 0), (0, 0, *(0, 1) * 5))
+"""Layers with experts: every second one, every third, no pattern at all, every second one after the first two."""
+
+
+@pytest.mark.parametrize("experts", [NARROW, WIDE])
+@pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_split_of_a_pattern_is_below_its_family(
+    pattern: tuple[int, ...], pp: int, chunks: int, experts: dict[str, int]
+) -> None:
+    """Times of stages, the optimizer's step, and rings; of some split a stage is on the line."""
+    job = job_of(replace(model(0, **experts), moe_layer_freq=pattern))
+    for options in ({}, {"recompute_granularity": "full", "recompute_method": "block"}):
+        one = base(pp, chunks, use_distributed_optimizer=True, **options)
+        plain = layer_families(job, [one], load_predictor(1.0, job), 1.0)
+        families = [with_rings(job, family, family.config) for family in plain if family.block == plain[0].block]
+        nearest = np.inf
+        for layers in splits(12, pp, chunks)[:: 1 if pp == 2 else 11]:
+            family, units = family_of(families, layers)
+            for again in range(1, max(layers) // chunks + 1) if options else [1]:
+                split = family.with_units(units, again)
+                seconds = np.stack(chunk_seconds(job, split, stage_compute(job, split), family.block))
+                linear = family.fixed_s + np.array(units) * family.layer_s[:, :, None, None]
+                linear[1] += (np.minimum(np.array(units), again) - 1)[None, None] * family.recompute_s[:, None, None]
+                assert (linear <= seconds * (1 + 1e-9)).all()
+                nearest = min(nearest, float((seconds - linear).min()) / float(seconds.max()))
+                step = family.fixed_step_s + family.step_s * np.array(units)
+                assert (step <= optimizer_stages_s(job, split) * (1 + 1e-9)).all()
+                rings = least_rings_s(job, split, family.block)
+                assert rings is not None
+                line = family.fixed_reduction_s + family.reduction_s * np.array(units)
+                assert (line <= rings[0].max(axis=0) * (1 + 1e-9)).all()
+        assert nearest < (1e-6 if chunks == 1 else 0.02) or bool(options) or pp > 2
+
+
+def test_room_for_a_pattern_is_no_less_than_that_of_any_split() -> None:
+    """Every split whose stages fit is within the room of its family."""
+    wide = {"hidden_size": 4096, "num_attention_heads": 32, "num_query_groups": 32, "kv_channels": 128}
+    job = job_of(replace(model(0), moe_layer_freq=PATTERNS[0], **wide))  # type: ignore[arg-type]
+    predictor = load_predictor(0.01, job)
+    room = usable_bytes(job.cluster, predictor)[:2]
+    (family, *_) = layer_families(job, [base(4, 1)], predictor, 0.01)
+    assert (family.most_units < family.num_units - 3).any()
+    every = splits(12, 4, 1)
+    for layers, found in zip(
+        every,
+        predictor.predict(
+            job.model,
+            job.training,
+            [family.with_units(layers) for layers in every],
+            gpus_per_node=2,
+            intra_node_bytes_per_s=job.cluster.intra_node_bytes_per_s,
+        ),
+        strict=True,
+    ):
+        for kind in range(2):
+            assert (np.array(layers) <= family.most_units[kind])[found.upper_bytes <= room[kind]].all()
+
+
 @pytest.mark.parametrize("dense", [1, 2])
 def test_room_is_that_of_the_memory_predictor(dense: int) -> None:
     """The most layers that fit do, and one more does not, with the first layers where they are."""
@@ -179,9 +239,10 @@ def test_room_is_that_of_the_memory_predictor(dense: int) -> None:
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_work_of_any_split_is_below_that_of_each(chunks: int, experts: dict[str, int]) -> None:
-    """Whether the first layers are faster or slower than the others."""
-    for dense in (1, 2, 4):
-        work = WorkBounds(job_of(model(dense, **experts)))
+    """Whether the first layers are faster or slower than the others, or layers are mixed."""
+    mixed = [replace(model(0, **experts), moe_layer_freq=pattern) for pattern in PATTERNS]
+    for spec in (*(model(dense, **experts) for dense in (1, 2, 4)), *mixed):
+        work = WorkBounds(job_of(spec))
         for pp in (2, 4):
             for options in ({}, {"recompute_granularity": "full", "recompute_method": "block"}):
                 one = base(pp, chunks, **options)

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.cli.inputs import is_file_record
+from pipette_opt.library.inputs import is_file_record
 
 if TYPE_CHECKING:
     from pipette_opt.base.types import Collective
-    from pipette_opt.cli.current import Current
     from pipette_opt.plans.plan import Plan
     from pipette_opt.specs import ClusterSpec, ComputeProfile, Instance
 
@@ -20,7 +19,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     The cluster file and its matrices must be those the plan was made from, by their hashes; ``cluster`` says where
     they are now.
     """
-    from pipette_opt.cli.inputs import cluster_of
+    from pipette_opt.library.inputs import cluster_of
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.prices import recorded_prices, with_prices
@@ -36,7 +35,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
     if spec.hosts != plan.hosts:
         raise InputError(str(path), f"hosts differ from those of its cluster, {spec.name}.")
-    return plan, _instance_of(plan, spec, path)
+    return plan, instance_of(plan, spec, path)
 
 
 def plan_of_job(path: Path, instance: "Instance") -> "Plan":
@@ -49,7 +48,7 @@ def plan_of_job(path: Path, instance: "Instance") -> "Plan":
     if plan.hosts != hosts:
         problem = f"is of the hosts {compress_hosts(plan.hosts)}; the job has {compress_hosts(hosts)}."
         raise InputError(str(path), problem)
-    planned = _instance_of(plan, instance.cluster, path)
+    planned = instance_of(plan, instance.cluster, path)
     for name in ("model", "training"):
         if getattr(planned, name) != getattr(instance, name):
             raise InputError(str(path), f"is of another {name} than this job; say the job as for the plan.")
@@ -66,7 +65,7 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
-    from pipette_opt.cli.inputs import cluster_of, cluster_record
+    from pipette_opt.library.inputs import cluster_of, cluster_record
     from pipette_opt.read.cluster import exclude_hosts, read_cluster
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
@@ -93,7 +92,7 @@ def plan_on_changed_hosts(
     excluded = tuple(host for host in spec.hosts if host not in hosts)
     if not hosts:
         raise InputError("--lost", "leaves no host.")
-    instance = _instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
+    instance = instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
     inputs = {
         **{name: value for name, value in old.inputs.items() if name != "domains"},
         "cluster": record,
@@ -126,31 +125,7 @@ def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
     return replace(instance, cluster=subset_cluster(instance.cluster, plan.hosts))
 
 
-def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> "Current":
-    """A plan, judged afresh."""
-    from pipette_opt.cli.current import Current
-    from pipette_opt.judge.estimate import estimate
-    from pipette_opt.judge.solutions import stage_memory
-    from pipette_opt.prepare import load_predictor
-    from pipette_opt.read.bands import with_band
-
-    plan, instance = plan_and_instance(path, cluster)
-    return Current(
-        instance=instance,
-        config=plan.config,
-        placement=plan.placement,
-        hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
-        estimate=with_band(estimate(instance, plan.config, plan.placement), instance, plan.config),
-        memory=stage_memory(
-            instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
-        ),
-        max_oom_risk=max_oom_risk,
-        title="the plan",
-        not_modelled=plan.not_modelled,
-    )
-
-
-def _instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
+def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
     from pipette_opt.judge.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec

@@ -1,0 +1,231 @@
+"""All combinations of a search space on a number of GPUs, each with the rules that it breaks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from pipette_opt.candidates.legality import broken_rules, layers
+from pipette_opt.candidates.space import SearchSpace, beyond_limits
+from pipette_opt.candidates.splits import LayerSplit, layer_splits
+from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
+from pipette_opt.parallel.layout import layout_layers, layout_parts
+from pipette_opt.specs import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Degrees:
+    """How the GPUs are split, or why they are not."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    refusal: str | None = None
+
+
+def combinations(
+    instance: Instance, space: SearchSpace, num_gpus: int
+) -> Iterator[tuple[list[ParallelConfig], dict[str, str]]]:
+    """
+    Every combination with the rules that it breaks, as one configuration for each choice of what overlaps.
+
+    No configuration where it cannot even be written down.
+    """
+    for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
+        packings: dict[tuple[int, int | None], dict[str, str]] = {}
+        illegal: dict[tuple[object, ...], dict[str, str]] = {}
+        for mbs, chunks, recompute in product(
+            _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), space.recompute
+        ):
+            if degrees.refusal is not None:
+                yield [], {"world size": degrees.refusal}
+                continue
+            refusal = _chunk_refusal(chunks, degrees.pp)
+            if refusal is not None:
+                yield [], {"interleaving": refusal}
+                continue
+            splits = _splits(instance, space, degrees.pp, chunks)
+            if not splits:
+                yield [], {"layers": _no_split(instance, space, degrees.pp, chunks)}
+            for (split, layout), sequence_parallel, distributed_optimizer, (ep, etp) in product(
+                splits,
+                _sequence_parallel(instance, space, degrees),
+                _distributed_optimizer(space, degrees),
+                _expert_degrees(instance, space, degrees),
+            ):
+                config = ParallelConfig(
+                    tensor_model_parallel_size=degrees.tp,
+                    context_parallel_size=degrees.cp,
+                    expert_model_parallel_size=ep,
+                    expert_tensor_parallel_size=etp,
+                    pipeline_model_parallel_size=degrees.pp,
+                    data_parallel_size=degrees.dp,
+                    micro_batch_size=mbs,
+                    virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+                    layers_per_stage=split,
+                    pipeline_model_parallel_layout=layout,
+                    sequence_parallel=sequence_parallel,
+                    use_distributed_optimizer=distributed_optimizer,
+                    recompute_granularity="full" if recompute == "block" else recompute,
+                    recompute_method="block" if recompute == "block" else "uniform",
+                    overlap_p2p_communication=space.overlap_p2p_communication,
+                )
+                # No rule looks at recomputation or the optimizer, and but one at the layers.
+                is_split = layers(instance.model, instance.training, config) is None
+                deciding = mbs, chunks, sequence_parallel, ep, etp, None if is_split else split
+                if deciding not in illegal:
+                    illegal[deciding] = {
+                        **broken_rules(instance.model, instance.training, config),
+                        **beyond_limits(space, config),
+                    }
+                broken = illegal[deciding]
+                if (ep, etp) not in packings:
+                    packings[ep, etp] = _packing(instance, config)
+                yield overlap_choices(space, config), broken | packings[ep, etp]
+
+
+def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
+    """The configuration with each choice of what is sent beside compute."""
+    something = config.data_parallel_size * config.context_parallel_size > 1
+    reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
+    reduces = ((False, True) if something else (False,)) if reduce is None else (reduce,)
+    gathers = ((False, True) if something else (False,)) if gather is None else (gather,)
+    if gather and reduce is None:
+        reduces = (True,)
+    pairs = dict.fromkeys(
+        (one, other and one and config.use_distributed_optimizer) for one in reduces for other in gathers
+    )
+    return [
+        config
+        if not one
+        else with_overlap(config, grad_reduce=True, param_gather=other, ddp_bucket_size=space.ddp_bucket_size)
+        for one, other in pairs
+    ]
+
+
+def _degrees(space: SearchSpace, num_gpus: int, per_host: int) -> Iterator[_Degrees]:
+    """Splits of the GPUs, in ascending order; pinned degrees that do not fit come with the refusal."""
+    tensor_sizes = space.tensor_parallel or _divisors(num_gpus)
+    pairs = [(tp, cp) for tp in tensor_sizes for cp in _context_sizes(space, tp, num_gpus, per_host)]
+    for tp, cp in pairs:
+        if num_gpus % (tp * cp):
+            reason = f"tp * cp = {tp} * {cp} does not divide {num_gpus} GPUs"
+            yield _Degrees(tp=tp, cp=cp, pp=1, dp=1, refusal=reason)
+            continue
+        left = num_gpus // (tp * cp)
+        for pp in _pipeline_sizes(space, left):
+            dp, rest = divmod(left, pp)
+            refusal = None
+            if rest:
+                refusal = f"tp * cp * pp = {tp} * {cp} * {pp} does not divide {num_gpus} GPUs"
+            elif space.data_parallel is not None and dp not in space.data_parallel:
+                allowed = ", ".join(map(str, space.data_parallel))
+                refusal = f"tp * cp * pp = {tp} * {cp} * {pp} leaves dp={dp} of {num_gpus} GPUs, not {allowed}"
+            yield _Degrees(tp=tp, cp=cp, pp=pp, dp=max(dp, 1), refusal=refusal)
+
+
+def _context_sizes(space: SearchSpace, tp: int, num_gpus: int, per_host: int) -> tuple[int, ...]:
+    """Context-parallel sizes to try with a tensor size: with it inside a host, and 1 in any case."""
+    if space.context_parallel is not None:
+        return space.context_parallel
+    together = _divisors(per_host // tp) if per_host % tp == 0 else (1,)
+    return tuple(cp for cp in together if num_gpus % (tp * cp) == 0) or (1,)
+
+
+def _pipeline_sizes(space: SearchSpace, left: int) -> tuple[int, ...]:
+    if space.pipeline_parallel is not None:
+        return space.pipeline_parallel
+    if space.layers_per_stage is not None:
+        return tuple(sorted({len(split) for split in space.layers_per_stage}))
+    return _divisors(left)
+
+
+def _micro_batch_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
+    if space.micro_batch_size is not None:
+        return space.micro_batch_size
+    batch = instance.training.global_batch_size
+    return tuple(size for size in range(1, min(batch, space.max_micro_batch_size) + 1) if batch % size == 0)
+
+
+def _chunk_counts(space: SearchSpace, pp: int) -> tuple[int, ...]:
+    if space.virtual_pipeline is not None:
+        return space.virtual_pipeline
+    return tuple(range(1, space.max_virtual_pipeline + 1)) if pp > 1 else (1,)
+
+
+def _chunk_refusal(chunks: int, pp: int) -> str | None:
+    """Interleaving needs a pipeline (``initialize_model_parallel``)."""
+    if chunks > 1 and pp == 1:
+        return f"virtual_pipeline_model_parallel_size={chunks} needs pipeline_model_parallel_size >= 2, got 1"
+    return None
+
+
+def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[tuple[LayerSplit, str | None]]:
+    """Layers of the stages, each with the layout of its chunks where these are unequal."""
+    if space.layers_per_stage is None:
+        usual = layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
+        more = (split for split in space.more_splits if len(split) == pp and fit_chunks(split, chunks))
+        alike = list(dict.fromkeys((*usual, *more)))
+    else:
+        alike = [split for split in space.layers_per_stage if len(split) == pp and fit_chunks(split, chunks)]
+    found: list[tuple[LayerSplit, str | None]] = [(split, None) for split in alike]
+    for layout in space.more_layouts:
+        if len(layout_parts(layout)) == pp * chunks:
+            held = layout_layers(layout, pp)
+            is_unequal = len(set(map(tuple, held))) > 1
+            found.append((tuple(map(sum, zip(*held, strict=True))), layout if is_unequal else None))
+    return list(dict.fromkeys(found))
+
+
+def _no_split(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> str:
+    num_layers = instance.model.num_layers
+    into = f"{pp} stages" + (f" of {chunks} chunks" if chunks > 1 else "")
+    if space.layers_per_stage is not None:
+        return f"none of the given layers_per_stage is for {into}"
+    return f"num_layers={num_layers} cannot be split into {into}" + ("" if space.uneven_layers else " of equal size")
+
+
+def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees) -> tuple[bool, ...]:
+    if space.sequence_parallel is not None:
+        return space.sequence_parallel
+    return (degrees.tp > 1 and instance.training.seq_length // degrees.cp % degrees.tp == 0,)
+
+
+def _distributed_optimizer(space: SearchSpace, degrees: _Degrees) -> tuple[bool, ...]:
+    if space.use_distributed_optimizer is not None:
+        return space.use_distributed_optimizer
+    return (degrees.dp * degrees.cp > 1,)
+
+
+def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[int, int | None]]:
+    """
+    Expert parallel size and tensor size of experts; ``None`` where that is Megatron-Core's default, the tensor size.
+
+    Given sizes are taken as they are, the legality rules say what is wrong with them.
+    """
+    num_experts = instance.model.num_experts
+    if num_experts is None:
+        return [(ep, None) for ep in space.expert_parallel or (1,)]
+    ranks, found = degrees.tp * degrees.cp * degrees.dp, []
+    for etp in space.expert_tensor_parallel or sorted({1, degrees.tp}):
+        fitting = tuple(ep for ep in _divisors(num_experts) if ranks % (ep * etp) == 0)
+        # With context parallelism the size is named, as the rank orders that are possible depend on it.
+        named = None if etp == degrees.tp and degrees.cp == 1 else etp
+        found += [(ep, named) for ep in space.expert_parallel or fitting]
+    return found
+
+
+def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
+    """The grid of stages and replicas is tiled by hosts in a way that the launcher can express."""
+    gpus_per_node = instance.cluster.gpus_per_node
+    slot = config.tensor_model_parallel_size * config.context_parallel_size
+    if instance.model.num_experts is not None and slot > gpus_per_node:
+        return {"packing": f"groups of {slot} GPUs of a model with experts span hosts of {gpus_per_node} GPUs"}
+    if any(True for _ in node_blocks(config, gpus_per_node, instance.launcher)):
+        return {}
+    grid = f"{config.pipeline_model_parallel_size} x {config.data_parallel_size} groups of {slot} GPUs"
+    return {"packing": f"{grid} do not pack onto hosts of {gpus_per_node} GPUs with launcher {instance.launcher}"}
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(part for part in range(1, number + 1) if number % part == 0)

@@ -1,0 +1,130 @@
+"""How many GPUs are used, where that is left open."""
+
+from dataclasses import replace
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates.combinations import combinations
+from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.parallel import microbatches_of
+from pipette_opt.specs import Instance
+
+NEARLY_AS_BUSY = 0.9
+"""Of the most GPUs that any number of hosts keeps busy: numbers of hosts that keep fewer busy are not searched."""
+
+MOST_WORLD_SIZES = 6
+"""Numbers of hosts that are searched side by side, those that keep most GPUs busy."""
+
+
+def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
+    """
+    World sizes of the search, the most GPUs first: ``space.num_gpus``, or all hosts that are allowed and fewer.
+
+    Of fewer hosts those count that keep nearly as many GPUs busy as :func:`choose_num_gpus` finds at best, at most
+    ``MOST_WORLD_SIZES``; the time of fewer busy GPUs cannot come near. What is left out is not proven to be slower, and
+    the certificate says so.
+    """
+    chosen = choose_num_gpus(instance, space)
+    per_host = instance.cluster.gpus_per_node
+    if space.num_gpus is not None or chosen < per_host:
+        return (chosen,)
+    probe = _smallest(space)
+    busy = {chosen: _busy_gpus(instance, probe, chosen)}
+    for num_gpus in range(_most_gpus(instance, space) // per_host * per_host, 0, -per_host):
+        if num_gpus < NEARLY_AS_BUSY * busy[chosen]:
+            break
+        busy.setdefault(num_gpus, _busy_gpus(instance, probe, num_gpus))
+    able = [size for size in busy if busy[size] >= NEARLY_AS_BUSY * busy[chosen]]
+    most = sorted(able, key=lambda size: (-busy[size], size))[:MOST_WORLD_SIZES]
+    return tuple(sorted(most, reverse=True))
+
+
+def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
+    """
+    ``space.num_gpus``, or else the whole hosts that keep most GPUs busy.
+
+    More hosts are not worth crooked stages or a deep pipeline. For each number of hosts the best legal candidate
+    counts, by the GPUs that its layers and micro-batches keep busy: ``num_gpus * num_layers / (pp * largest stage)
+    * m / (m + pp - 1)``, where the lower ``m`` is that of the replica with most micro-batches; of equal counts the
+    fewer hosts. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs leave only pipelines of 17, 34 or 68 uneven
+    stages, so 16 hosts are used. Neither links nor memory count here: whoever knows better gives ``space.num_gpus``.
+    Parts of one host are used only if no whole host is legal. If nothing is, all GPUs, so that the reasons refer to the
+    whole cluster. ``space.max_gpus`` is the most in each case.
+
+    Raises
+    ------
+    InputError
+        If ``space.num_gpus`` is more than there are, or neither whole hosts nor a part of one.
+    """
+    per_host, num_nodes = instance.cluster.gpus_per_node, instance.cluster.num_nodes
+    if space.num_gpus is not None:
+        _check_num_gpus(space.num_gpus, per_host, num_nodes)
+        return space.num_gpus
+    probe, most = _smallest(space), _most_gpus(instance, space)
+    most_whole = most // per_host * per_host
+    for counts in (range(most_whole, 0, -per_host), range(min(per_host - 1, most), 0, -1)):
+        most_busy, chosen = 0.0, None
+        for num_gpus in counts:
+            if most_busy > num_gpus:
+                break
+            busy = _busy_gpus(instance, probe, num_gpus)
+            if busy > 0.0 and busy >= most_busy:
+                most_busy, chosen = busy, num_gpus
+        if chosen is not None:
+            return chosen
+    return most_whole or most
+
+
+def _most_gpus(instance: Instance, space: SearchSpace) -> int:
+    """GPUs that there are, or that the space allows."""
+    available = instance.cluster.num_nodes * instance.cluster.gpus_per_node
+    return available if space.max_gpus is None else min(available, space.max_gpus)
+
+
+def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
+    """GPUs that the best legal candidate keeps busy, as :func:`choose_num_gpus` counts; 0 if nothing is legal."""
+    busiest = 0.0
+    for configs, broken in combinations(instance, space, num_gpus):
+        if not configs or broken:
+            continue
+        config = configs[0]
+        pp, batch = config.pipeline_model_parallel_size, instance.training.global_batch_size
+        most = microbatches_of(instance.training, config)
+        mean = batch / (config.data_parallel_size * config.micro_batch_size)
+        evenness = instance.model.num_layers / (pp * max(config.layers_per_stage))
+        busiest = max(busiest, num_gpus * evenness * mean / (most + pp - 1))
+    return busiest
+
+
+def _check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
+    available = per_host * num_nodes
+    if num_gpus > available:
+        raise InputError(
+            "--num-gpus", f"must be at most the {num_nodes} x {per_host} = {available} GPUs listed, got {num_gpus}."
+        )
+    if num_gpus > per_host and num_gpus % per_host:
+        below = num_gpus - num_gpus % per_host
+        raise InputError(
+            "--num-gpus",
+            f"must fill whole hosts of {per_host} GPUs (or part of one), got {num_gpus}; "
+            f"{below} or {below + per_host} would.",
+        )
+
+
+def _smallest(space: SearchSpace) -> SearchSpace:
+    """
+    The space without what cannot decide whether a split of the GPUs is legal.
+
+    Free choices take their least demanding value: a legal candidate stays legal if it gives up interleaving or
+    makes its micro-batches smaller.
+    """
+    return replace(
+        space,
+        recompute=space.recompute[:1],
+        use_distributed_optimizer=(False,),
+        virtual_pipeline=space.virtual_pipeline or (1,),
+        expert_parallel=space.expert_parallel or (1,),
+        overlap_grad_reduce=False,
+        overlap_param_gather=False,
+        ddp_bucket_size=None,
+        max_micro_batch_size=1,
+    )

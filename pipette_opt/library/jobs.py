@@ -1,0 +1,353 @@
+"""
+What is trained, on which machines, and how: read from files, presets and plain values into an instance.
+
+A command's options and the arguments of :func:`pipette_opt.solve` are both the fields of :class:`JobOptions`.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from pipette_opt.base.errors import InputError
+
+if TYPE_CHECKING:
+    from pipette_opt.read.megatron_args import MegatronArgs
+    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
+    from pipette_opt.specs.expert_loads import RankImbalance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """
+    A job, as people say it. Errors name a field as the option of the command line, ``--global-batch-size``.
+
+    Parameters
+    ----------
+    cluster
+        A cluster file.
+    nodes, gpu, nics, gpus_per_node
+        Instead of it, where no link was measured: number of hosts or their names, kind of GPU, ``8x400`` (NICs times
+        Gbit/s of each), GPUs of a host.
+    model
+        A preset's name, a Hugging Face ``config.json``, or a file of Megatron arguments.
+    global_batch_size
+        Sequences of an iteration.
+    seq_length
+        Tokens of a sequence.
+    micro_batches
+        ``equal``: every replica has as many; ``unequal``: any number of replicas shares the batch.
+    example
+        A shipped example, which says whatever else is not given.
+    precision
+        ``bf16``, ``fp16`` or ``fp32``; the example's, or bf16.
+    fp8
+        Whether products of the layers are in 8 bits.
+    attention_kernel
+        ``flash`` or ``unfused``.
+    profile
+        Measured times of layers.
+    calibration
+        Stack: a file that calibrating wrote, or a shipped name.
+    num_gpus
+        GPUs to use; all of the cluster, or fewer hosts where that is faster.
+    gpu_price
+        Price of a GPU-hour by hosts, each ``gpu[01-04]=2.5``.
+    exclude_hosts
+        Hosts not to use, ``gpu03,gpu[07-09]``.
+    speed
+        Hosts that run at a share of their peak, each ``gpu[03-04]=0.8``.
+    launcher
+        ``torchrun``, ``slurm`` or ``mpi``: what rank maps can be launched.
+    p2p
+        ``blocking`` or ``async`` sends between stages.
+    allreduce
+        How gradients cross hosts: ``ring``, ``hierarchical`` or ``tree``.
+    expert_imbalance
+        Tokens of the busiest rank of experts over the mean, at least 1.
+    expert_loads
+        Loads of single experts: a file with a number for each, a line or one for each layer; or ``zipf:1.2``.
+    expert_placement
+        Experts of a rank: ``listed``, as launched; ``balanced`` by these loads, which no launcher does.
+    moe_token_dispatcher
+        ``alltoall``, ``allgather`` or ``flex``.
+    overlap_moe_expert_parallel_comm
+        Whether tokens travel beside the compute of another micro-batch.
+    """
+
+    cluster: Path | None = None
+    nodes: str | None = None
+    gpu: str | None = None
+    nics: str | None = None
+    gpus_per_node: int | None = None
+    model: str | None = None
+    global_batch_size: int | None = None
+    seq_length: int | None = None
+    micro_batches: str | None = None
+    example: str | None = None
+    precision: str | None = None
+    fp8: bool = False
+    attention_kernel: str = "flash"
+    profile: Path | None = None
+    calibration: str | None = None
+    num_gpus: int | None = None
+    gpu_price: list[str] | None = None
+    exclude_hosts: str | None = None
+    speed: list[str] | None = None
+    launcher: str = "slurm"
+    p2p: str = "blocking"
+    allreduce: str = "ring"
+    expert_imbalance: float = 1.0
+    expert_loads: str | None = None
+    expert_placement: str = "listed"
+    moe_token_dispatcher: str | None = None
+    overlap_moe_expert_parallel_comm: bool = False
+
+    def filled_in(self, arguments: "MegatronArgs") -> Self:
+        """The options with what Megatron arguments say where they are silent."""
+        said = {
+            name: getattr(arguments, name)
+            for name in ("global_batch_size", "seq_length", "precision")
+            if getattr(self, name) is None
+        }
+        return replace(self, fp8=self.fp8 or arguments.fp8, **said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """An instance, the number of GPUs that an example fixes, and where everything came from."""
+
+    instance: "Instance"
+    num_gpus: int | None
+    inputs: dict[str, Any]
+
+
+def read_job(options: JobOptions) -> Job:
+    """Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given."""
+    from dataclasses import asdict
+
+    from pipette_opt.judge.fullness import with_edge_loss
+    from pipette_opt.read.cluster import exclude_hosts as without
+    from pipette_opt.read.gpus import gpu_record
+    from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.levels import domain_record
+    from pipette_opt.read.megatron_args import arguments_behind
+    from pipette_opt.read.model import read_model
+    from pipette_opt.read.prices import parse_prices, with_prices
+    from pipette_opt.read.speeds import folded_by_value, parse_speeds, speed_record, with_speeds
+    from pipette_opt.read.stack import read_stack
+    from pipette_opt.specs import Instance, TrainingSpec
+    from pipette_opt.specs.model_gaps import not_modelled_of
+    from pipette_opt.specs.training import DISPATCHERS, LARGEST
+
+    arguments = arguments_behind(options.model) if options.model is not None else None
+    if arguments is not None and options.example is None:
+        options = options.filled_in(arguments)
+    if options.precision is not None:
+        one_of("--precision", options.precision, ("bf16", "fp16", "fp32"))
+    one_of("--attention-kernel", options.attention_kernel, ("flash", "unfused"))
+    one_of("--launcher", options.launcher, ("torchrun", "slurm", "mpi"))
+    if options.micro_batches is not None:
+        one_of("--micro-batches", options.micro_batches, ("equal", "unequal"))
+    one_of("--p2p", options.p2p, ("blocking", "async"))
+    one_of("--allreduce", options.allreduce, ("ring", "hierarchical", "tree"))
+    if options.moe_token_dispatcher is not None:
+        one_of("--moe-token-dispatcher", options.moe_token_dispatcher, DISPATCHERS)
+    if not 1.0 <= options.expert_imbalance < float("inf"):
+        raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
+    shown = None
+    if options.example is not None:
+        from pipette_opt.read.example import read_example
+
+        shown = read_example(options.example)
+    machines = _machines(options, shown.cluster_path if shown else None)
+    if options.model is None and shown is None:
+        raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
+    for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
+        if value is None and shown is None:
+            raise InputError(option, "is needed.")
+        if value is not None and not 1 <= value <= LARGEST:
+            raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
+    spec, record = machines()
+    speeds = parse_speeds(options.speed or ())
+    spec = with_speeds(spec, speeds)
+    prices = parse_prices(options.gpu_price or (), spec.hosts)
+    spec = with_prices(spec, prices)
+    if options.exclude_hosts:
+        spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
+    model_spec = read_model(options.model) if options.model is not None else shown.model  # type: ignore[union-attr]
+    if model_spec.num_experts is None:
+        for option, has_effect in (
+            ("--expert-imbalance", options.expert_imbalance > 1.0),
+            ("--expert-loads", options.expert_loads is not None),
+            ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
+            ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
+        ):
+            if has_effect:
+                raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
+    base = shown.training if shown else None
+    precision = options.precision or (base.precision if base else "bf16")
+    has_experts = arguments is not None and model_spec.num_experts is not None
+    scripted = cast("MegatronArgs", arguments).moe_token_dispatcher_type if has_experts else None
+    if options.fp8 and precision == "fp32":
+        raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
+    training = TrainingSpec(
+        global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
+        seq_length=options.seq_length or cast("Any", base).seq_length,
+        precision=precision,  # type: ignore[arg-type]
+        accumulate_allreduce_grads_in_fp32=precision != "fp16",
+        fp8=options.fp8,
+        attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
+        moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
+        overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
+        expert_imbalance=options.expert_imbalance,
+        rank_imbalances=_rank_imbalances(options, model_spec),
+        expert_placement=options.expert_placement,  # type: ignore[arg-type]
+        unequal_microbatches=options.micro_batches == "unequal",
+    )
+    if arguments is not None:
+        training = arguments.training(training)
+    check_precision(spec, training)
+    instance = Instance(
+        model=model_spec,
+        cluster=spec,
+        training=training,
+        p2p=options.p2p,  # type: ignore[arg-type]
+        allreduce=options.allreduce,  # type: ignore[arg-type]
+        launcher=options.launcher,  # type: ignore[arg-type]
+        profile=_profile(options.profile),
+        stack=read_stack(options.calibration) if options.calibration else read_stack(),
+        not_modelled=(*(arguments.not_modelled if arguments else ()), *not_modelled_of(model_spec, training)),
+    )
+    inputs: dict[str, Any] = {
+        "cluster": record,
+        "gpus": gpu_record(spec),
+        **domain_record(spec),
+        "example": options.example,
+        "exclude_hosts": options.exclude_hosts,
+        "speed": speed_record(speeds),
+        **({"gpu_price": folded_by_value(prices)} if prices else {}),
+        "profile": _file_record(options.profile),
+        "stack": asdict(instance.stack),
+        "model": asdict(model_spec),
+        "training": asdict(training),
+    }
+    num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
+    return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
+
+
+def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
+    """What the loads of single experts make of each expert-parallel size that the experts allow."""
+    one_of("--expert-placement", options.expert_placement, ("listed", "balanced"))
+    if options.expert_loads is None:
+        if options.expert_placement != "listed":
+            raise InputError("--expert-placement", "needs --expert-loads.")
+        return ()
+    if options.expert_imbalance != 1.0:
+        raise InputError("--expert-imbalance", "contradicts --expert-loads, which says it; give one of the two.")
+    from pipette_opt.read.expert_loads import read_expert_loads
+    from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
+
+    loads, num_experts = read_expert_loads(options.expert_loads, model), cast(int, model.num_experts)
+    sizes = [size for size in range(2, num_experts + 1) if num_experts % size == 0]
+    if options.expert_placement == "listed":
+        found = [(size, listed_imbalance(loads, size)) for size in sizes]
+    else:
+        from pipette_opt.solver.expert_placement import balanced_imbalance
+
+        found = [(size, balanced_imbalance(loads, size)[0]) for size in sizes]
+    return tuple(RankImbalance(ranks=size, imbalance=imbalance) for size, imbalance in found)
+
+
+def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any]]]":
+    """
+    What reads the cluster of a file, of an example, or of equal hosts, and gives what a plan records of it.
+
+    Options that are missing or contradict each other are refused before anything is read.
+    """
+    of_hosts = {"--gpu": options.gpu, "--nics": options.nics, "--gpus-per-node": options.gpus_per_node}
+    given = [option for option, value in of_hosts.items() if value is not None]
+    if options.nodes is not None:
+        if options.cluster is not None:
+            raise InputError("--nodes", "contradicts --cluster, whose file lists the hosts; give one of the two.")
+        if options.gpu is None:
+            raise InputError("--gpu", "is needed with --nodes, e.g. --gpu h100; `pipette-opt gpus` lists them.")
+        return functools.partial(
+            _equal_hosts,
+            nodes=options.nodes,
+            gpu=options.gpu,
+            nics=options.nics,
+            gpus_per_node=options.gpus_per_node,
+        )
+    path = options.cluster if options.cluster is not None else example
+    if path is None and given:
+        raise InputError("--nodes", f"is needed with {given[0]}: the number of hosts, or their names.")
+    if path is None:
+        problem = (
+            "is needed (`pipette-opt import links` or `init` writes one); or --nodes 16 --gpu h100 --nics 8x400 where "
+            "no link was measured; or --example NAME."
+        )
+        raise InputError("--cluster", problem)
+    if given:
+        raise InputError(given[0], f"has no effect on {path}, which says it; edit the file, or give --nodes instead.")
+    return functools.partial(_cluster_file, path)
+
+
+def _equal_hosts(
+    *, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None
+) -> "tuple[ClusterSpec, dict[str, Any]]":
+    from pipette_opt.read.nominal import nominal_cluster, nominal_record
+
+    spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
+    return spec, nominal_record(spec)
+
+
+def _cluster_file(path: Path) -> "tuple[ClusterSpec, dict[str, Any]]":
+    from pipette_opt.library.inputs import cluster_record
+    from pipette_opt.read.cluster import read_cluster
+
+    return read_cluster(path), cluster_record(path)
+
+
+def _file_record(path: Path | None) -> dict[str, str] | None:
+    """What a plan records of a file: where it is, and its hash."""
+    from pipette_opt.read.files import sha256_of
+
+    return None if path is None else {"path": str(path), "sha256": sha256_of(path)}
+
+
+def trained_as(job: Job, given: "MegatronArgs") -> Job:
+    """The job with the formats of gradients and optimizer states, and the kernels, that Megatron arguments say."""
+    from dataclasses import asdict
+
+    from pipette_opt.judge.fullness import with_edge_loss
+
+    training = given.training(job.instance.training)
+    instance = with_edge_loss(replace(job.instance, training=training))
+    return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
+
+
+def check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
+    """Raise ``InputError`` if a kind of GPU cannot compute in the precision."""
+    for gpu in cluster.gpu_kinds:
+        if training.precision not in gpu.peak_flops:
+            known = ", ".join(name for name in ("bf16", "fp16", "fp32") if name in gpu.peak_flops)
+            raise InputError("--precision", f"must be one that {gpu.name} has ({known}), got {training.precision}.")
+        if training.fp8 and "fp8" not in gpu.peak_flops:
+            has = ", ".join(sorted(gpu.peak_flops))
+            raise InputError("--fp8", f"is not for {gpu.name}, which has {has}; --exclude-hosts leaves such hosts out.")
+
+
+def _profile(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from pipette_opt.read.profile import read_profile
+
+    return read_profile(path)
+
+
+def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise ``InputError`` unless the value is one of the allowed."""
+    if value not in allowed:
+        raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")

@@ -1,0 +1,306 @@
+"""
+The families of a job, and the line below the times of their stages.
+
+The first unit of a stage whose layers are not of the model's pattern is all that it holds at least. Of a pattern with
+several kinds of layers a unit is their mean, and the line is below every split, not on it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_compute
+from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs
+from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
+from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, microbatches_of, node_blocks
+from pipette_opt.problem.beside import chunk_seconds, layer_seconds, least_ring_parts_s
+from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.family_room import RecomputedUnits, most_units
+from pipette_opt.problem.layer_patterns import grown, least_splits, line, probes
+from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
+from pipette_opt.specs import Instance, LayerKind, ModelSpec
+from pipette_opt.specs.layer_kinds import pattern_of
+from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
+
+FINE_TICK_S = 1e-9
+"""Seconds in a tick of the matrices that tensor communication over hosts is read from."""
+
+Computed = Sequence[tuple[ParallelConfig, StageCompute]]
+"""Configurations with their times."""
+
+
+def layer_families(
+    instance: Instance,
+    configs: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+) -> list[LayerFamily]:
+    """
+    The families of some configurations, without their reductions: see :func:`with_rings`.
+
+    One for each packing, and for each way in which stages hold layers without experts.
+
+    Parameters
+    ----------
+    configs
+        One with each choice of all but the layers, without anything that is sent beside compute.
+    """
+    configs = [least for config in configs for least in least_splits(instance.model, config)]
+    free = replace(instance, edge_loss_s=None)
+    kinds, kind_of_node = len(instance.cluster.gpu_kinds), instance.cluster.kind_of_node
+    capacity = usable_bytes(instance.cluster, predictor)
+    room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
+    most = most_units(instance, configs, predictor, max_oom_risk, room)
+    families = []
+    for config, limit in zip(configs, most, strict=True):
+        timed = [_timed(free, alike) for alike in pure_configs(config)]
+        recomputed = None
+        if config.recomputation == "block":
+            recomputed = RecomputedUnits(instance, config, predictor, max_oom_risk, room, limit)
+        for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
+            family = _family(free, config, block, timed[0], limit)
+            if recomputed is not None:
+                family = _with_recomputation(free, family, timed[1], recomputed)
+            families.append(family)
+    return families
+
+
+class _Timed(NamedTuple):
+    """
+    What the times of a family are read from.
+
+    Parameters
+    ----------
+    sized
+        Of :func:`_sized`, with their times.
+    probes
+        Of :func:`probes`, with their times; none where all layers of the pattern are alike.
+    """
+
+    sized: Computed
+    probes: Mapping[LayerKind, Computed]
+
+
+def _timed(instance: Instance, config: ParallelConfig) -> _Timed:
+    def computed(some: Iterable[ParallelConfig]) -> Computed:
+        return [(one, stage_compute(instance, one)) for one in some]
+
+    model = instance.model
+    if _is_uniform(model):
+        return _Timed(computed(_sized(model, config)), {})
+    return _Timed(computed([config]), {kind: computed(pair) for kind, pair in probes(model, config).items()})
+
+
+def _is_uniform(model: ModelSpec) -> bool:
+    """Whether all layers of the model's pattern are alike."""
+    return pattern_of(model.layers).period == 1
+
+
+def _sized(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
+    """
+    With one unit in each stage, and with a period more wherever there may be more.
+
+    And with another, if the first has no layer of the pattern: with the second such layers come in for the first time.
+    """
+    sized = [config, grown(model, config)]
+    if pattern_of(model.layers).leading >= sum(config.layers_per_stage):
+        sized.append(grown(model, sized[1]))
+    return sized
+
+
+def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> FloatArray:
+    """What a period more takes on a stage at least; ``seconds`` of each of :func:`_sized`, stages last."""
+    grows = np.array(sized[1].layers_per_stage) > np.array(sized[0].layers_per_stage)
+    more = [(after - before)[..., grows].min(axis=-1) for before, after in pairwise(seconds)]
+    unit: FloatArray = np.maximum(np.min(more, axis=0), 0.0)
+    return unit
+
+
+def _of_layers(
+    model: ModelSpec, timed: _Timed, seconds: Callable[[ParallelConfig, StageCompute], FloatArray]
+) -> dict[LayerKind, FloatArray]:
+    """What a layer of each kind of the pattern takes in a chunk; ``seconds`` has chunks and stages as last axes."""
+    if not timed.probes:
+        held = [seconds(*one) for one in timed.sized]
+        kind = model.layers[pattern_of(model.layers).leading]
+        return {kind: _unit_s(held, [sized for sized, _ in timed.sized]).min(axis=-1)}
+    pairs = {kind: [seconds(*one)[..., 0, 0] for one in pair] for kind, pair in timed.probes.items()}
+    return {kind: np.maximum(after - before, 0.0) for kind, (before, after) in pairs.items()}
+
+
+def _with_recomputation(
+    instance: Instance, family: LayerFamily, timed: _Timed, recomputed: RecomputedUnits
+) -> LayerFamily:
+    """
+    A family whose layers all keep their activations, as one in which the first of each stage are recomputed.
+
+    The first layer of a chunk may have no experts where its other layers do, so it counts for itself. Of a pattern with
+    several kinds of layers each counts as the kind for which recomputation adds least.
+    """
+    layer_s, fixed_s = _layer_and_fixed_s(instance, timed, family.block)
+    if timed.probes:
+        further_s = _least_again_s(instance, family.config, family.block)
+        first_s = np.broadcast_to(further_s[:, None, None], family.fixed_s.shape[1:])
+    else:
+        further_s = np.maximum(layer_s - family.layer_s, 0.0)[1]
+        units = np.array(family.config.layers_per_stage) // family.config.num_chunks
+        first_s = np.maximum((fixed_s - family.fixed_s)[1] + further_s[:, None, None], 0.0) / units
+        if units.max() > 1:  # and so may its second
+            further_s = np.minimum(further_s, first_s[..., units > 1].min(axis=(1, 2)))
+    kept_s = family.fixed_s.copy()
+    kept_s[1] += first_s
+    return replace(family, fixed_s=kept_s, recompute_s=further_s, recomputed=recomputed)
+
+
+def _least_again_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
+    """What recomputation adds to a layer on each kind of GPU, shape ``(num_kinds,)``, the least of all kinds."""
+    kept, again = (
+        [layer_seconds(instance, one, block, kind)[1] for kind in dict.fromkeys(instance.model.layers)]
+        for one in pure_configs(config)
+    )
+    least: FloatArray = np.maximum(np.min(np.subtract(again, kept), axis=0), 0.0)
+    return least
+
+
+def _layer_and_fixed_s(instance: Instance, timed: _Timed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
+    """``layer_s`` and ``fixed_s`` of a family."""
+
+    def seconds(config: ParallelConfig, compute: StageCompute) -> FloatArray:
+        return np.stack(chunk_seconds(instance, config, compute, block))
+
+    least = timed.sized[0]
+    layer_s, more_s = line(instance.model, least[0], _of_layers(instance.model, timed, seconds))
+    fixed_s = seconds(*least) + more_s
+    if block.nodes_per_slot > 1:
+        fastest = replace(instance, cluster=instance.cluster.fastest_pair())
+        for way, ticks in enumerate(tensor_ticks(fastest, *least, block, FINE_TICK_S, np.floor)):
+            layer_s[way] += ticks.min() * FINE_TICK_S
+    return layer_s, fixed_s
+
+
+def _family(
+    instance: Instance,
+    config: ParallelConfig,
+    block: NodeBlock,
+    timed: _Timed,
+    most_units: IntArray,
+) -> LayerFamily:
+    """One family without its rings."""
+    model, cluster, pp = instance.model, instance.cluster, config.pipeline_model_parallel_size
+    layer_s, fixed_s = _layer_and_fixed_s(instance, timed, block)
+    message = p2p_bytes(instance.model, instance.training, config)
+    steps = _of_layers(model, timed, lambda one, compute: optimizer_stages_s(instance, one)[None])
+    chunks = 1 if timed.probes else config.num_chunks
+    of_layer, more_s = line(model, config, {kind: one / chunks for kind, one in steps.items()})
+    nothing = np.zeros(pp)
+    return LayerFamily(
+        config=config,
+        block=block,
+        num_microbatches=microbatches_of(instance.training, config),
+        num_units=pp + (instance.model.num_layers - sum(config.layers_per_stage)) // config.num_chunks,
+        layer_s=layer_s,
+        fixed_s=fixed_s,
+        link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),
+        inside_s=intra_node_message_s(cluster, message),
+        reduction_s=0.0,
+        fixed_reduction_s=nothing,
+        gather_s=0.0,
+        fixed_gather_s=nothing,
+        embedding_s=_embedding_s(instance, config, block),
+        slowdown=instance.stack.overlap_slowdown,
+        step_s=float(of_layer) * config.num_chunks,
+        fixed_step_s=optimizer_stages_s(instance, config) + more_s.sum(axis=0),
+        optimizer_s=instance.stack.iteration_s,
+        most_units=most_units,
+        recompute_s=np.zeros(len(cluster.gpu_kinds)),
+    )
+
+
+Rings = dict[str, Any]
+"""Fields of a family that its reduction and gather decide."""
+
+
+def with_rings(
+    instance: Instance,
+    family: LayerFamily,
+    config: ParallelConfig,
+    known: dict[tuple[ParallelConfig, NodeBlock], Rings] | None = None,
+) -> LayerFamily:
+    """
+    A family with what it sends beside compute, and its reduction and gather.
+
+    Parameters
+    ----------
+    known
+        Rings of other families of the instance, to be looked up and added to: micro-batches and recomputation are no
+        matter to them.
+    """
+    alike = replace(
+        config, micro_batch_size=1, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1
+    )
+    known, key = {} if known is None else known, (alike, family.block)
+    if key not in known:
+        known[key] = _rings(instance, *key)
+    return replace(family, config=config, **known[key])
+
+
+def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Rings:
+    """From one unit and more: times of rings are convex in what they move, so no split has less than their line."""
+    rings: Rings = {}
+    model, chunks = instance.model, config.num_chunks
+    sized = _sized(model, config)
+    found = [least_ring_parts_s(instance, one, block) for one in sized]
+    for way, name in enumerate(("reduction_s", "gather_s")):
+        known = [one[way] for one in found if one is not None]
+        of_rates = [one for one in known if one is not None]
+        if len(of_rates) == len(sized):
+            fastest = of_rates[0].sum(axis=(0, 2)).argmin()
+            held = of_rates[0][:, fastest].copy()
+            periods = _unit_s([one[:, fastest] for one in of_rates], sized)
+            own, experts = _shares(model, config)
+            shares = {kind: periods[0] * own[kind] + periods[1] * experts[kind] for kind in own}
+            of_layer = {kind: share / chunks for kind, share in shares.items()}
+            if any(experts.values()) and not all(experts.values()):
+                # A stage may have no experts, and then no such ring.
+                counts = layers_of_kinds(model, config)
+                line_s = [counts[kind].sum(axis=0) * periods[1] * experts[kind] / chunks for kind in own]
+                held[1] = np.minimum(held[1], np.sum(line_s, axis=0))
+            mean, more = line(model, config, of_layer)
+            rings |= {name: float(mean) * chunks, f"fixed_{name}": held.sum(axis=0) + more.sum(axis=0)}
+    return rings
+
+
+def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, float], dict[LayerKind, float]]:
+    """Part of its own parameters, and of its experts', that a layer of each kind has of a period of the pattern."""
+    leading, period = pattern_of(model.layers)
+    kinds, tp = model.layers[leading : leading + period], config.tensor_model_parallel_size
+    own = {kind: sharded_parameters(model, kind) / tp + replicated_parameters(model, kind) for kind in kinds}
+    experts = {kind: float(expert_parameters(model, kind)) for kind in kinds}
+    wholes = [max(sum(sizes[kind] for kind in kinds), 1.0) for sizes in (own, experts)]
+    return tuple(
+        {kind: size / whole for kind, size in sizes.items()}
+        for sizes, whole in zip((own, experts), wholes, strict=True)
+    )  # type: ignore[return-value]
+
+
+def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> float:
+    """The all-reduce of tied word embeddings over the best link; 0 if none are tied."""
+    between = embedding_ticks(instance, config, block, gpus_of_a_host(config, block), FINE_TICK_S, np.floor)
+    if between.size:
+        return float(between.min()) * FINE_TICK_S
+    return embedding_floor(instance, config, block, FINE_TICK_S, np.floor) * FINE_TICK_S
+
+
+def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:
+    """The fastest transfer between hosts of each pair of kinds, shape ``(num_kinds, num_kinds)``."""
+    cluster = instance.cluster
+    fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
+    with np.errstate(divide="ignore"):
+        seconds: FloatArray = cluster.pair_latency_s.min() + message_bytes * num_flows / fastest
+    return seconds

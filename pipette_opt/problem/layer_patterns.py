@@ -1,0 +1,133 @@
+"""
+Splits of a list of layers of several kinds, as families in which the time of a stage is linear in its layers.
+
+Layers come in a pattern that repeats itself, perhaps after a few first layers that are not of it (dense ones of a
+mixture of experts). The first ``D`` layers fill the first stages in order: some stages hold nothing else, one holds
+the last of them and perhaps layers of the pattern, all others hold layers of the pattern alone. Each way to fill them
+is a family of its own, in which the stages of the first sort hold a fixed number of layers and the next one at least
+its own. There are ``2^(D - 1)`` ways where there are stages enough; public models have one to three such layers.
+
+Some consecutive layers of a pattern take as many times the mean of its period as they are, within a slack: so a unit
+takes the mean, and what a stage takes beside its units is less by the slack, which makes it a bound for every split.
+Where all layers of the pattern are alike the slack is zero, and the bound exact.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import LayerKind, ModelSpec
+from pipette_opt.specs.layer_kinds import count_layers, layers_before, pattern_of
+
+
+def least_splits(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
+    """
+    The configuration with the fewest layers on each stage, once for each way in which stages hold the first layers.
+
+    A unit is a layer in each chunk of a stage. Where the first chunks of all stages have no room for all first layers,
+    every split is a way of its own. Stages beside those have one unit.
+    """
+    pp, chunks, leading = config.pipeline_model_parallel_size, config.num_chunks, pattern_of(model.layers).leading
+    units = model.num_layers // chunks
+    if not leading:
+        ways: Iterator[tuple[int, ...]] = iter([()])
+    elif leading > units:
+        ways = _sums(units, pp)
+    else:
+        ways = (way for parts in range(1, min(leading, pp) + 1) for way in _sums(leading, parts))
+    found = []
+    for way in ways:
+        held = (*way, *(1,) * (pp - len(way)))
+        if sum(held) <= units:
+            found.append(beyond(replace(config, layers_per_stage=(chunks,) * pp), held))
+    return found
+
+
+def num_closed(model: ModelSpec, config: ParallelConfig) -> int:
+    """Stages, the first ones, that hold no more than their layers of :func:`least_splits`."""
+    units = np.array(config.layers_per_stage) // config.num_chunks
+    return int((units.cumsum() < pattern_of(model.layers).leading).sum())
+
+
+def grown(model: ModelSpec, config: ParallelConfig) -> ParallelConfig:
+    """
+    One of :func:`least_splits` with a period more on each stage that may have more.
+
+    Where none may, on all of them: then the times of a unit play no role.
+    """
+    closed, pp = num_closed(model, config), config.pipeline_model_parallel_size
+    period = pattern_of(model.layers).period
+    return beyond(config, [1 + period * (stage >= closed or closed == pp) for stage in range(pp)])
+
+
+def beyond(least: ParallelConfig, units: Sequence[int]) -> ParallelConfig:
+    """The configuration with so many units on each stage, of which the first one is all that ``least`` has there."""
+    chunks = least.num_chunks
+    held = (own + chunks * (int(one) - 1) for own, one in zip(least.layers_per_stage, units, strict=True))
+    return replace(least, layers_per_stage=tuple(held))
+
+
+def probes(model: ModelSpec, config: ParallelConfig) -> dict[LayerKind, tuple[ParallelConfig, ParallelConfig]]:
+    """
+    For each kind of the pattern two configurations, of which the second has one such layer more on its first stage.
+
+    The first stage has a layer of the kind before, and several stages have no chunks.
+    """
+    pp, (leading, period) = config.pipeline_model_parallel_size, pattern_of(model.layers)
+    plain = replace(config, virtual_pipeline_model_parallel_size=None, layers_per_stage=(1,) * pp)
+    before = layers_before(model.layers, -(-(leading + 2 * period + 1) // model.num_layers) * model.num_layers)
+    found = {}
+    for kind, counts in before.items():
+        if counts[leading + period] == counts[leading]:
+            continue
+        place = int(np.flatnonzero((counts[:-1] < counts[1:]) & (counts[:-1] > counts[leading])).min())
+        held = [replace(plain, layers_per_stage=(place + more, *plain.layers_per_stage[1:])) for more in (0, 1)]
+        found[kind] = held[0], held[1]
+    return found
+
+
+def line(
+    model: ModelSpec, config: ParallelConfig, of_layer: Mapping[LayerKind, FloatArray]
+) -> tuple[FloatArray, FloatArray]:
+    """
+    What some layers take as a line in their number that no consecutive layers of the model are below.
+
+    Parameters
+    ----------
+    config
+        One of :func:`least_splits`.
+    of_layer
+        What a layer of each kind of the pattern takes, of one shape.
+
+    Returns
+    -------
+    tuple[FloatArray, FloatArray]
+        What a layer adds, of that shape; and what is to be added to what ``config`` takes in a chunk of a stage, so
+        that it is the line where a stage has no units, shape ``(*shape, num_chunks, pp)``.
+    """
+    leading, period = pattern_of(model.layers)
+    of_pattern = np.stack([of_layer[kind] for kind in model.layers[leading : leading + period]])
+    mean: FloatArray = of_pattern.mean(axis=0)
+    beyond_mean = np.concatenate([np.zeros_like(mean)[None], (of_pattern - mean).cumsum(axis=0)])
+    slack = beyond_mean.max(axis=0) - beyond_mean.min(axis=0)
+    of_chunk = np.array(config.layers_per_chunk)
+    ends = of_chunk.cumsum().reshape(of_chunk.shape)
+    starts = np.maximum(ends - of_chunk, leading)
+    counts = count_layers(model.layers, np.minimum(starts, ends), ends)
+    inside = np.maximum(ends - starts, 0)
+    may_grow = (np.arange(of_chunk.shape[1]) >= num_closed(model, config)) | (inside > 0)
+    more: FloatArray = mean[..., None, None] * (inside - 1) - slack[..., None, None] * may_grow
+    for kind, seconds in of_layer.items():
+        more -= seconds[..., None, None] * counts[kind]
+    return mean, more
+
+
+def _sums(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write a number as a sum of so many positive numbers, in order."""
+    for cuts in combinations(range(1, total), parts - 1):
+        ends = (0, *cuts, total)
+        yield tuple(after - before for before, after in pairwise(ends))

@@ -1,0 +1,96 @@
+"""Parameters of one layer of each kind, and FLOPs of a token in it."""
+
+from typing import TYPE_CHECKING
+
+from pipette_opt.specs.layer_kinds import LayerKind
+
+if TYPE_CHECKING:
+    from pipette_opt.specs.model import ModelSpec
+
+
+def norm_parameters(model: "ModelSpec") -> int:
+    """Of one normalisation layer."""
+    return model.hidden_size * (2 if model.normalization == "LayerNorm" else 1)
+
+
+def sharded_parameters(model: "ModelSpec", kind: LayerKind) -> int:
+    """Parameters of one layer that tensor parallelism splits, routed experts apart."""
+    return mixer_parameters(model, kind) + mlp_parameters(model, mlp_width(model, kind))
+
+
+def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
+    """Parameters of one layer that every tensor rank holds whole: norms, row-parallel biases, the router."""
+    hidden, bias = model.hidden_size, model.hidden_size if model.add_bias_linear else 0
+    total = 0
+    if kind.mixer != "none":
+        total += norm_parameters(model)
+    if kind.has_attention:
+        latent = model.multi_latent_attention
+        qk_norms = 2 * model.kv_channels
+        if latent is not None:
+            qk_norms = norm_parameters(model) // hidden * latent.latent_size
+        total += bias + model.qk_layernorm * qk_norms + model.replicated_attention_matrices
+    if kind.mlp != "none":
+        total += norm_parameters(model) + (bias if mlp_width(model, kind) else 0)
+    return total + (hidden * (model.num_experts or 0) if kind.has_experts else 0)
+
+
+def expert_parameters(model: "ModelSpec", kind: LayerKind) -> int:
+    """Parameters of all routed experts of one layer; they have no biases."""
+    matrices = 3 if model.gated_linear_unit else 2
+    experts = model.num_experts or 0
+    return experts * matrices * model.hidden_size * model.expert_ffn_size if kind.has_experts else 0
+
+
+def layer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
+    """All parameters of one layer."""
+    return sharded_parameters(model, kind) + replicated_parameters(model, kind) + expert_parameters(model, kind)
+
+
+def mixer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
+    """What tensor parallelism splits of what mixes tokens."""
+    if not kind.has_attention:
+        return 0
+    sinks = model.num_attention_heads if model.softmax_type == "learnable" else 0
+    bias = 0
+    if model.add_qkv_bias and model.multi_latent_attention is None:
+        bias = model.query_projection_size + 2 * model.kv_projection_size
+    return sum(n * k for n, k in model.attention_shapes) + bias + sinks
+
+
+def mlp_width(model: "ModelSpec", kind: LayerKind) -> int:
+    """Width of the MLP that every token passes: the dense one, or the shared experts; 0 for none."""
+    if kind.mlp == "none":
+        return 0
+    return model.moe_shared_expert_intermediate_size if kind.has_experts else model.ffn_hidden_size
+
+
+def mlp_parameters(model: "ModelSpec", width: int) -> int:
+    """Parameters of a gated or plain MLP of that width, its row-parallel bias apart; 0 for none."""
+    up = 2 * width if model.gated_linear_unit else width
+    return model.hidden_size * (up + width) + (up if model.add_bias_linear else 0)
+
+
+def matrix_flops(model: "ModelSpec", kind: LayerKind) -> float:
+    """Multiplications of a token with the matrices of one layer, each counted once; of its experts those it goes to."""
+    h, width, found = model.hidden_size, mlp_width(model, kind), 0
+    if kind.has_attention:
+        found += sum(n * k for n, k in model.attention_shapes) + model.replicated_attention_matrices
+    if kind.has_experts:
+        width += model.moe_router_topk * model.expert_ffn_size
+        found += h * (model.num_experts or 0)
+    return float(found + h * width * (3 if model.gated_linear_unit else 2))
+
+
+def tokens_seen(model: "ModelSpec", kind: LayerKind, seq_length: int) -> float:
+    """
+    Tokens that a token's attention sees, itself and those before it, the mean of the sequence.
+
+    With a window of ``w`` tokens the first ``w`` see those before them, half of it on average, all others ``w``.
+    """
+    if not kind.has_attention:
+        return 0.0
+    if kind.mixer != "windowed_attention":
+        return seq_length / 2
+    window = min(model.attention_window, seq_length)
+    return window * (1 - window / (2 * seq_length))
