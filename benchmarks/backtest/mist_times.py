@@ -163,7 +163,7 @@ class _Clock:
         """Forward and backward of each kind of operator, shape ``(2, 13)``; their sum is the layer's."""
         model, training, rates = self.instance.model, self.instance.training, self.stack
         layer = layer_times_s(self.instance, self.config, self.gpu, rates)
-        core = attention_times_s(model, training, self.config, self.gpu, rates)
+        core = attention_times_s(model, training, self.config, self.gpu, rates, model.layers[0])
         return np.array([self._shared(layer[back], core[back], 1.0 + back) for back in (0, 1)])
 
     def _shared(self, layer_s: float, core_s: float, passes: float) -> FloatArray:

@@ -113,6 +113,14 @@ def attention(gpu: str) -> pd.DataFrame:
     return rows[which & (rows.latency_us > LEAST_ATTENTION_US)].reset_index(drop=True)
 
 
+def windows(gpu: str) -> pd.DataFrame:
+    """The same with a window shorter than the sequence, whichever release measured it."""
+    rows = _table("attention", gpu)
+    which = rows.kernel.isin([kernel for kernel, _ in ATTENTION[gpu]]) & (rows.window > 0) & (rows.window < rows.seq)
+    which &= (rows.dtype == WIDE) & (rows.suspect == 0) & (rows.seq >= FEWEST_QUERIES)
+    return rows[which & (rows.latency_us > LEAST_ATTENTION_US)].reset_index(drop=True)
+
+
 def experts(gpu: str, dtype: str) -> pd.DataFrame:
     """Balanced experts of one GPU and format, none elsewhere, in bursts."""
     rows = _table("moe", gpu)

@@ -7,12 +7,18 @@ A fused kernel skips the masked half and does the softmax on the way; its law is
 Latent attention has wider heads of keys than of values. Its kernels have the rate of heads as wide as the values: with
 192 and 128 channels (DeepSeek-V3, sequences of 2,048 tokens and more) TensorRT-LLM's on H100 take 0.93 to 1.08 of that,
 those on B200 and GB200 0.7 to 0.9 (``benchmarks/silicon/latent.py``).
+
+With a window the law counts the tokens that a query sees, as if the sequence were twice as long. Its constants are of
+whole sequences; of 15,800 windowed kernels on H100, B200 and GB200 the predicted time is 0.72, 0.82 and 0.77 of
+the measured one in the median with 128 tokens, 0.76 to 1.02 with 1,024, and 1.02 to 1.12 with 8,192
+(``benchmarks/silicon/windows.py``).
 """
 
 from pipette_opt.costs.products import micro_batch_tokens, peak_flops, plain_format
 from pipette_opt.costs.ring_steps import ring_steps_s
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.layer_parameters import tokens_seen
 
 BACKWARD_WORK = 2.5
 """FLOPs of the fused backward over the forward's: five products for two, as the scores are computed anew."""
@@ -37,25 +43,27 @@ dropout stream them about four times each way; without a fused softmax a scaling
 
 
 def attention_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
-    """Forward and backward, seconds; with context parallelism all blocks, and their merging."""
+    """Forward and backward of a layer, seconds; with context parallelism all blocks, and their merging."""
+    if not kind.has_attention:
+        return 0.0, 0.0
     one_kernel = _fused_times_s if training.attention_kernel == "flash" else _unfused_times_s
-    whole = one_kernel(model, training, config, gpu, rates)
+    whole = one_kernel(model, training, config, gpu, rates, kind)
     further = ring_steps_s(model, training, config, gpu, rates)
     return whole[0] + further[0], whole[1] + further[1]
 
 
 def _fused_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """Attention of a rank's queries, as if in one kernel."""
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
-    law, length = gpu.efficiency.attention, training.seq_length
+    law, seen = gpu.efficiency.attention, tokens_seen(model, kind, training.seq_length)
     rate = peak_flops(gpu, training) * law.share(model.value_head_size)
     width = (model.query_projection_size + model.attention_output_size) / tp
-    flops = tokens * length * width
-    compute = flops * (1.0 + law.half_seq / length) / rate / (1.0 if training.flash_version > 1 else rates.flash1)
+    flops = 2.0 * tokens * width * seen
+    compute = flops * (1.0 + law.half_seq / (2.0 * seen)) / rate / (1.0 if training.flash_version > 1 else rates.flash1)
     keys = max(model.kv_projection_size / tp, model.kv_head_size)
     moved = tokens * (width + 2.0 * keys) * training.parameter_bytes
     stream = moved / (gpu.memory_bytes_per_s * rates.streaming)
@@ -67,9 +75,9 @@ def _fused_times_s(
 
 
 def _unfused_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
-    """Two batches of products with whole scores between them."""
+    """Two batches of products with whole scores between them, whatever the window."""
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     scores = tokens * training.seq_length * training.parameter_bytes * model.num_attention_heads / tp
     passes = UNFUSED_PASSES if training.fused_softmax else PLAIN_PASSES

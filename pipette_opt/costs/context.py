@@ -34,18 +34,18 @@ def context_traffic(
     """
     What a context-parallel ring moves per layer and micro-batch: forward and backward.
 
-    Full recomputation repeats the forward's, and so does selective recomputation of the attention.
+    Full recomputation repeats the forward's, and so does that of the attention core.
     """
     steps = config.context_parallel_size - 1
     one = steps * key_value_bytes(model, training, config)
-    again = config.recompute_granularity is not None
+    again = config.recomputes("core_attn")
     return (
         RingTraffic(hop_bytes=one, num_steps=steps),
         RingTraffic(hop_bytes=(2 + again) * one, num_steps=(1 + again) * steps),
     )
 
 
-def hidden_by_attention_s(instance: Instance, config: ParallelConfig) -> tuple[float, float]:
+def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
     """
     Attention of one layer that runs beside the ring, forward and backward, on the fastest kind of GPU, seconds.
 
@@ -53,11 +53,11 @@ def hidden_by_attention_s(instance: Instance, config: ParallelConfig) -> tuple[f
     """
     share = 1.0 - 1.0 / config.context_parallel_size
     times = [
-        attention_times_s(instance.model, instance.training, config, gpu, instance.stack)
+        attention_times_s(instance.model, instance.training, config, gpu, instance.stack, kind)
         for gpu in instance.cluster.gpu_kinds
     ]
     forward, backward = (share * min(one[way] for one in times) for way in (0, 1))
-    return forward, backward + (forward if config.recompute_granularity is not None else 0.0)
+    return forward, backward + (forward if config.recomputes("core_attn") else 0.0)
 
 
 def inside_stages_s(
@@ -102,7 +102,7 @@ def inside_layer_s(
         for way, ring in enumerate(tensor_traffic(model, training, config, kind)):
             found[way] += max(intra_node_ring_s(cluster, ring, members, stack) - idle_s[way], 0.0)
     if config.context_parallel_size > 1 and kind.has_attention:
-        hidden = hidden_by_attention_s(instance, config)
+        hidden = hidden_by_attention_s(instance, config, kind)
         for way, ring in enumerate(context_traffic(model, training, config)):
             shown_s = intra_node_ring_s(cluster, ring, config.context_parallel_size, stack) - hidden[way]
             found[way] += max(shown_s, 0.0)

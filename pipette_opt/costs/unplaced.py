@@ -141,7 +141,7 @@ def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompu
         tensor=tensor_traffic(model, training, config, kind),
         context=context_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
         idle=compute.idle_s(counted.is_recomputed),
-        attention=_attention(instance, config),
+        attention=_attention(instance, config, kind),
         rings=expert_rings(model, training, config) if one is not None else (NO_TRAFFIC, NO_TRAFFIC),
         part_bytes=0.0 if one is None else one.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
@@ -149,9 +149,9 @@ def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompu
     )
 
 
-def _attention(instance: Instance, config: ParallelConfig) -> tuple[float, float]:
+def _attention(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
     """What hides context-parallel communication, forward and backward of one layer."""
-    return hidden_by_attention_s(instance, config) if config.context_parallel_size > 1 else (0.0, 0.0)
+    return hidden_by_attention_s(instance, config, kind) if config.context_parallel_size > 1 else (0.0, 0.0)
 
 
 def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:

@@ -125,6 +125,77 @@ def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
     return replace(instance, cluster=subset_cluster(instance.cluster, plan.hosts))
 
 
+def plan_on_cluster(path: Path, cluster: Path | None) -> "tuple[Plan, Instance, list[str]]":
+    """
+    A plan on the cluster as it is described now: the plan with its hosts there, its job there, and what changed.
+
+    Parameters
+    ----------
+    cluster
+        The file that describes it now; the plan's own by default, and then nothing changed.
+
+    Raises
+    ------
+    InputError
+        If the plan cannot be there: a host of it is missing, or has fewer GPUs than ranks.
+    """
+    import contextlib
+    from dataclasses import replace
+
+    import numpy as np
+
+    from pipette_opt.library.inputs import cluster_of
+    from pipette_opt.library.jobs import check_precision
+    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.link_health import changes_in_words
+    from pipette_opt.read.prices import recorded_prices, with_prices
+    from pipette_opt.read.speeds import recorded_speeds, with_speeds
+    from pipette_opt.report.plan_file import read_plan
+
+    plan = read_plan(path)
+    before: list[ClusterSpec] = []
+    with contextlib.suppress(InputError):
+        before.append(cluster_of(plan, path, None)[0])
+    if cluster is None or _is_own(plan, path, cluster):
+        return (*plan_and_instance(path, cluster), [])
+    spec = read_cluster(cluster)
+    used = [plan.hosts[node] for node in plan.placement.nodes_used]
+    missing = [host for host in used if host not in spec.hosts]
+    if missing:
+        problem = f"lacks host {missing[0]!r}, on which the plan has ranks; `pipette-opt replan --lost {missing[0]}`."
+        raise InputError(str(cluster), problem)
+    most = int(plan.placement.local_rank.max()) + 1
+    if most > spec.gpus_per_node:
+        raise InputError(str(cluster), f"has {spec.gpus_per_node} GPUs a host; the plan uses {most} of one.")
+    if before:
+        changed = changes_in_words([before[0], spec])
+    else:
+        changed = ["The plan's own cluster file is not there, so its links cannot be compared with these."]
+        changed += [f"Not in {cluster}: {host}." for host in plan.hosts if host not in spec.hosts]
+    there = {host: node for node, host in enumerate(spec.hosts)}
+    for name, read, put in (
+        ("speed", recorded_speeds, with_speeds),
+        ("gpu_price", recorded_prices, with_prices),
+    ):
+        recorded = read(plan.inputs.get(name), f"{path}, inputs.{name}")
+        spec = put(spec, {host: value for host, value in recorded.items() if host in there})
+    node = np.array([there.get(host, -1) for host in plan.hosts])[plan.placement.node]
+    instance = instance_of(plan, spec, path)
+    check_precision(spec, instance.training)
+    return replace(plan, hosts=spec.hosts, placement=replace(plan.placement, node=node)), instance, changed
+
+
+def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
+    """Whether a file, and its matrices, are those that the plan was made from."""
+    from pipette_opt.library.inputs import check_inputs
+
+    try:
+        check_inputs(plan, path, cluster)
+    except InputError:
+        return False
+    return True
+
+
 def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
     from pipette_opt.judge.fullness import with_edge_loss

@@ -37,7 +37,9 @@ class StageTable:
     step
         Bytes per owned parameter that the optimizer step needs meanwhile.
     fp8
-        1 if matrix products are in fp8.
+        Bytes of an operand of the matrix products in fewer than 16 bits; 0 if there are none.
+    only_copies
+        1 if the weights of these products are kept in that format only.
     layers, chunk_layers
         Transformer layers of the stage; and of a chunk, the mean of those in flight.
     later_layers
@@ -99,7 +101,11 @@ class StageTable:
     expert_up, expert_down, shared_up, shared_down
         Local widths of routed and shared experts.
     selective
-        1 if the attention core is recomputed.
+        1 if the attention core alone is recomputed, whatever else is.
+    again_up, again_mlp, again_moe, again_shared, again_act, again_norm
+        1 if these are recomputed, 0 where whole layers are: up projections of latent attention; the MLP of layers
+        without experts; all that layers have for experts, of these the shared ones, the activation of the routed ones;
+        norms before experts and before latent attention.
     full
         Share of the layers of a chunk that are recomputed whole.
     inputs_kept, brought_back
@@ -118,6 +124,7 @@ class StageTable:
     expert_replicas: FloatArray
     step: FloatArray
     fp8: FloatArray
+    only_copies: FloatArray
     layers: FloatArray
     chunk_layers: FloatArray
     later_layers: FloatArray
@@ -175,6 +182,12 @@ class StageTable:
     shared_up: FloatArray
     shared_down: FloatArray
     selective: FloatArray
+    again_up: FloatArray
+    again_mlp: FloatArray
+    again_moe: FloatArray
+    again_shared: FloatArray
+    again_act: FloatArray
+    again_norm: FloatArray
     full: FloatArray
     inputs_kept: FloatArray
     brought_back: FloatArray
@@ -233,7 +246,7 @@ def stage_table(
     tp, dp, cp = column("tensor_model_parallel_size"), column("data_parallel_size"), column("context_parallel_size")
     mbs, chunks, zero = column("micro_batch_size"), column("num_chunks"), column("sharding_stage")
     ep, etp = column("expert_model_parallel_size"), column("expert_tensor_size")
-    selective = np.array([config.recompute_granularity == "selective" for config in configs])[config_of_row]
+    again = {name: _recomputes(configs, module)[config_of_row] for name, module in AGAIN.items()}
     full = np.array([config.recompute_granularity == "full" for config in configs])[config_of_row]
     block = np.array([config.recompute_method == "block" for config in configs])[config_of_row]
     at_once = column("recompute_num_layers")
@@ -324,7 +337,8 @@ def stage_table(
         "replicas": dp * cp,
         "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
         "step": training.step_bytes,
-        "fp8": training.fp8,
+        "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
+        "only_copies": training.fp8_param_gather,
         "layers": layers,
         "chunk_layers": chunk_layers,
         "later_layers": later_layers,
@@ -384,7 +398,7 @@ def stage_table(
         "expert_down": expert_down,
         "shared_up": gates * shared,
         "shared_down": shared,
-        "selective": selective,
+        **again,
         "full": in_flight_mean(recomputed) / np.where(chunk_layers > 0, chunk_layers, 1),
         "inputs_kept": in_flight_mean(kept),
         "brought_back": np.minimum(np.where(block, 1, at_once), of_chunk.max(axis=0)) * full,
@@ -392,6 +406,25 @@ def stage_table(
     }
     shape = (len(config_of_row),)
     return StageTable(**{name: np.broadcast_to(np.float64(value), shape) for name, value in columns.items()})
+
+
+AGAIN = {
+    "selective": "core_attn",
+    "again_up": "mla_up_proj",
+    "again_mlp": "mlp",
+    "again_moe": "moe",
+    "again_shared": "shared_experts",
+    "again_act": "moe_act",
+    "again_norm": "layernorm",
+}
+"""Columns by the module of selective recomputation."""
+
+
+def _recomputes(configs: Sequence[ParallelConfig], module: str) -> BoolArray:
+    """Whether each configuration recomputes a module of layers that it does not recompute whole."""
+    return np.array(
+        [one.recompute_granularity == "selective" and one.recomputes(module) for one in configs], dtype=bool
+    )
 
 
 def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:

@@ -68,6 +68,7 @@ def layers_of(
     experts: LayerFrequency,
     num_dense_layers: int,
     attention: Mixer = "attention",
+    chunked: bool = False,
 ) -> Layers:
     """
     The kind of each layer of a model whose layers all have attention and an MLP.
@@ -80,6 +81,8 @@ def layers_of(
         As ``moe_layer_freq``; ``None`` for a dense model.
     attention
         Of layers without a window.
+    chunked
+        Whether layers with rotary positions attend to a chunk of the sequence only.
     """
     found = []
     for layer in range(num_layers):
@@ -88,6 +91,7 @@ def layers_of(
             windowless[layer] if isinstance(windowless, tuple) else windowless == 0 or place % (windowless or place)
         )
         unrotated = no_rope[layer] if isinstance(no_rope, tuple) else no_rope and place % no_rope == 0
+        windowed = windowed or (chunked and not unrotated)
         has_experts = experts[layer] if isinstance(experts, tuple) else experts and layer % experts == 0
         found.append(
             LayerKind(

@@ -86,11 +86,15 @@ def tokens_seen(model: "ModelSpec", kind: LayerKind, seq_length: int) -> float:
     """
     Tokens that a token's attention sees, itself and those before it, the mean of the sequence.
 
-    With a window of ``w`` tokens the first ``w`` see those before them, half of it on average, all others ``w``.
+    With a window of ``w`` tokens the first ``w`` see those before them, half of it on average, all others ``w``; in
+    chunks every token sees those before it in its chunk.
     """
     if not kind.has_attention:
         return 0.0
     if kind.mixer != "windowed_attention":
         return seq_length / 2
+    if model.attention_chunk_size is not None:
+        whole, rest = divmod(seq_length, model.attention_chunk_size)
+        return (whole * model.attention_chunk_size**2 + rest**2) / (2 * seq_length)
     window = min(model.attention_window, seq_length)
     return window * (1 - window / (2 * seq_length))

@@ -98,6 +98,9 @@ class ModelSpec:
         Tokens before and after its own that a token attends to, -1 for all; ``None`` for no window.
     window_attn_skip_freq
         Layers without a window: the last of every N, or those with a 0; ``None`` for no such layer.
+    attention_chunk_size
+        Tokens of the chunks of which attention with rotary positions sees its own only (Llama 4); ``None`` for none.
+        Megatron-LM has no argument for it.
     softmax_type
         Of attention: ``off-by-one`` adds 1 to the denominator, ``learnable`` a parameter of each head.
     parallel_residual
@@ -152,6 +155,7 @@ class ModelSpec:
     no_rope_freq: LayerFrequency = None
     window_size: tuple[int, ...] | None = None
     window_attn_skip_freq: LayerFrequency = None
+    attention_chunk_size: int | None = None
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
     parallel_residual: bool = False
     init_method_std: float = 0.02
@@ -260,6 +264,11 @@ class ModelSpec:
         elif self.window_attn_skip_freq is not None:
             raise ValueError(f"window_attn_skip_freq={self.window_attn_skip_freq} needs window_size.")
         self._check_frequency("window_attn_skip_freq", divides=False)
+        chunk = self.attention_chunk_size
+        if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or not 1 <= chunk <= LARGEST):
+            raise ValueError(f"attention_chunk_size must be a whole number >= 1, got {chunk!r}.")
+        if chunk is not None and (window is not None or not self.has_rotary_positions):
+            raise ValueError(f"attention_chunk_size={chunk} needs rotary positions, and no window_size.")
 
     def _check_frequency(self, field: str, *, divides: bool) -> None:
         """A whole number, or one of 0 and 1 for every layer."""
@@ -348,6 +357,7 @@ class ModelSpec:
             None if self.num_experts is None else self.moe_layer_freq or 1,
             self.num_dense_layers,
             "attention" if self.multi_latent_attention is None else "latent_attention",
+            self.attention_chunk_size is not None,
         )
 
     @property
@@ -362,7 +372,7 @@ class ModelSpec:
 
     @property
     def num_windowed_layers(self) -> int:
-        """Layers whose attention has a window."""
+        """Layers whose attention has a window, or a chunk."""
         return sum(kind.mixer == "windowed_attention" for kind in self.layers)
 
     @property

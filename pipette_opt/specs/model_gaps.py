@@ -24,11 +24,13 @@ def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[No
 
 
 def _window(model: ModelSpec, training: TrainingSpec | None) -> tuple[NotModelled, ...]:
-    """A window that holds the whole sequence changes nothing."""
+    """A window that holds the whole sequence changes nothing, and fused kernels leave out what is outside."""
     if model.window_size is None or not model.num_windowed_layers:
         return ()
+    if training is None or training.attention_kernel == "flash":
+        return ()
     before = model.window_size[0]
-    if before < 0 or (training is not None and before + 1 >= training.seq_length):
+    if before + 1 >= training.seq_length:
         return ()
     return (
         NotModelled(
@@ -37,7 +39,7 @@ def _window(model: ModelSpec, training: TrainingSpec | None) -> tuple[NotModelle
             effect="time",
             direction="less",
             why=f"Attention of {model.num_windowed_layers} of {model.num_layers} layers sees {before + 1:,} tokens; "
-            "it is counted over the whole sequence.",
+            "without a fused kernel it is counted over the whole sequence.",
         ),
     )
 
@@ -81,7 +83,7 @@ def _no_positions(model: ModelSpec) -> tuple[NotModelled, ...]:
             value=str(value) if isinstance(value, int) else str(list(value)),
             effect="both",
             direction="less",
-            why="Layers without rotary positions are counted as if they had them.",
+            why="Layers without rotary positions launch no kernels for them, but have the memory and traffic of these.",
         ),
     )
 

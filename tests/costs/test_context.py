@@ -17,6 +17,7 @@ from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.parallel import block_placement, identity_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.specs import LayerKind
 
 
 def test_ring_by_hand() -> None:
@@ -40,8 +41,8 @@ def test_what_attention_hides() -> None:
     """Three of four blocks run beside the ring."""
     job = instance(cluster(2), LLAMA_8B, seq_length=32768)
     one = config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
-    core = attention_times_s(LLAMA_8B, job.training, one, job.cluster.gpu_kinds[0], job.stack)
-    assert hidden_by_attention_s(job, one) == pytest.approx((0.75 * core[0], 0.75 * core[1]))
+    core = attention_times_s(LLAMA_8B, job.training, one, job.cluster.gpu_kinds[0], job.stack, LayerKind())
+    assert hidden_by_attention_s(job, one, LayerKind()) == pytest.approx((0.75 * core[0], 0.75 * core[1]))
 
 
 def test_what_else_is_spread() -> None:
@@ -67,7 +68,7 @@ def test_a_slow_ring_shows() -> None:
     spread = replace(one, context_parallel_size=8)
     across = placed_times(job, spread, identity_placement(spread, 4, np.arange(2), "tp-cp-ep-dp-pp"))
     moved = context_traffic(LLAMA_8B, job.training, spread)[0].hop_bytes
-    hidden = hidden_by_attention_s(job, spread)[0]
+    hidden = hidden_by_attention_s(job, spread, LayerKind())[0]
     # Four members on each host share four flows of 1 GB/s in sum over the pair of NICs.
     per_layer = moved / (4 * 1.0 * GB) - hidden
     assert per_layer > 0

@@ -90,7 +90,9 @@ def test_attention_of_equal_heads_is_the_ordinary_one() -> None:
     equal = LatentAttention(qk_head_dim=48, qk_pos_emb_head_dim=16, v_head_dim=64)
     plain, one = replace(MODEL, multi_latent_attention=None), split()
     latent = replace(MODEL, multi_latent_attention=equal)
-    times = [attention_times_s(model, TRAINING, one, A100_80, DEFAULT_STACK) for model in (plain, latent)]
+    times = [
+        attention_times_s(model, TRAINING, one, A100_80, DEFAULT_STACK, model.layers[0]) for model in (plain, latent)
+    ]
     assert times[0] == pytest.approx(times[1])
 
 

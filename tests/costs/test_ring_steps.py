@@ -9,7 +9,7 @@ from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.ring_steps import ATTENTION_START_S, ring_steps_s
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import StackSpec
+from pipette_opt.specs import LayerKind, StackSpec
 
 
 def _spread(cp: int) -> ParallelConfig:
@@ -35,7 +35,8 @@ def test_attention_is_its_flops_and_its_blocks() -> None:
     job = instance(cluster(2), LLAMA_8B, seq_length=32768)
     gpu = job.cluster.gpu_kinds[0]
     alone, spread = (
-        attention_times_s(LLAMA_8B, job.training, _spread(cp), gpu, StackSpec(kernel_s=0.0)) for cp in (1, 8)
+        attention_times_s(LLAMA_8B, job.training, _spread(cp), gpu, StackSpec(kernel_s=0.0), LayerKind())
+        for cp in (1, 8)
     )
     further = ring_steps_s(LLAMA_8B, job.training, _spread(8), gpu, StackSpec(kernel_s=0.0))
     start = gpu.efficiency.attention.start_s
@@ -50,7 +51,7 @@ def test_short_blocks_are_dear() -> None:
     for seq_length in (4096, 131072):
         job = instance(cluster(2), LLAMA_8B, seq_length=seq_length)
         gpu = job.cluster.gpu_kinds[0]
-        whole = attention_times_s(LLAMA_8B, job.training, _spread(8), gpu, job.stack)
+        whole = attention_times_s(LLAMA_8B, job.training, _spread(8), gpu, job.stack, LayerKind())
         further = ring_steps_s(LLAMA_8B, job.training, _spread(8), gpu, job.stack)
         dear.append([more > one / 2 for one, more in zip(whole, further, strict=True)])
     assert dear == [[True, True], [False, False]]
@@ -71,4 +72,4 @@ def test_recomputed_attention_merges_again() -> None:
     gpu, plain = job.cluster.gpu_kinds[0], _spread(4)
     again = replace(plain, recompute_granularity="selective")
     more = layer_times_s(job, again, gpu)[1] - layer_times_s(job, plain, gpu)[1]
-    assert more == pytest.approx(attention_times_s(LLAMA_8B, job.training, plain, gpu, job.stack)[0])
+    assert more == pytest.approx(attention_times_s(LLAMA_8B, job.training, plain, gpu, job.stack, LayerKind())[0])

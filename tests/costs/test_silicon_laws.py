@@ -1,5 +1,7 @@
 """What the constants are fitted with is what the clock computes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,8 @@ from specs_for_tests import LLAMA_8B, config
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.products import linear_format, matmul_time_s
 from pipette_opt.read.gpus import read_gpu
-from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, LayerKind, TrainingSpec
+from pipette_opt.specs.layer_parameters import tokens_seen
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100-80gb", "bf16"), ("h100-80gb", "fp8"), ("gb200", "bf16")])
@@ -34,6 +37,26 @@ def test_attention() -> None:
     fitted = loaded("fit", "silicon").attention_s(
         np.array([law.half_seq, law.start_s, law.share(128)]), rows, "h100-80gb", [128]
     )
-    forward, backward = attention_times_s(LLAMA_8B, training, config(num_layers=32), spec, DEFAULT_STACK)
+    forward, backward = attention_times_s(LLAMA_8B, training, config(num_layers=32), spec, DEFAULT_STACK, LayerKind())
     assert fitted == pytest.approx([forward])
     assert 2.5 * (forward - law.start_s) < backward
+
+
+def test_windows_count_the_tokens_that_are_seen() -> None:
+    """With a window of 128 of 4,096 tokens each sees 126, as in a sequence of 252; a window of all changes nothing."""
+    spec, training, one = (
+        read_gpu("h100-80gb"),
+        TrainingSpec(global_batch_size=8, seq_length=4096),
+        config(num_layers=32),
+    )
+    windowed = replace(LLAMA_8B, window_size=(127, 0))
+    law, kind = spec.efficiency.attention, windowed.layers[0]
+    short = replace(training, seq_length=252)
+    whole = attention_times_s(LLAMA_8B, short, one, spec, DEFAULT_STACK, LayerKind())
+    found = attention_times_s(windowed, training, one, spec, DEFAULT_STACK, kind)
+    assert tokens_seen(windowed, kind, 4096) == 126.0
+    for way in (0, 1):
+        assert (found[way] - law.start_s) * 252 == pytest.approx((whole[way] - law.start_s) * 4096)
+    full = replace(LLAMA_8B, window_size=(4095, 0))
+    everything = attention_times_s(full, training, one, spec, DEFAULT_STACK, full.layers[0])
+    assert everything == attention_times_s(LLAMA_8B, training, one, spec, DEFAULT_STACK, LayerKind())

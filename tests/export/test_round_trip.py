@@ -36,6 +36,7 @@ def written_and_read(model: ModelSpec) -> ModelSpec | None:
 
 def as_said(model: ModelSpec) -> ModelSpec:
     """The model with the defaults of what Megatron-LM has no argument for, which a comment says instead."""
+    model = replace(model, attention_chunk_size=None)  # a chunk is as long as the sequence, or refused
     latent = model.multi_latent_attention
     if latent is None or latent.yarn is None:
         return model
@@ -112,6 +113,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "layernorm_zero_centered_gamma": draw(st.booleans()),
         "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
         "parallel_residual": False,
+        "attention_chunk_size": None,
         "init_method_std": draw(positive),
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),

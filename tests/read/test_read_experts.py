@@ -16,7 +16,16 @@ from pipette_opt.specs import ComputeProfile, Instance, ModelSpec, TrainingSpec
 
 @pytest.mark.parametrize(
     ("preset", "total", "active"),
-    [("mixtral-8x7b", 46.7e9, 12.9e9), ("deepseek-moe-16b", 16.4e9, 2.8e9), ("qwen3-30b-a3b", 30.5e9, 3.3e9)],
+    [
+        ("mixtral-8x7b", 46.7e9, 12.9e9),
+        ("deepseek-moe-16b", 16.4e9, 2.8e9),
+        ("qwen3-30b-a3b", 30.5e9, 3.3e9),
+        # Model card of GPT-OSS (arXiv 2508.10925, table 1); ai.meta.com/blog/llama-4-multimodal-intelligence.
+        ("gpt-oss-120b", 116.83e9, 5.13e9 + 201088 * 2880),
+        ("gpt-oss-20b", 20.91e9, 3.61e9 + 201088 * 2880),
+        ("llama-4-scout", 107.8e9, 17e9),  # 109 with its encoder of images
+        ("llama-4-maverick", 400e9, 17e9),
+    ],
 )
 def test_parameters_as_published(preset: str, total: float, active: float) -> None:
     """All parameters, and those that one token passes, the embedding look-up among them."""
@@ -92,7 +101,7 @@ def test_whoever_tells_times_refuses_profiles_of_something_else() -> None:
     with pytest.raises(InputError, match="has times of dense layers; model llama has 8 experts"):
         replace(instance(cluster(2), mixture), profile=ComputeProfile(layers={}))
     in_fp8 = TrainingSpec(global_batch_size=8, seq_length=1024, fp8=True)
-    with pytest.raises(InputError, match="has times of layers in 16 or 32 bits, not in fp8"):
+    with pytest.raises(InputError, match="has times of layers in 16 or 32 bits, not in fewer"):
         Instance(model=LLAMA_8B, cluster=cluster(2), training=in_fp8, profile=ComputeProfile(layers={}))
 
 

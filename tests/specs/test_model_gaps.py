@@ -9,6 +9,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.model_gaps import not_modelled_of
 
 TRAINING = TrainingSpec(global_batch_size=8, seq_length=4096)
+UNFUSED = replace(TRAINING, attention_kernel="unfused")
 
 
 def test_plain_models_leave_nothing_out() -> None:
@@ -20,19 +21,19 @@ def test_plain_models_leave_nothing_out() -> None:
 
 @pytest.mark.parametrize(("before", "counts"), [(4094, True), (4095, False), (-1, False)])
 def test_a_window_counts_where_it_is_shorter_than_the_sequence(before: int, counts: bool) -> None:
-    """The token itself is one more: 4,095 before it are all of 4,096."""
+    """The token itself is one more: 4,095 before it are all of 4,096. Fused kernels count the window."""
     model = replace(LLAMA_8B, window_size=(before, 0))
-    assert bool(not_modelled_of(model, TRAINING)) is counts
-    assert bool(not_modelled_of(model, None)) is (before >= 0)
+    assert bool(not_modelled_of(model, UNFUSED)) is counts
+    assert not_modelled_of(model, TRAINING) == not_modelled_of(model, None) == ()
 
 
 def test_layers_that_skip_the_window() -> None:
     """The sentence has the layers; with none left there is nothing to say."""
     half = replace(LLAMA_8B, window_size=(127, 0), window_attn_skip_freq=2)
-    (gap,) = not_modelled_of(half, TRAINING)
+    (gap,) = not_modelled_of(half, UNFUSED)
     assert (gap.option, gap.value, gap.effect, gap.direction) == ("--window-size", "127,0", "time", "less")
     assert "16 of 32 layers sees 128 tokens" in gap.why
-    assert not_modelled_of(replace(half, window_attn_skip_freq=(0,) * 32), TRAINING) == ()
+    assert not_modelled_of(replace(half, window_attn_skip_freq=(0,) * 32), UNFUSED) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""
+How far measured kernels with a window are from the law of whole sequences: ``python benchmarks/silicon/windows.py``.
+
+Nothing is fitted: the law of ``costs/attention.py`` with the tokens that a query sees. Rows: causal, bf16, kernels and
+sizes as those that the law was fitted to, windows shorter than the sequence.
+"""
+
+import numpy as np
+from tables import windows
+
+from pipette_opt.read.gpus import read_gpu
+
+ELEMENT = 2
+"""Bytes of bf16."""
+
+
+def main() -> None:
+    """One line for each GPU and window: predicted over measured, 10th, 50th and 90th percentile."""
+    for name in ("h100-80gb", "b200", "gb200"):
+        gpu, rows = read_gpu(name), windows(name)
+        law = gpu.efficiency.attention
+        for window, some in rows.groupby("window"):
+            tokens, queries = some.batch * some.seq, some.heads * some.head_dim
+            seen = window * (1 - window / (2 * some.seq))
+            rate = gpu.peak_flops["bf16"] * np.array([law.share(size) for size in some.head_dim])
+            compute = 4 * tokens * queries * seen * (1 + law.half_seq / (2 * seen)) / rate
+            moved = 2 * ELEMENT * tokens * (queries + some.kv_heads * some.head_dim)
+            ratio = (law.start_s + compute + moved / gpu.memory_bytes_per_s) / (some.latency_us * 1e-6)
+            low, middle, high = ratio.quantile([0.1, 0.5, 0.9])
+            print(f"{name:10} window {window:5}: {len(some):5} rows: {low:.2f} {middle:.2f} {high:.2f}")
+
+
+if __name__ == "__main__":
+    main()
