@@ -123,7 +123,8 @@ def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
     """Whether the first and the last stage hold copies of the same word embeddings."""
-    return config.pipeline_model_parallel_size > 1 and not model.untie_embeddings_and_output_weights
+    tied = not model.untie_embeddings_and_output_weights or model.mtp_num_layers > 0
+    return config.pipeline_model_parallel_size > 1 and tied
 
 
 def embedding_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> RingTraffic:

@@ -35,6 +35,8 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "cuda_graph",
+    "cuda_graph_modules",
     "fused_softmax",
     "moe_token_dispatcher_type",
     "overlap_moe_expert_parallel_comm",
@@ -110,6 +112,9 @@ def megatron_options(plan: Plan) -> list[Option]:
     ]
     written = {one[0] for one in options}
     others = training.other_arguments or ()
+    if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
+        modules = training.cuda_graph_modules
+        others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
     return [*options, *[one for one in others if one[0] not in written and goes_with(one[0], plan.config)]]
 
 
@@ -175,13 +180,15 @@ def layout_options(plan: Plan) -> dict[str, str | int | bool]:
 
     Chunks that make room for the embedding or the head are named by that (``account_for_embedding_in_pipeline_split``).
     Else the first and the last stage have options of their own (``num_layers_in_first_pipeline_stage``); whatever else
-    differs needs ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a layer, ``L``
-    the head (``megatron/core/transformer/pipeline_parallel_layer_layout.py``). Such a string says how many chunks
+    differs needs ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a layer, ``m`` a
+    depth of multi-token prediction, ``L`` the head (``megatron/core/transformer/pipeline_parallel_layer_layout.py``).
+    Such a string says how many chunks
     there are.
     """
     layers, chunks = plan.config.layers_per_stage, plan.config.num_chunks
     if plan.config.pipeline_model_parallel_layout is not None or not is_megatron_split(sum(layers), layers):
-        return {"pipeline_model_parallel_layout": layout_of(plan.config.layers_per_chunk)}
+        depths = recorded_model(plan).mtp_num_layers
+        return {"pipeline_model_parallel_layout": layout_of(plan.config.layers_per_chunk, depths)}
     options: dict[str, str | int | bool] = {}
     if chunks > 1:
         options["virtual_pipeline_model_parallel_size"] = chunks
@@ -279,6 +286,7 @@ def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         *_position_options(model, training),
         *_window_options(model, training),
         *_expert_options(model, training),
+        *_depth_options(model),
         *(model.other_arguments or ()),
     ]
 
@@ -438,6 +446,17 @@ def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
     if isinstance(model.moe_layer_freq, int):
         return model.moe_layer_freq
     return tuple(int(kind.has_experts) for kind in model.layers)
+
+
+def _depth_options(model: ModelSpec) -> list[Option]:
+    """Multi-token prediction."""
+    if not model.mtp_num_layers:
+        return []
+    options: list[Option] = [
+        ("--mtp-num-layers", str(model.mtp_num_layers)),
+        ("--mtp-loss-scaling-factor", str(model.mtp_loss_scaling_factor)),
+    ]
+    return [*options, ("--mtp-use-repeated-layer",)] if model.mtp_use_repeated_layer else options
 
 
 def _recipe_options(training: TrainingSpec) -> list[Option]:

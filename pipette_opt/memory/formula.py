@@ -36,7 +36,8 @@ class FormulaBytes:
     recomputed
         Activations that one recomputation brings back for its backward pass.
     head
-        What final norm, output product and loss keep of one micro-batch; gone when layers are recomputed.
+        What final norm, output product and loss keep of one micro-batch, and each depth of multi-token prediction; gone
+        when layers are recomputed.
     workspace
         The score buffer that Megatron-Core's unfused attention keeps.
     layer_work
@@ -150,7 +151,8 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input + head_gradient
     # Of a table that both ends share it waits for the gradient of the embeddings.
     waiting = (table.zero < 2) * table.element * table.shared_table
-    head = table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits)
+    of_loss = 2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits
+    head = table.last * of_loss + table.depths * (of_loss + _depth_bytes(table))
     # Of unequal chunks the last stage may hold more layers later than while its head is at work.
     later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
     weights, gradients, optimizer = _static_bytes(table)
@@ -169,6 +171,17 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
         step_work=table.step * _owned(table, 1),
     )
+
+
+def _depth_bytes(table: StageTable) -> FloatArray:
+    """
+    What a depth of multi-token prediction keeps of one micro-batch beside its layer and its loss.
+
+    Inputs of the norms of the hidden state and of the next token's embedding, both as one normed tensor, which its
+    projection keeps, and the depth's part of the tensor that all depths are put into.
+    """
+    kept: FloatArray = table.tokens / table.shards * table.hidden * (3 * table.element + 2 * _stored(table))
+    return kept + 8 * table.statistics * table.tokens / table.shards
 
 
 def _of_chunk(table: StageTable, layers: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
 from pipette_opt.specs.layer_kinds import count_layers
-from pipette_opt.specs.layer_parameters import replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import depth_parameters, replicated_parameters, sharded_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +41,8 @@ class StageTable:
     only_copies
         1 if the weights of these products are kept in that format only.
     layers, chunk_layers
-        Transformer layers of the stage; and of a chunk, the mean of those in flight.
+        Transformer layers of the stage, those of multi-token prediction among them; and of a chunk, the mean of those
+        in flight.
     later_layers
         Layers that the last stage holds activations of at most, beyond those while its head is first at work.
     moe_layers, moe_share
@@ -63,6 +64,8 @@ class StageTable:
         Layers of the first chunk, as a share of ``chunk_layers``.
     first, last
         1 on the first, on the last stage.
+    depths
+        Depths of multi-token prediction on the stage.
     layer_parameters
         On one rank, of a layer with attention and a dense MLP, whether the stage has some or not.
     own_parameters, expert_parameters
@@ -141,6 +144,7 @@ class StageTable:
     first_chunk: FloatArray
     first: FloatArray
     last: FloatArray
+    depths: FloatArray
     layer_parameters: FloatArray
     own_parameters: FloatArray
     expert_parameters: FloatArray
@@ -254,8 +258,12 @@ def stage_table(
     if num_microbatches is None:
         microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
-    of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
-    recomputed = full * np.where(block, np.minimum(at_once, of_chunk), of_chunk)
+    own_of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
+    all_layers = (*model.layers, *model.layers[-1:] * model.mtp_num_layers)
+    ends = last & (np.arange(len(own_of_chunk))[:, None] == chunks - 1)
+    of_chunk = own_of_chunk + ends * model.mtp_num_layers
+    layers = layers + last * model.mtp_num_layers
+    recomputed = full * np.where(block, np.minimum(at_once, own_of_chunk), of_chunk)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
     held, later_layers = _held_of_chunks(of_chunk, in_flight, pp, chunks, microbatches, last)
@@ -265,8 +273,9 @@ def stage_table(
         return mean
 
     chunk_layers = in_flight_mean(of_chunk)
-    kinds = count_layers(model.layers, before, before + of_chunk)
-    recomputed_kinds = count_layers(model.layers, before, before + recomputed)
+    kinds = count_layers(all_layers, before, before + of_chunk)
+    recomputed_kinds = count_layers(all_layers, before, before + recomputed)
+    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * model.held_depths)
 
     def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
         """Layers of each chunk that have some part, and the mean of those that keep its activations."""
@@ -315,9 +324,13 @@ def stage_table(
 
     of_kinds = [
         (layers_of_kind.sum(axis=0), own_size(kind), kind.has_experts * expert_size, matrix_size(kind))
-        for kind, layers_of_kind in kinds.items()
+        for kind, layers_of_kind in with_weights.items()
     ]
-    embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + own_head * h * vocab)
+    split, whole_of_depth = depth_parameters(model)
+    projections = last * model.held_depths * split / tp
+    tables = own_head * 1 + (pp > 1) * (model.mtp_num_layers > 0)
+    embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + tables * h * vocab)
+    head = head + projections + last * model.held_depths * whole_of_depth
     widths = ((dense_layers > 0, down), ((moe_layers > 0) & (shared > 0), shared), (moe_layers > 0, expert_down))
     units = [
         *(one for count, own, experts, matrices in of_kinds for one in _twice(count, own + experts, matrices)),
@@ -349,6 +362,7 @@ def stage_table(
         "first_chunk": of_chunk[0] / np.where(chunk_layers > 0, chunk_layers, 1),
         "first": first,
         "last": last,
+        "depths": last * model.mtp_num_layers,
         "dense_layers": dense_layers,
         "attention_layers": attention_layers,
         "kept_attention": kept_attention,
@@ -360,11 +374,12 @@ def stage_table(
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,
         "last_parameters": head,
-        "matrix_parameters": sum(count * matrices for count, _, _, matrices in of_kinds),
+        "matrix_parameters": sum(count * matrices for count, _, _, matrices in of_kinds) + projections,
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
         "placeholders": _of_distinct(
             *((attention_layers > 0, rows, columns) for rows, columns in shapes),
+            (projections > 0, h // tp, 2 * h),
             *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
         ),
         "shared_table": h * vocab * ~own_head,

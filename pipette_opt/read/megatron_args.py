@@ -164,7 +164,8 @@ class MegatronArgs:
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
         """Layers of each chunk of each stage that the layout says, shape ``(num_chunks, pp)``."""
         pp = self.pipeline_model_parallel_size
-        return layers_of_layout(self.pipeline_layout or "", num_layers, pp, self.where)
+        depths = None if self.model is None else self.model.mtp_num_layers
+        return layers_of_layout(self.pipeline_layout or "", num_layers, depths, pp, self.where)
 
     def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
         """Transformer layers of each pipeline stage, dealt as Megatron-Core deals them."""

@@ -85,8 +85,9 @@ class TrainingSpec:
         How tokens get to their experts, one of ``DISPATCHERS``.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch (Megatron-Core's option of that name).
-    cuda_graph
-        Whether whole layers are launched as CUDA graphs, so that the host's time for single kernels does not count.
+    cuda_graph, cuda_graph_modules
+        Whether layers are launched as CUDA graphs, so that the host's time for single kernels does not count; and which
+        parts of them, by Megatron-Core's names (``attn``, ``mlp``, ``moe_router``, ...), none for all.
     expert_imbalance
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1; on more ranks than it says, all
         go to one of them.
@@ -123,6 +124,7 @@ class TrainingSpec:
     moe_token_dispatcher_type: Dispatcher = "alltoall"
     overlap_moe_expert_parallel_comm: bool = False
     cuda_graph: bool = False
+    cuda_graph_modules: tuple[str, ...] = ()
     expert_imbalance: float = 1.0
     rank_imbalances: tuple[RankImbalance, ...] = ()
     expert_placement: Literal["listed", "balanced"] = "listed"
@@ -144,6 +146,8 @@ class TrainingSpec:
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+        if self.cuda_graph_modules and not self.cuda_graph:
+            raise ValueError(f"cuda_graph_modules={self.cuda_graph_modules} needs cuda_graph.")
         if self.fp8 and self.fp4:
             raise ValueError("fp8 does not go with fp4; give one of them.")
         if self.recipe is not None and self.precision == "fp32":

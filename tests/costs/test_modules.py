@@ -36,7 +36,7 @@ def test_each_module_adds_its_forward() -> None:
     """As the same functions say that make the forward."""
     job = instance(cluster(1), MOE)
     given = (MOE, job.training, split(), A100_80, DEFAULT_STACK)
-    core = attention_times_s(*given)[0]
+    core = attention_times_s(*given, MOE.layers[0])[0]
     assert again_s("core_attn") == pytest.approx(core)
     assert again_s("mlp") == pytest.approx(mlp_forward_s(LLAMA_8B, *given[1:], LLAMA_8B.ffn_hidden_size))
     assert again_s("moe_act", has_experts=True) == pytest.approx(activation_again_s(*given))
