@@ -139,7 +139,8 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
 )
 def test_another_job_is_refused(option: str, named: str) -> None:
     """The error begins with the option and its value, and says why and what to do."""
-    with pytest.raises(InputError, match=f"^here: {option.replace('*', '.')} is refused: .*{named}"):
+    last = f"--{option.rpartition('--')[2]}".replace("*", ".")
+    with pytest.raises(InputError, match=f"^here: {last} is refused: .*{named}"):
         given_options(f"--num-layers 4 {option}", "here")
 
 
