@@ -15,6 +15,7 @@ from pipette_opt.base.errors import InputError
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
+    from pipette_opt.specs.expert_loads import RankImbalance
 
 
 _OF_TRAINING = (
@@ -25,8 +26,11 @@ _OF_TRAINING = (
     "fp8",
     "attention_kernel",
     "expert_imbalance",
+    "expert_loads",
+    "expert_placement",
     "moe_token_dispatcher",
     "overlap_moe_expert_parallel_comm",
+    "cuda_graph",
 )
 """Options that a :class:`TrainingSpec` says itself."""
 
@@ -79,10 +83,16 @@ class JobOptions:
         How gradients cross hosts: ``ring``, ``hierarchical`` or ``tree``.
     expert_imbalance
         Tokens of the busiest rank of experts over the mean, at least 1.
+    expert_loads
+        Loads of single experts: a file with a number for each, a line or one for each layer; or ``zipf:1.2``.
+    expert_placement
+        Experts of a rank: ``listed``, as launched; ``balanced`` by these loads, which no launcher does.
     moe_token_dispatcher
         ``alltoall``, ``allgather`` or ``flex``.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch.
+    cuda_graph
+        Whether layers are launched as CUDA graphs.
     """
 
     cluster: "Path | ClusterSpec | None" = None
@@ -108,8 +118,11 @@ class JobOptions:
     p2p: str = "blocking"
     allreduce: str = "ring"
     expert_imbalance: float = 1.0
+    expert_loads: str | None = None
+    expert_placement: str = "listed"
     moe_token_dispatcher: str | None = None
     overlap_moe_expert_parallel_comm: bool = False
+    cuda_graph: bool = False
 
     def filled_in(self, arguments: "MegatronArgs") -> Self:
         """The options with what Megatron arguments say where they are silent."""
@@ -197,6 +210,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     if model_spec.num_experts is None:
         for option, has_effect in (
             ("--expert-imbalance", options.expert_imbalance > 1.0),
+            ("--expert-loads", options.expert_loads is not None),
             ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
             ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
         ):
@@ -205,7 +219,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     if trained is not None:
         _check_unsaid(options)
     base = shown.training if shown else None
-    training = trained or _training(options, base, arguments, has_experts=model_spec.num_experts is not None)
+    training = trained or _training(options, base, arguments, model_spec)
     check_precision(spec, training)
     instance = Instance(
         model=model_spec,
@@ -235,6 +249,29 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
 
 
+def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
+    """What the loads of single experts make of each expert-parallel size that the experts allow."""
+    one_of("--expert-placement", options.expert_placement, ("listed", "balanced"))
+    if options.expert_loads is None:
+        if options.expert_placement != "listed":
+            raise InputError("--expert-placement", "needs --expert-loads.")
+        return ()
+    if options.expert_imbalance != 1.0:
+        raise InputError("--expert-imbalance", "contradicts --expert-loads, which says it; give one of the two.")
+    from pipette_opt.read.expert_loads import read_expert_loads
+    from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
+
+    loads, num_experts = read_expert_loads(options.expert_loads, model), cast(int, model.num_experts)
+    sizes = [size for size in range(2, num_experts + 1) if num_experts % size == 0]
+    if options.expert_placement == "listed":
+        found = [(size, listed_imbalance(loads, size)) for size in sizes]
+    else:
+        from pipette_opt.solver.expert_placement import balanced_imbalance
+
+        found = [(size, balanced_imbalance(loads, size)[0]) for size in sizes]
+    return tuple(RankImbalance(ranks=size, imbalance=imbalance) for size, imbalance in found)
+
+
 def _check_unsaid(options: JobOptions) -> None:
     """Raise ``InputError`` for an option of the training, where that is given as a whole."""
     silent = JobOptions()
@@ -244,13 +281,13 @@ def _check_unsaid(options: JobOptions) -> None:
 
 
 def _training(
-    options: JobOptions, base: "TrainingSpec | None", arguments: "MegatronArgs | None", *, has_experts: bool
+    options: JobOptions, base: "TrainingSpec | None", arguments: "MegatronArgs | None", model: "ModelSpec"
 ) -> "TrainingSpec":
     """What an iteration is: as the options say, or else the example's."""
     from pipette_opt.specs import TrainingSpec
 
     precision = options.precision or (base.precision if base else "bf16")
-    scripted = arguments.moe_token_dispatcher_type if arguments is not None and has_experts else None
+    scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
     if options.fp8 and precision == "fp32":
         raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
     training = TrainingSpec(
@@ -262,7 +299,11 @@ def _training(
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
         moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
+        cuda_graph=options.cuda_graph,
+        cuda_graph_modules=graph_modules(model) if options.cuda_graph else (),
         expert_imbalance=options.expert_imbalance,
+        rank_imbalances=_rank_imbalances(options, model),
+        expert_placement=options.expert_placement,  # type: ignore[arg-type]
         unequal_microbatches=options.micro_batches == "unequal",
     )
     return training if arguments is None else arguments.training(training)
@@ -362,3 +403,8 @@ def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ``InputError`` unless the value is one of the allowed."""
     if value not in allowed:
         raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def graph_modules(model: "ModelSpec") -> tuple[str, ...]:
+    """Parts of layers that graphs can launch: all of a dense one, all but routed experts else."""
+    return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")
