@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipette_opt.base.types import Precision
+from pipette_opt.specs.expert_loads import RankImbalance
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, Fp8Recipe, PrecisionRecipe
 
 StateDtype = Literal["fp32", "fp16", "bf16", "fp8"]
@@ -38,6 +39,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "cuda_graph": (False, True),
     "overlap_cpu_optimizer_d2h_h2d": (False, True),
     "unequal_microbatches": (False, True),
+    "expert_placement": ("listed", "balanced"),
 }
 
 OFFLOAD_MODULES = (
@@ -103,6 +105,13 @@ class TrainingSpec:
         Whether layers are launched as CUDA graphs, so that the host's time for single kernels does not count; and which
         parts of them, by Megatron-Core's names (``attn``, ``mlp``, ``moe_router``, ...), none for all.
     expert_imbalance
+        Tokens of the busiest expert-parallel rank over the mean of all, at least 1; on more ranks than it says, all
+        go to one of them.
+    rank_imbalances
+        The same by expert-parallel size, where loads of single experts are known; other sizes have
+        ``expert_imbalance``.
+    expert_placement
+        Which experts a rank holds: the next ones as ``listed``, which launchers do, or ``balanced`` by their loads.
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
     cpu_offloading_num_layers
         Layers whose activations are in the host's memory between the passes (Transformer Engine's offloading).
@@ -140,6 +149,8 @@ class TrainingSpec:
     cuda_graph: bool = False
     cuda_graph_modules: tuple[str, ...] = ()
     expert_imbalance: float = 1.0
+    rank_imbalances: tuple[RankImbalance, ...] = ()
+    expert_placement: Literal["listed", "balanced"] = "listed"
     unequal_microbatches: bool = False
     cpu_offloading_num_layers: int = 0
     offload_modules: tuple[str, ...] = ()
@@ -187,6 +198,11 @@ class TrainingSpec:
         """How products of the layers are done in fewer bits; ``None`` where they are not."""
         name = NVFP4 if self.fp4 else self.fp8_recipe if self.fp8 else None
         return None if name is None else PRECISION_RECIPES[name]
+
+    def imbalance(self, ranks: int) -> float:
+        """Tokens of the busiest of so many expert-parallel ranks over the mean, from 1 to ``ranks``."""
+        known = {one.ranks: one.imbalance for one in self.rank_imbalances}
+        return min(known.get(ranks, self.expert_imbalance), float(ranks))
 
     @property
     def parameter_bytes(self) -> int:
