@@ -20,6 +20,7 @@ from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, layers_of_
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
+from pipette_opt.costs.scan import SCAN_KERNELS, scan_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
@@ -31,7 +32,7 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.layer_parameters import mlp_width, replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import mixer_shapes, mlp_width, replicated_parameters, sharded_parameters
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """
@@ -44,6 +45,22 @@ LATENT_KERNELS = 8
 """
 Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
 that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
+"""
+
+MLP_KERNELS = 4
+"""Launches of one pass of a dense MLP without a gate: norm, two products, activation."""
+
+MIXER_KERNELS = {
+    "attention": 7,
+    "windowed_attention": 7,
+    "latent_attention": 7,
+    "mamba": 4 + SCAN_KERNELS,
+    "gated_delta_net": 8 + SCAN_KERNELS,
+    "none": 0,
+}
+"""
+Launches of one pass of what mixes tokens: norm, product, fused attention with what it reads and writes, product, and
+the addition. A gated delta net splits and repeats its queries and keys in kernels of its own.
 """
 
 HOST_BOUND_SHARPNESS = 8.0
@@ -183,16 +200,17 @@ def layer_and_idle_s(
     measured = _measured_layer(instance, config, gpu) if is_known else None
     factor = learned_factor(instance, config, gpu, rates) if is_known and measured is None else 1.0
     if measured is None:
-        outside = _outside_attention_times_s(model, training, config, gpu, rates, mlp_width(model, kind))
+        outside = _outside_attention_times_s(model, training, config, gpu, rates, kind)
+        scan = scan_times_s(model, training, config, gpu, rates, kind)
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
-        measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
+        measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
     host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, kind)
     forward, backward = (_bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
     if config.recompute_granularity == "full":
         return (forward, backward + forward), (idle[0], sum(idle))
-    if config.recompute_granularity == "selective":
+    if config.recompute_granularity == "selective":  # of attention only
         backward += core[0]
     return (forward, backward), idle
 
@@ -275,43 +293,46 @@ def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) ->
 
 
 def _outside_attention_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, ffn: int
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
     The projections and everything that streams: norms, residuals, activation, rotary embedding, dropout.
 
-    ``ffn`` is the width of the MLP that every token passes, 0 for none. In fp8 the inputs of all projections and the
-    gradients of their outputs are cast; a fused norm writes its output in fp8 itself (Transformer Engine).
+    In fp8 the inputs of all projections and the gradients of their outputs are cast; a fused norm writes its output in
+    fp8 itself (Transformer Engine).
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
-    latent, share = model.multi_latent_attention, tp if config.sequence_parallel else 1
+    latent, share, ffn = model.multi_latent_attention, tp if config.sequence_parallel else 1, mlp_width(model, kind)
+    branches = (kind.mixer != "none") + (kind.mlp != "none")
     up = 2 * ffn if model.gated_linear_unit else ffn
     form, element = linear_format(gpu, training, rates), training.parameter_bytes
-    *into, (_, attended) = model.attention_shapes
+    into, attended, whole_shapes = mixer_shapes(model, kind)
     shapes = [
         *((tokens, n // tp, k) for n, k in into),
-        (tokens, h, attended // tp),
+        *([(tokens, h, attended // tp)] if attended else []),
         *([(tokens, up // tp, h), (tokens, h, ffn // tp)] if ffn else []),
-        *((tokens // share, n, k) for n, k in model.replicated_attention_shapes),
+        *((tokens // share, n, k) for n, k in whole_shapes),
     ]
     products = [
         product_times_s(m, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
         for m, n, k in shapes
     ]
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
-    outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
+    outside = 1.0 * branches * h / share  # inputs of both branches, as large as their outputs
     inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
     gradients = (sum(n for n, _ in into) + up) / tp + outside
-    whole = 6.0 * h / share  # two residuals, each read with the branch and written
-    rotated, normed = 3.0 * model.query_projection_size, 2 * h
-    if latent is not None:
+    whole = 3.0 * branches * h / share  # residuals, each read with the branch and written
+    rotated, normed = 3.0 * model.query_projection_size * (1 + model.attention_output_gate), branches * h
+    if not kind.has_attention:
+        rotated = 0.0
+    elif latent is not None:
         inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
         gradients += latent.down_size / share
-        rotated, normed = _rotated_latent(latent) * model.num_attention_heads, 2 * h + latent.latent_size
+        rotated, normed = _rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
     split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
-    overhead = 8 * rates.kernel_s
+    overhead = 4 * branches * rates.kernel_s
     return (
         sum(forward for forward, _ in products)
         + stream * (fused + norms[0] * normed / share)
@@ -342,14 +363,17 @@ def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, k
     router's kernels, the sorting of tokens and the experts' own; a step of ring attention its kernels and a message.
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
-    kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
+    kernels = MIXER_KERNELS[kind.mixer] + (0 if kind.mlp == "none" else MLP_KERNELS)
+    if kind.has_attention and training.attention_kernel != "flash":
+        kernels += 4 if training.fused_softmax else 8
     kernels += 8 if kind.rotary else 0
-    kernels += 2 if model.gated_linear_unit else 0
-    kernels += 0 if model.multi_latent_attention is None else LATENT_KERNELS
-    kernels += 0 if training.fused_norm else 12
+    kernels += 2 if model.gated_linear_unit and kind.mlp != "none" else 0
+    kernels += LATENT_KERNELS if model.multi_latent_attention is not None and kind.has_attention else 0
+    branches = (kind.mixer != "none") + (kind.mlp != "none")
+    kernels += 0 if training.fused_norm else 6 * branches
     kernels += expert_kernels(model, config) if kind.has_experts else 0
     kernels += HOST_KERNELS * ring_steps(config)
-    collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
+    collectives = 0 if tp == 1 else branches * (2 if config.sequence_parallel else 1)
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
     launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait

@@ -115,6 +115,10 @@ class LocalShapes:
     @classmethod
     def of(cls, model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> "LocalShapes":
         """Sizes under a configuration."""
+        if model.recurrent_mixers or model.attention_output_gate:
+            raise ValueError(
+                "stages with layers that have a state or gates are not traced; the closed formula counts them."
+            )
         if model.multi_latent_attention is not None:
             raise ValueError("stages with multi_latent_attention are not traced; the closed formula counts them.")
         tp, cp = config.tensor_model_parallel_size, config.context_parallel_size

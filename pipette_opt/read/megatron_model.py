@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields, num_layers_of
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_frequency
@@ -32,6 +33,7 @@ PASSED_ON_OF_EXPERTS = (
     "moe_router_load_balancing_type",
     "moe_router_score_function",
     "moe_router_topk_scaling_factor",
+    "moe_shared_expert_gate",
     "moe_z_loss_coeff",
 )
 """The same of a mixture of experts."""
@@ -67,7 +69,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         latent = _latent(given, where)
         return ModelSpec(
             name=name,
-            num_layers=given["num_layers"],
+            num_layers=num_layers_of(given, where),
             hidden_size=hidden,
             ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
             num_attention_heads=heads,
@@ -93,6 +95,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
             **_positions(given, where),
             **_window(given, where),
             **_experts(given, where),
+            **layer_list_fields(given, where),
         )
     except InputError:
         raise
@@ -232,7 +235,7 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         "moe_router_num_groups": _whole(given, "moe_router_num_groups", None, where),
         "moe_router_group_topk": _whole(given, "moe_router_group_topk", None, where),
         "moe_router_pre_softmax": bool(given.get("moe_router_pre_softmax")),
-        **_layers_with_experts(given, where),
+        **({} if given_pattern(given) else _layers_with_experts(given, where)),
     }
 
 
