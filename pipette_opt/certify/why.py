@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import Recomputation
 from pipette_opt.base.units import counted, gib
-from pipette_opt.candidates import RECOMPUTATIONS, Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.finish import PROVEN_WITHIN
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel.recompute import known_word
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
@@ -26,10 +26,6 @@ Verdict = Literal["illegal", "too big", "cannot be placed", "slower", "not faste
 
 SWITCH = {"on": True, "off": False}
 """Words of a choice."""
-
-RECOMPUTE: Mapping[str, Recomputation | None] = {one or "none": one for one in RECOMPUTATIONS}
-"""Words of recomputation."""
-
 
 MOST_RULES = 9
 """Broken rules that an answer lists; chosen so that it fits on a screen."""
@@ -222,7 +218,7 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "vpp": ("virtual_pipeline", _sizes),
     "mbs": ("micro_batch_size", _sizes),
     "gpus": ("num_gpus", lambda text: _sizes(text)[0]),
-    "recompute": ("recompute", lambda text: (RECOMPUTE[text],)),
+    "recompute": ("recompute", lambda text: (None if text == "none" else known_word(text),)),
     "sp": ("sequence_parallel", lambda text: (SWITCH[text],)),
     "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
     "overlap": ("overlap_grad_reduce", lambda text: SWITCH[text]),
@@ -231,7 +227,7 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 """What can be asked for: field of the search space, and how its value is read."""
 
 HELP_OF: Mapping[str, str] = {
-    "recompute": "must be none, selective, block or full",
+    "recompute": "must be none, selective, block, full, or modules as in moe_act+layernorm",
     **dict.fromkeys(("sp", "dopt", "overlap", "gather"), "must be on or off"),
 }
 """What a value must be, where it is no number."""

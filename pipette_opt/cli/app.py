@@ -15,6 +15,7 @@ from pipette_opt.cli import (
     export,
     import_,
     init,
+    links,
     profile,
     replan,
     report,
@@ -64,6 +65,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
 app.command("report")(report.report)
+app.command("links")(links.links)
 app.command("whatif")(whatif.whatif)
 app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)

@@ -36,6 +36,8 @@ class Current:
         What it is called.
     not_modelled
         What its times and sizes leave out.
+    changed
+        What is otherwise than when a plan was made, a sentence each.
     """
 
     instance: "Instance"
@@ -48,6 +50,7 @@ class Current:
     max_oom_risk: float | None = None
     title: str = "your current launch"
     not_modelled: "tuple[NotModelled, ...]" = ()
+    changed: tuple[str, ...] = ()
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
         """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
@@ -67,6 +70,8 @@ class Current:
             links_measured=self.instance.cluster.links_measured,
             not_modelled=self.not_modelled,
         )
+        if self.changed:
+            parts.insert(1, Text("\n".join(["", "Since the plan was made", *(f"- {one}" for one in self.changed)])))
         if plan is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
@@ -112,8 +117,8 @@ class Current:
         """For ``--json``."""
         from dataclasses import asdict
 
+        from pipette_opt.plans.verdict import verdict
         from pipette_opt.report.plan_file import estimate_to_dict
-        from pipette_opt.report.verdict import verdict
 
         return {
             "verdict": verdict(
@@ -129,6 +134,7 @@ class Current:
             "estimate": estimate_to_dict(self.estimate),
             "memory": [asdict(stage) for stage in self.memory],
             "notes": self._notes(),
+            **({"changed": list(self.changed)} if self.changed else {}),
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
             **self._schedule_dict(),
@@ -313,24 +319,31 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
 
 
 def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> Current:
-    """A plan, judged afresh."""
+    """A plan, judged afresh; on the cluster as a file describes it now, with what changed."""
     from pipette_opt.judge.estimate import estimate
     from pipette_opt.judge.solutions import stage_memory
-    from pipette_opt.library.plans import plan_and_instance
+    from pipette_opt.library.plans import plan_on_cluster
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
 
-    plan, instance = plan_and_instance(path, cluster)
+    plan, instance, changed = plan_on_cluster(path, cluster)
+    found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config)
+    if changed:
+        before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s
+        changed.append(
+            f"The plan's {before_s:.4f} s per iteration are {now_s:.4f} s now ({now_s / before_s - 1:+.2%})."
+        )
     return Current(
         instance=instance,
         config=plan.config,
         placement=plan.placement,
         hosts=tuple(plan.hosts[node] for node in plan.placement.nodes_used),
-        estimate=with_band(estimate(instance, plan.config, plan.placement), instance, plan.config),
+        estimate=found,
         memory=stage_memory(
             instance, plan.config, plan.placement, load_predictor(max_oom_risk, instance), max_oom_risk
         ),
         max_oom_risk=max_oom_risk,
         title="the plan",
         not_modelled=plan.not_modelled,
+        changed=tuple(changed),
     )

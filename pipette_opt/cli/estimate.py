@@ -8,7 +8,7 @@ import typer
 from pipette_opt.cli import options as opt
 
 OF_PLANS = ("cluster",)
-"""Job options that say something of a plan, too: where its cluster file is now."""
+"""Job options that say something of a plan, too: the cluster as it is now."""
 
 
 @opt.spread
@@ -43,6 +43,8 @@ def estimate(
     GPUs used: a token counts 6 FLOPs for each weight that multiplies it, and 6 x layers x query width x sequence length
     for causal attention; recomputation does not count. In the JSON hfu has it, and attention without the mask (12 for
     6).
+
+    A plan with --cluster is timed on that cluster, where all its hosts must be, and what changed since is said.
 
     Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
     --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]

@@ -1,10 +1,12 @@
 """``pipette-opt import links``, ``import model`` and ``import runs``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
 
 app = typer.Typer(help="Turn what you have into the files that solve reads.", no_args_is_help=True)
@@ -43,10 +45,15 @@ def links(
         int | None, typer.Option(help="Use only the logs of tests with this many GPUs per host.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the cluster.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="With a batch and a length: what repairs of slow hosts bring to this job.")
+    ] = None,
+    global_batch_size: opt.GlobalBatchSize = None,
+    seq_length: opt.SeqLength = None,
     json: opt.Json = False,
 ) -> None:
     """
-    Read measured links into a cluster file, and say what was assumed.
+    Read measured links into a cluster file, say what was assumed, and which host, NIC or GPU is behind slow links.
 
     Example: [bold]pipette-opt import links nccl_logs/ -o cluster.yaml --fill exclude[/]
     """
@@ -56,6 +63,9 @@ def links(
     from pipette_opt.read.links import import_links
 
     check_file(out, "link matrices are written beside it")
+    for option, value in (("--global-batch-size", global_batch_size), ("--seq-length", seq_length)):
+        if (model is None) != (value is None):
+            raise InputError(option, "has no effect without --model." if model is None else "is needed with --model.")
     opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
     opt.one_of("--repeated", repeated, ("worst", "mean"))
     opt.one_of("--direction", direction, ("measured", "average", "slower"))
@@ -72,12 +82,47 @@ def links(
         name=name or out.stem,
     )
     write_cluster(found.cluster, out, comment="\n".join(found.notes))
+    slow = found.health.slow_hosts
+    if not json:
+        for note in found.notes:
+            say(f"- {note}")
+        say(f"{counted(found.cluster.num_nodes, 'host')} written to {out}")
+    job = opt.JobOptions(cluster=out, model=model, global_batch_size=global_batch_size, seq_length=seq_length)
+    brings = _repairs(job, slow, quiet=json) if model is not None else []
     if json:
-        show_json({"cluster": str(out), "hosts": list(found.cluster.hosts), "notes": list(found.notes)})
+        show_json(
+            {
+                "cluster": str(out),
+                "hosts": list(found.cluster.hosts),
+                "notes": list(found.notes),
+                "health": list(found.health.sentences),
+                "slow_hosts": list(slow),
+                "repairs": brings,
+            }
+        )
         return
-    for note in found.notes:
-        say(f"- {note}")
-    say(f"{counted(found.cluster.num_nodes, 'host')} written to {out}")
+    for line in (*found.health.sentences, *brings):
+        say(line)
+
+
+SOLVING_S = 10.0
+"""Seconds of the search whose plan the repair of slow hosts is judged on. Chosen."""
+
+
+def _repairs(options: opt.JobOptions, hosts: Sequence[str], *, quiet: bool) -> list[str]:
+    """What the repair of each slow host would bring to a job, planned on the cluster as it was measured."""
+    from pipette_opt.cli.links import what_repairs_bring
+    from pipette_opt.cli.output import live_progress
+    from pipette_opt.optimize import OptimizeParams, optimize
+    from pipette_opt.plans.watcher import Watcher
+
+    job = opt.read_job(options)
+    if not hosts:
+        return []
+    params, watcher = OptimizeParams(time_limit_s=SOLVING_S, workers=opt.threads(None)), Watcher()
+    with live_progress(watcher, quiet=quiet):
+        plan = optimize(job.instance, opt.search_space(job, opt.SpaceOptions()), params, watcher, job.inputs)
+    return what_repairs_bring(plan, job.instance, hosts, params.max_oom_risk, params.workers, quiet=quiet)
 
 
 @app.command("model", context_settings={"ignore_unknown_options": True})  # they are Megatron's
@@ -99,7 +144,6 @@ def model(
 
     import yaml
 
-    from pipette_opt.base.errors import InputError
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_stdout, console, say, say_written, show, show_json
     from pipette_opt.read.megatron_args import arguments_behind

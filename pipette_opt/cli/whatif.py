@@ -37,7 +37,7 @@ TITLES = {
 def whatif(
     plan: Annotated[Path, typer.Argument(help="The plan to ask about.")],
     cluster: Annotated[
-        Path | None, typer.Option(help="Where the plan's cluster file is now, if it moved.", rich_help_panel=opt.JOB)
+        Path | None, typer.Option(help="The cluster as it is now, e.g. measured again.", rich_help_panel=opt.JOB)
     ] = None,
     without: Annotated[
         list[str] | None,
@@ -101,13 +101,15 @@ def whatif(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.library.plans import plan_and_instance
+    from pipette_opt.library.plans import plan_on_cluster
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.whatif import WhatIf
     from pipette_opt.report.questions import answers_table
 
-    old, instance = plan_and_instance(plan, cluster)
+    old, instance, changed = plan_on_cluster(plan, cluster)
+    if changed:  # what was proven is of another cluster
+        old = replace(old, certificate=replace(old.certificate, lower_bound_s=0.0))
     instance, kinds = priced(instance, gpu_price or ())
     asked = {
         "without": without,
@@ -138,8 +140,10 @@ def whatif(
     rows = [asking.today(), *answers]
     if json:
         found = [asdict(one) | {"is_proven": one.is_proven} for one in rows]
-        show_json({"plan": found[0], "answers": found[1:]})
+        show_json({"plan": found[0], "answers": found[1:], "changed": changed})
     else:
+        for line in changed:
+            show(f"- since the plan was made: {line}")
         show(answers_table("Today", rows[:1]))
         for group, title in TITLES.items():
             some = [one for one in answers if one.group == group]
@@ -157,6 +161,7 @@ def whatif(
 
 def questions(asking: "WhatIf", asked: Mapping[str, Any], prices: Mapping[str, float]) -> "list[Change]":
     """The questions that the options ask, each checked before any is answered; prices of kinds of GPU are known."""
+    from pipette_opt.library.jobs import check_precision
     from pipette_opt.read.gpus import read_gpu_entry
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.replan import changes as made
@@ -188,7 +193,7 @@ def questions(asking: "WhatIf", asked: Mapping[str, Any], prices: Mapping[str, f
         if name.strip():
             found.append(made.other_training(job, f"in {name.strip()}", _precision(name.strip())))
     for change in found:
-        opt.check_precision(change.instance.cluster, change.instance.training)
+        check_precision(change.instance.cluster, change.instance.training)
     return found
 
 

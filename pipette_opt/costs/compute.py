@@ -12,62 +12,32 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, read_only
-from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.attention import attention_times_s
-from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
+from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
-from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, layers_of_kinds
+from pipette_opt.costs.host import bound_by_host, host_time_s
+from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
+from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
-from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
-from pipette_opt.costs.scan import SCAN_KERNELS, scan_times_s
+from pipette_opt.costs.scan import scan_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
     Instance,
-    LatentAttention,
     LayerKind,
     ModelSpec,
     ProfileKey,
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.layer_parameters import mixer_shapes, mlp_width, replicated_parameters, sharded_parameters
-
-FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
-"""
-Activations that a normalisation layer reads and writes, forward and backward. One kernel reads and writes once.
-Written out in framework operations it casts to fp32, squares, averages, scales, casts back and scales by the weight,
-each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
-"""
-
-LATENT_KERNELS = 8
-"""
-Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
-that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
-"""
-
-MLP_KERNELS = 4
-"""Launches of one pass of a dense MLP without a gate: norm, two products, activation."""
-
-MIXER_KERNELS = {
-    "attention": 7,
-    "windowed_attention": 7,
-    "latent_attention": 7,
-    "mamba": 4 + SCAN_KERNELS,
-    "gated_delta_net": 8 + SCAN_KERNELS,
-    "none": 0,
-}
-"""
-Launches of one pass of what mixes tokens: norm, product, fused attention with what it reads and writes, product, and
-the addition. A gated delta net splits and repeats its queries and keys in kernels of its own.
-"""
-
-HOST_BOUND_SHARPNESS = 8.0
-"""
-How the device's and the host's time of a layer combine: the larger, plus a part of the smaller where they are near,
-since some kernels of a layer wait for the host and others hide it.
-"""
+from pipette_opt.specs.layer_parameters import (
+    depth_parameters,
+    mixer_shapes,
+    mlp_width,
+    replicated_parameters,
+    sharded_parameters,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,7 +81,7 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     parameters = np.zeros(pp)
-    for kind, layers in layers_of_kinds(model, config).items():
+    for kind, layers in held_of_kinds(model, config).items():
         one = sharded_parameters(model, kind) / tp + replicated_parameters(model, kind)
         parameters += one * layers.sum(axis=0)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
@@ -121,7 +91,14 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     parameters[-1] += model.norm_parameters
     if model.untie_embeddings_and_output_weights or pp > 1:
         parameters[-1] += vocabulary
+    split, whole = depth_parameters(model)
+    parameters[-1] += model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
     return read_only(parameters, np.float64)
+
+
+def has_second_table(model: ModelSpec, config: ParallelConfig) -> bool:
+    """Whether the last stage looks up tokens for multi-token prediction in a copy of the first stage's embeddings."""
+    return model.mtp_num_layers > 0 and config.pipeline_model_parallel_size > 1
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
@@ -204,21 +181,24 @@ def layer_and_idle_s(
         scan = scan_times_s(model, training, config, gpu, rates, kind)
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
         measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
-    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, kind)
-    forward, backward = (_bound_by_host(device, host) for device in measured)
+    host = host_time_s(instance, config, rates, kind)
+    forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
     if config.recompute_granularity == "full":
         return (forward, backward + forward), (idle[0], sum(idle))
-    if config.recompute_granularity == "selective":  # of attention only
-        backward += core[0]
-    return (forward, backward), idle
+    again = modules_again_s(instance, config, gpu, rates, kind)
+    return (forward, backward + (core[0] if config.recomputes("core_attn") else 0.0) + again), idle
 
 
 def head_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Output head and loss of one micro-batch: forward and backward, seconds."""
+    """
+    Output head and loss of one micro-batch: forward and backward, seconds.
+
+    Each depth of multi-token prediction has a loss of its own, and work beside its layer.
+    """
     tokens = micro_batch_tokens(training, config)
     vocabulary = model.padded_vocab_size(config.tensor_model_parallel_size) // config.tensor_model_parallel_size
     forward, backward = product_times_s(
@@ -232,14 +212,44 @@ def head_times_s(
     )
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
     streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.streaming)
-    return forward + 4 * streaming, backward + 2 * streaming
+    depths, (before, after) = model.mtp_num_layers, (0.0, 0.0)
+    if depths:
+        before, after = _depth_times_s(model, training, config, gpu, rates)
+    return (
+        (1 + depths) * (forward + 4 * streaming) + depths * before,
+        (1 + depths) * (backward + 2 * streaming) + depths * after,
+    )
+
+
+def _depth_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """
+    What a depth of multi-token prediction does beside its layer and its loss: forward and backward, seconds.
+
+    It looks up the next token, normalises that and the hidden state, puts both into one tensor, projects it, and
+    normalises the layer's output. Gathering the projection's input and output over tensor ranks is left out.
+    """
+    tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
+    share, form = tp if config.sequence_parallel else 1, linear_format(gpu, training, rates)
+    forward, backward = product_times_s(
+        tokens, h // tp, 2 * h, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes
+    )
+    norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
+    stream = tokens * h / share * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    look_up = look_up_s(model, training, config, gpu, rates)
+    return (
+        forward + look_up + (4.0 + 3.0 * norms[0]) * stream + cast_s(2.0 * tokens * h / share, form, gpu, rates),
+        backward + look_up + (4.0 + 3.0 * norms[1]) * stream + cast_s(tokens * h / tp, form, gpu, rates),
+    )
 
 
 def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
     """
     Adam on the largest stage: gradient, master copy and two moments are read, all but the gradient written.
 
-    With fp8 each rank then casts its whole matrices once; micro-batches share the copies.
+    With a recipe each rank then casts its whole matrices once, for all micro-batches; if only these copies are kept and
+    gathered in fewer than 16 bits, it casts those that it owns.
     """
     adam, cast = _optimizer_parts_s(instance, config, gpu, rates or instance.stack)
     return float(adam.max() + cast.max())
@@ -258,6 +268,8 @@ def _optimizer_parts_s(
     """Adam, and the cast to fp8, of each stage, shape ``(pp,)``."""
     training = instance.training
     owned, to_cast = _owned_and_cast(instance.model, config)
+    if training.gather_bytes < training.parameter_bytes and config.use_distributed_optimizer:
+        to_cast = np.minimum(to_cast, owned)
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
     form = linear_format(gpu, training, rates)
     adam = owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
@@ -265,13 +277,19 @@ def _optimizer_parts_s(
 
 
 @lru_cache(maxsize=REMEMBERED)
+def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
+    """Parameters of the layers' products on one tensor rank of each stage, routed experts apart, shape ``(pp,)``."""
+    matrices = np.zeros(config.pipeline_model_parallel_size)
+    for kind, layers in held_of_kinds(model, config).items():
+        matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
+    return read_only(matrices / config.tensor_model_parallel_size, np.float64)
+
+
+@lru_cache(maxsize=REMEMBERED)
 def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
     """Parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape ``(pp,)``."""
     parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
-    matrices = np.zeros(config.pipeline_model_parallel_size)
-    for kind, layers in layers_of_kinds(model, config).items():
-        matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
-    to_cast = matrices / config.tensor_model_parallel_size + experts
+    to_cast = stage_matrices(model, config) + experts
     if config.use_distributed_optimizer:
         parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
         experts = experts / expert_replicas(config)
@@ -298,8 +316,8 @@ def _outside_attention_times_s(
     """
     The projections and everything that streams: norms, residuals, activation, rotary embedding, dropout.
 
-    In fp8 the inputs of all projections and the gradients of their outputs are cast; a fused norm writes its output in
-    fp8 itself (Transformer Engine).
+    In fewer bits the inputs of all projections and
+    the gradients of their outputs are cast; what fused norms write themselves the recipe says.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     latent, share, ffn = model.multi_latent_attention, tp if config.sequence_parallel else 1, mlp_width(model, kind)
@@ -320,6 +338,9 @@ def _outside_attention_times_s(
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     outside = 1.0 * branches * h / share  # inputs of both branches, as large as their outputs
     inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
+    # The router is no product with a recipe; of latent attention its latents are normed and cast together.
+    normed_inputs = (kind.mixer != "none") * (h if latent is None else latent.latent_size) + bool(ffn) * h
+    of_norms = normed_inputs / share if training.fused_norm else 0.0
     gradients = (sum(n for n, _ in into) + up) / tp + outside
     whole = 3.0 * branches * h / share  # residuals, each read with the branch and written
     rotated, normed = 3.0 * model.query_projection_size * (1 + model.attention_output_gate), branches * h
@@ -328,7 +349,7 @@ def _outside_attention_times_s(
     elif latent is not None:
         inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
         gradients += latent.down_size / share
-        rotated, normed = _rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
+        rotated, normed = rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
     split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
@@ -336,68 +357,13 @@ def _outside_attention_times_s(
     return (
         sum(forward for forward, _ in products)
         + stream * (fused + norms[0] * normed / share)
-        + cast_s(tokens * inputs, form, gpu, rates)
+        + cast_s(tokens * inputs, form, gpu, rates, of_norms=tokens * of_norms)
         + overhead,
         sum(backward for _, backward in products)
         + stream * (1.5 * fused + norms[1] * normed / share)
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )
-
-
-def _rotated_latent(latent: LatentAttention) -> float:
-    """
-    Channels of a head that the fused kernels of latent attention's positions read or write (``fusions/fused_mla_...``).
-
-    Of queries the part with positions in place; keys without positions and values are read, whole keys and values
-    written.
-    """
-    return 2.0 * latent.qk_pos_emb_head_dim + latent.up_head_size + latent.key_head_size + latent.v_head_dim
-
-
-def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:
-    """
-    What the host needs to launch one pass of a layer.
-
-    The backward launches about twice the forward's kernels from compiled code, in about the same time. Experts add the
-    router's kernels, the sorting of tokens and the experts' own; a step of ring attention its kernels and a message.
-    """
-    model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
-    kernels = MIXER_KERNELS[kind.mixer] + (0 if kind.mlp == "none" else MLP_KERNELS)
-    if kind.has_attention and training.attention_kernel != "flash":
-        kernels += 4 if training.fused_softmax else 8
-    kernels += 8 if kind.rotary else 0
-    kernels += 2 if model.gated_linear_unit and kind.mlp != "none" else 0
-    kernels += LATENT_KERNELS if model.multi_latent_attention is not None and kind.has_attention else 0
-    branches = (kind.mixer != "none") + (kind.mlp != "none")
-    kernels += 0 if training.fused_norm else 6 * branches
-    kernels += expert_kernels(model, config) if kind.has_experts else 0
-    kernels += HOST_KERNELS * ring_steps(config)
-    collectives = 0 if tp == 1 else branches * (2 if config.sequence_parallel else 1)
-    crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
-    wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
-    launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
-    return kernels * rates.host_kernel_s + collectives * launch + ring_steps(config) * rates.host_collective_s
-
-
-def _threads(tp: int, gpus_per_node: int) -> int:
-    """
-    Host threads that a ring of tensor ranks waits for: one of each rank, and two where it goes on to another host.
-
-    NCCL's proxies send and receive there. Each thread adds the same: in a public sweep on H100, pipelines over hosts
-    take 4.2, 6.3, 10.4 ms for a pass of a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9 ms
-    with 16 on two hosts, which is what 20 threads take. (Only back-tests judge runs of the last kind; that is where the
-    two threads were seen. Nothing is fitted to them.)
-    """
-    hosts = ceil_div(tp, gpus_per_node)
-    return tp + (2 * hosts if hosts > 1 else 0)
-
-
-def _bound_by_host(device_s: float, host_s: float) -> float:
-    if host_s <= 0.0:
-        return device_s
-    larger, smaller = max(device_s, host_s), min(device_s, host_s)
-    return float(larger * (1.0 + (smaller / larger) ** HOST_BOUND_SHARPNESS) ** (1.0 / HOST_BOUND_SHARPNESS))
 
 
 def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:

@@ -19,14 +19,20 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     The cluster file and its matrices must be those the plan was made from, by their hashes; ``cluster`` says where
     they are now.
     """
+    from pipette_opt.report.plan_file import read_plan
+
+    plan = read_plan(path)
+    return plan, job_of(plan, path, cluster)
+
+
+def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
+    """The instance that a plan names, whose file is at ``path``; see :func:`plan_and_instance`."""
     from pipette_opt.library.inputs import cluster_of
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.prices import recorded_prices, with_prices
     from pipette_opt.read.speeds import recorded_speeds, with_speeds
-    from pipette_opt.report.plan_file import read_plan
 
-    plan = read_plan(path)
     spec, _ = cluster_of(plan, path, cluster)
     spec = with_speeds(spec, recorded_speeds(plan.inputs.get("speed"), f"{path}, inputs.speed"))
     spec = with_prices(spec, recorded_prices(plan.inputs.get("gpu_price"), f"{path}, inputs.gpu_price"))
@@ -35,7 +41,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
     if spec.hosts != plan.hosts:
         raise InputError(str(path), f"hosts differ from those of its cluster, {spec.name}.")
-    return plan, instance_of(plan, spec, path)
+    return instance_of(plan, spec, path)
 
 
 def plan_of_job(path: Path, instance: "Instance") -> "Plan":
@@ -123,6 +129,77 @@ def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
     if plan.target is None or plan.hosts == instance.cluster.hosts:
         return instance
     return replace(instance, cluster=subset_cluster(instance.cluster, plan.hosts))
+
+
+def plan_on_cluster(path: Path, cluster: Path | None) -> "tuple[Plan, Instance, list[str]]":
+    """
+    A plan on the cluster as it is described now: the plan with its hosts there, its job there, and what changed.
+
+    Parameters
+    ----------
+    cluster
+        The file that describes it now; the plan's own by default, and then nothing changed.
+
+    Raises
+    ------
+    InputError
+        If the plan cannot be there: a host of it is missing, or has fewer GPUs than ranks.
+    """
+    import contextlib
+    from dataclasses import replace
+
+    import numpy as np
+
+    from pipette_opt.library.inputs import cluster_of
+    from pipette_opt.library.jobs import check_precision
+    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.link_health import changes_in_words
+    from pipette_opt.read.prices import recorded_prices, with_prices
+    from pipette_opt.read.speeds import recorded_speeds, with_speeds
+    from pipette_opt.report.plan_file import read_plan
+
+    plan = read_plan(path)
+    before: list[ClusterSpec] = []
+    with contextlib.suppress(InputError):
+        before.append(cluster_of(plan, path, None)[0])
+    if cluster is None or _is_own(plan, path, cluster):
+        return (*plan_and_instance(path, cluster), [])
+    spec = read_cluster(cluster)
+    used = [plan.hosts[node] for node in plan.placement.nodes_used]
+    missing = [host for host in used if host not in spec.hosts]
+    if missing:
+        problem = f"lacks host {missing[0]!r}, on which the plan has ranks; `pipette-opt replan --lost {missing[0]}`."
+        raise InputError(str(cluster), problem)
+    most = int(plan.placement.local_rank.max()) + 1
+    if most > spec.gpus_per_node:
+        raise InputError(str(cluster), f"has {spec.gpus_per_node} GPUs a host; the plan uses {most} of one.")
+    if before:
+        changed = changes_in_words([before[0], spec])
+    else:
+        changed = ["The plan's own cluster file is not there, so its links cannot be compared with these."]
+        changed += [f"Not in {cluster}: {host}." for host in plan.hosts if host not in spec.hosts]
+    there = {host: node for node, host in enumerate(spec.hosts)}
+    for name, read, put in (
+        ("speed", recorded_speeds, with_speeds),
+        ("gpu_price", recorded_prices, with_prices),
+    ):
+        recorded = read(plan.inputs.get(name), f"{path}, inputs.{name}")
+        spec = put(spec, {host: value for host, value in recorded.items() if host in there})
+    node = np.array([there.get(host, -1) for host in plan.hosts])[plan.placement.node]
+    instance = instance_of(plan, spec, path)
+    check_precision(spec, instance.training)
+    return replace(plan, hosts=spec.hosts, placement=replace(plan.placement, node=node)), instance, changed
+
+
+def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
+    """Whether a file, and its matrices, are those that the plan was made from."""
+    from pipette_opt.library.inputs import check_inputs
+
+    try:
+        check_inputs(plan, path, cluster)
+    except InputError:
+        return False
+    return True
 
 
 def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":

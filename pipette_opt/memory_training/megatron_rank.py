@@ -159,8 +159,9 @@ def _build(
 
     if model.recurrent_mixers or model.attention_output_gate:
         raise InputError("model", "has layers with a state or gates, which are not built here; they are counted.")
-    if model.multi_latent_attention is not None:
-        raise InputError("multi_latent_attention", "ranks of models with latent attention are not built here.")
+    if model.multi_latent_attention is not None or model.mtp_num_layers:
+        problem = "ranks of models with latent attention or multi-token prediction are not built here."
+        raise InputError("model", problem)
     dtype, pp = DTYPES[training.precision], config.pipeline_model_parallel_size
     on_gpu = device.type == "cuda"
     transformer = TransformerConfig(

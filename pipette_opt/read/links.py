@@ -13,7 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import KIB, US, counted
 from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
@@ -25,6 +28,7 @@ from pipette_opt.read.inside_node import (
     parse_nccl_topology,
     parse_nvidia_smi_topology,
 )
+from pipette_opt.read.link_health import Health, health
 from pipette_opt.read.link_log import is_link_log, parse_link_log
 from pipette_opt.read.link_matrices import Direction, Fill, filled, measured_matrices, without_pairs
 from pipette_opt.read.link_notes import (
@@ -38,7 +42,7 @@ from pipette_opt.read.matrices import gb_text, read_pipette_json
 from pipette_opt.read.mpigraph import is_mpigraph, parse_mpigraph
 from pipette_opt.read.nccl_tests import is_nccl_json, is_nccl_text, parse_nccl_json, parse_nccl_text
 from pipette_opt.read.pair_tests import is_pair_test, parse_pair_test
-from pipette_opt.read.switches import is_switch_list, parse_switches
+from pipette_opt.read.switches import SwitchTree, is_switch_list, parse_switches
 from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
 
 ASSUMED_LATENCY_S = 12 * US
@@ -55,11 +59,14 @@ class ImportedLinks:
         What was read, assumed, left out and filled; one sentence each.
     missing
         Pairs of hosts that have no measurement, by number of concurrent flows; before filling.
+    health
+        Which hosts, GPUs and pairs are behind slow links.
     """
 
     cluster: ClusterSpec
     notes: tuple[str, ...]
     missing: Mapping[int, tuple[Pair, ...]]
+    health: Health
 
 
 def import_links(
@@ -130,7 +137,18 @@ def import_links(
         link_matrices=matrices,
         node_bytes_per_s=_cap(evidence, notes),
     )
-    return ImportedLinks(cluster=cluster, notes=tuple(notes), missing=missing)
+    distance = None if evidence.switches is None else _distances(evidence.switches, hosts)
+    return ImportedLinks(cluster=cluster, notes=tuple(notes), missing=missing, health=health(cluster, distance))
+
+
+def _distances(switches: SwitchTree, hosts: Sequence[str]) -> IntArray:
+    """Levels of switches between each two hosts, -1 where the list lacks one; shape ``(num_hosts, num_hosts)``."""
+    found = np.full((len(hosts), len(hosts)), -1)
+    for i, one in enumerate(hosts):
+        for j, other in enumerate(hosts):
+            distance = switches.distance(one, other)
+            found[i, j] = -1 if distance is None else distance
+    return found
 
 
 def _check_choices(fill: str, repeated: str, direction: str) -> None:

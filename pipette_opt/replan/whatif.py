@@ -27,7 +27,7 @@ from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
 from pipette_opt.parallel.placement import gpus_of_a_host
-from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor, prepare
@@ -142,7 +142,7 @@ class WhatIf:
     Parameters
     ----------
     instance
-        The plan's job.
+        The plan's job. The plan's certificate counts only if its time is the same here.
     params
         Without the time limit, which each :meth:`ask` is given.
     """
@@ -151,6 +151,8 @@ class WhatIf:
         self.plan, self.instance, self.params, self.watcher = plan, instance, params, watcher
         self.time_limit_s = params.time_limit_s
         self.now = estimate(instance, plan.config, plan.placement)
+        is_same = abs(self.now.iteration_time_s / plan.estimate.iteration_time_s - 1) <= AS_GOOD
+        self._proven_s = plan.certificate.lower_bound_s if is_same else 0.0
         self._searched: dict[tuple[int, int, bool], Searched | Exception] = {}
 
     def ask(
@@ -183,7 +185,7 @@ class WhatIf:
         """The plan itself, as an answer."""
         plan, change = self.plan, Change(name="the plan", group="training", instance=self.instance)
         answer = Answer(name=change.name, group=change.group, as_it_is_s=self.now.iteration_time_s)
-        bound_s = plan.certificate.lower_bound_s
+        bound_s = self._proven_s or None
         return self._with_plan(answer, change, self.now.iteration_time_s, plan.config, plan.placement, bound_s)
 
     def repairs(self, hosts: Sequence[str]) -> list[Change]:
@@ -215,7 +217,7 @@ class WhatIf:
         answer = Answer(name=change.name, group=change.group, as_it_is_s=as_it_is_s)
         config = self.plan.config
         if as_it_is is not None and as_it_is_s is not None and (change.barred or not change.is_searched):
-            bound_s = self._own_bound_s(config.world_size) if change.barred else None
+            bound_s = (self._own_bound_s(config.world_size) or None) if change.barred else None
             return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
         if not change.is_searched:
             return replace(answer, why="the plan cannot be there as it is, and no other was looked for")
@@ -288,7 +290,7 @@ class WhatIf:
         recorded = self.plan.inputs.get("search")
         if recorded is None or num_gpus != self.plan.config.world_size or space_of(recorded).narrowed:
             return 0.0
-        return self.plan.certificate.lower_bound_s
+        return self._proven_s
 
     def _judged_s(self, change: Change, placement: Placement) -> float:
         return estimate(with_edge_loss(change.instance), self.plan.config, placement).iteration_time_s

@@ -37,9 +37,9 @@ from pipette_opt.plans.plan import (
     Target,
     rank_rows,
 )
+from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.report.chosen_file import read_choice
 from pipette_opt.report.entries import Entries, damaged
-from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import Direction, Effect
 from pipette_opt.specs.objective import Objective
@@ -74,28 +74,6 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "not_modelled": [asdict(one) for one in plan.not_modelled],
         "notes": list(plan.notes),
     }
-
-
-def plan_verdict(plan: Plan) -> str:
-    """The verdict of a plan; see :func:`~pipette_opt.report.verdict.verdict`."""
-    accepted = plan.inputs.get("max_oom_risk")
-    risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
-    return verdict(
-        plan.memory,
-        plan.estimate,
-        max_oom_risk=risk,
-        certificate=plan.certificate,
-        links_measured=_links_measured(plan),
-        not_modelled=plan.not_modelled,
-    )
-
-
-def _links_measured(plan: Plan) -> bool:
-    """Whether links were measured; not where a plan records a cluster file without matrices, or no file at all."""
-    cluster = plan.inputs.get("cluster")
-    if not isinstance(cluster, Mapping) or len(plan.hosts) == 1:
-        return True
-    return "document" not in cluster and bool(cluster.get("matrices", True))
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -203,7 +181,8 @@ def _read_target(objective: Entries) -> Target:
 
 
 def _config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str, Any]:
-    content = {**asdict(config), "layers_per_stage": list(config.layers_per_stage)}
+    lists = ("layers_per_stage", "recompute_modules")
+    content = asdict(config) | {name: list(getattr(config, name)) for name in lists}
     return {
         **content,
         "world_size": config.world_size,
@@ -257,6 +236,7 @@ def _later_fields(parallel: Entries) -> dict[str, Any]:
     readers: dict[str, Callable[[str], Any]] = {
         "recompute_method": lambda name: parallel.choice(name, get_args(RecomputeMethod)),
         "recompute_num_layers": lambda name: parallel.whole(name, minimum=1),
+        "recompute_modules": lambda name: tuple(parallel.texts(name)),
         "expert_tensor_parallel_size": lambda name: parallel.optional(name, parallel.whole),
         "zero_stage": lambda name: parallel.optional(name, parallel.whole),
         "overlap_grad_reduce": parallel.flag,

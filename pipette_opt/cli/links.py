@@ -1,0 +1,78 @@
+"""``pipette-opt links``: the health of measured links, and what repairs would bring."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.cli import options as opt
+
+if TYPE_CHECKING:
+    from pipette_opt.plans.plan import Plan
+    from pipette_opt.specs import Instance
+
+
+def links(
+    clusters: Annotated[
+        list[Path], typer.Argument(help="Cluster files of the same hosts, the oldest first; one is enough.")
+    ],
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan, to say what the repair of each slow host would bring to it.")
+    ] = None,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    workers: opt.Workers = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    Which host, NIC or GPU is behind slow links; of several files also what changed, or drifts.
+
+    A host is named if its own part of its links' rates is far below that of the others, by medians, which no minority
+    of faults moves. With two files their rates are compared pair by pair; with more the slope over all counts.
+
+    Example: [bold]pipette-opt links cluster.yaml --plan plan.json[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.read.cluster import read_cluster
+    from pipette_opt.read.link_health import changes_in_words, health
+
+    snapshots = [read_cluster(path) for path in clusters]
+    changed = changes_in_words(snapshots) if len(snapshots) > 1 else []
+    found = health(snapshots[-1])
+    brings = []
+    if plan is not None:
+        from pipette_opt.library.plans import plan_on_cluster
+
+        old, instance, _ = plan_on_cluster(plan, clusters[-1])
+        brings = what_repairs_bring(old, instance, found.slow_hosts, max_oom_risk, opt.threads(workers), quiet=json)
+    if json:
+        show_json({**asdict(found), "slow_hosts": list(found.slow_hosts), "changed": changed, "repairs": brings})
+        return
+    if changed:
+        show(f"From {clusters[0]} to {clusters[-1]}", *(f"- {line}" for line in changed), "")
+    if not snapshots[-1].links_measured:
+        raise InputError(str(clusters[-1]), "has no measured links; `pipette-opt profile links` measures them.")
+    show(*(f"- {line}" for line in (*found.sentences, *brings)))
+
+
+def what_repairs_bring(
+    plan: "Plan", instance: "Instance", hosts: "Sequence[str]", max_oom_risk: float, workers: int, *, quiet: bool
+) -> list[str]:
+    """What the repair of each of some hosts would bring to a plan, a sentence each, the most useful first."""
+    from pipette_opt.cli.interrupt import stop_on_interrupt
+    from pipette_opt.cli.output import live_progress
+    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.plans.watcher import Watcher
+    from pipette_opt.replan.whatif import WhatIf
+
+    watcher = Watcher()
+    asking = WhatIf(plan, instance, OptimizeParams(max_oom_risk=max_oom_risk, workers=workers), watcher)
+    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=quiet):
+        answers = asking.ask(asking.repairs(hosts))
+    answers.sort(key=lambda one: -(one.change or 0.0))
+    said = [f"{one.name}: {one.change:+.1%} tokens per second." for one in answers if (one.change or 0.0) > 0]
+    left = [host for host in hosts if not any(line.startswith(f"{host} repaired") for line in said)]
+    return [*said, *([f"The repair of {', '.join(left)} brings nothing to this job."] if left else [])]

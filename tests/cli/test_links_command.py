@@ -1,0 +1,89 @@
+"""``links``, the end of ``import links``, and a plan on a cluster that changed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.read.cluster import exclude_hosts, read_cluster, write_cluster
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def lab(*, slow: str | None = None) -> Path:
+    """The cluster of lab-16x8 in this folder, perhaps with a host that is half as fast as it was."""
+    spec = read_cluster(shipped_path("data", "clusters", "lab-16x8.yaml"))
+    if slow is not None:
+        node, matrices = spec.hosts.index(slow), []
+        for matrix in spec.link_matrices:
+            links = np.array(matrix.bytes_per_s)
+            links[node] *= 0.5
+            links[:, node] *= 0.5
+            matrices.append(replace(matrix, bytes_per_s=links))
+        spec = replace(spec, link_matrices=tuple(matrices))
+    path = Path(f"{slow or 'lab'}.yaml")
+    write_cluster(spec, path, comment="")
+    return path
+
+
+def test_health_of_one_file(command: Command) -> None:
+    """The two slow hosts that the example was made with."""
+    code, out, _ = command("links", str(lab()), "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert sorted(found["slow_hosts"]) == ["gpu06", "gpu11"]
+    assert found["changed"] == []
+    code, out, _ = command("links", str(lab()))
+    assert code == 0
+    assert "gpu11 attains 60%" in out
+
+
+def test_two_files_are_compared(command: Command) -> None:
+    """What became slower is named, by how much."""
+    code, out, _ = command("links", str(lab()), str(lab(slow="gpu02")))
+    assert code == 0
+    assert "hosts that became slower than others: gpu02 (-50%)" in out
+
+
+def test_links_that_nobody_measured(command: Command) -> None:
+    """Have no health."""
+    assert command("init", "--nodes", "4", "--gpu", "h100", "-o", "none.yaml")[0] == 0
+    code, _, err = command("links", "none.yaml")
+    assert code == 2
+    assert "has no measured links" in err
+
+
+@pytest.fixture
+def plan(command: Command) -> Path:
+    """A plan of the smallest example, with few choices."""
+    pins = ("--tensor-parallel", "8", "--pipeline-parallel", "2", "--context-parallel", "1", "--virtual-pipeline", "1")
+    code, _, err = command(
+        "solve", "--example", "lab-2x8", *pins, "--micro-batch-size", "1", "--time-limit", "2", "-o", "plan.json"
+    )
+    assert code in (0, 4), err
+    return Path("plan.json")
+
+
+def test_a_plan_on_a_cluster_that_changed(command: Command, plan: Path) -> None:
+    """Its time there, and what changed; where a host is gone it cannot be; its own file changes nothing."""
+    own = shipped_path("data", "clusters", "lab-2x8.yaml")
+    spec = read_cluster(own)
+    slower = tuple(replace(one, bytes_per_s=one.bytes_per_s * 0.1) for one in spec.link_matrices)
+    write_cluster(replace(spec, link_matrices=slower), Path("slower.yaml"), comment="")
+    code, out, _ = command("estimate", str(plan), "--cluster", "slower.yaml", "--json")
+    found, recorded = json.loads(out), json.loads(plan.read_text())
+    assert code == 0
+    assert found["estimate"]["iteration_time_s"] > recorded["estimate"]["iteration_time_s"]
+    assert "1 flow: an ordinary link attains -90.0%." in found["changed"]
+    assert found["changed"][-1].startswith(f"The plan's {recorded['estimate']['iteration_time_s']:.4f} s")
+    code, out, _ = command("estimate", str(plan), "--cluster", str(own))
+    assert code == 0
+    assert "Since the plan was made" not in out
+    write_cluster(exclude_hosts(spec, ("gpu02",)), Path("less.yaml"), comment="")
+    code, _, err = command("estimate", str(plan), "--cluster", "less.yaml")
+    assert code == 2
+    assert "lacks host 'gpu02', on which the plan has ranks" in err
