@@ -10,7 +10,13 @@ multiple of ``make_vocab_size_divisible_by * tp`` first, so every tensor rank ge
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from pipette_opt.candidates.expert_rules import expert_ranks, expert_sequence, expert_widths, experts
+from pipette_opt.candidates.expert_rules import (
+    expert_overlap,
+    expert_ranks,
+    expert_sequence,
+    expert_widths,
+    experts,
+)
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -148,6 +154,15 @@ def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
     return None
 
 
+def cuda_graphs(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Graphs of parts of layers go with selective recomputation or none, those of iterations with any."""
+    if training.cuda_graph_modules and config.recompute_granularity == "full":
+        return (
+            f"CUDA graphs of {', '.join(training.cuda_graph_modules)} go with selective recomputation or none, got full"
+        )
+    return None
+
+
 def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
     Products in fewer than 16 bits have sizes in multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
@@ -205,6 +220,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "expert ranks": expert_ranks,
         "expert widths": expert_widths,
         "expert sequence": expert_sequence,
+        "expert overlap": expert_overlap,
         "attention heads": attention_heads,
         "query groups": query_groups,
         "query-key-value width": qkv_width,
@@ -215,6 +231,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "layers": layers,
         "batch": batch,
         "interleaving": interleaving,
+        "cuda graphs": cuda_graphs,
         "fp8 shapes": fp8_shapes,
         "recompute modules": recompute_modules,
     }

@@ -12,15 +12,14 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, read_only
-from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.attention import attention_times_s
-from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
+from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
+from pipette_opt.costs.host import bound_by_host, host_time_s
 from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
-from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
@@ -32,18 +31,6 @@ from pipette_opt.specs import (
     TrainingSpec,
 )
 from pipette_opt.specs.layer_parameters import depth_parameters, mlp_width, replicated_parameters, sharded_parameters
-
-LATENT_KERNELS = 8
-"""
-Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
-that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
-"""
-
-HOST_BOUND_SHARPNESS = 8.0
-"""
-How the device's and the host's time of a layer combine: the larger, plus a part of the smaller where they are near,
-since some kernels of a layer wait for the host and others hide it.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -186,8 +173,8 @@ def layer_and_idle_s(
         outside = _outside_attention_times_s(model, training, config, gpu, rates, mlp_width(model, kind))
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
         measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
-    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, kind)
-    forward, backward = (_bound_by_host(device, host) for device in measured)
+    host = host_time_s(instance, config, rates, kind)
+    forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
     if config.recompute_granularity == "full":
@@ -366,48 +353,6 @@ def _outside_attention_times_s(
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )
-
-
-def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:
-    """
-    What the host needs to launch one pass of a layer.
-
-    The backward launches about twice the forward's kernels from compiled code, in about the same time. Experts add the
-    router's kernels, the sorting of tokens and the experts' own; a step of ring attention its kernels and a message.
-    """
-    model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
-    kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
-    kernels += 8 if kind.rotary else 0
-    kernels += 2 if model.gated_linear_unit else 0
-    kernels += 0 if model.multi_latent_attention is None else LATENT_KERNELS
-    kernels += 0 if training.fused_norm else 12
-    kernels += expert_kernels(model, config) if kind.has_experts else 0
-    kernels += HOST_KERNELS * ring_steps(config)
-    collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
-    crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
-    wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
-    launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
-    return kernels * rates.host_kernel_s + collectives * launch + ring_steps(config) * rates.host_collective_s
-
-
-def _threads(tp: int, gpus_per_node: int) -> int:
-    """
-    Host threads that a ring of tensor ranks waits for: one of each rank, and two where it goes on to another host.
-
-    NCCL's proxies send and receive there. Each thread adds the same: in a public sweep on H100, pipelines over hosts
-    take 4.2, 6.3, 10.4 ms for a pass of a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9 ms
-    with 16 on two hosts, which is what 20 threads take. (Only back-tests judge runs of the last kind; that is where the
-    two threads were seen. Nothing is fitted to them.)
-    """
-    hosts = ceil_div(tp, gpus_per_node)
-    return tp + (2 * hosts if hosts > 1 else 0)
-
-
-def _bound_by_host(device_s: float, host_s: float) -> float:
-    if host_s <= 0.0:
-        return device_s
-    larger, smaller = max(device_s, host_s), min(device_s, host_s)
-    return float(larger * (1.0 + (smaller / larger) ** HOST_BOUND_SHARPNESS) ** (1.0 / HOST_BOUND_SHARPNESS))
 
 
 def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:

@@ -35,6 +35,8 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "cuda_graph",
+    "cuda_graph_modules",
     "fused_softmax",
     "moe_token_dispatcher_type",
     "overlap_moe_expert_parallel_comm",
@@ -110,6 +112,9 @@ def megatron_options(plan: Plan) -> list[Option]:
     ]
     written = {one[0] for one in options}
     others = training.other_arguments or ()
+    if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
+        modules = training.cuda_graph_modules
+        others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
     return [*options, *[one for one in others if one[0] not in written and goes_with(one[0], plan.config)]]
 
 

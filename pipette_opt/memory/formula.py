@@ -253,7 +253,7 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
         hidden * (1 + kept * gathers) + shard * gathers - kept * down + fp8 * up,
     )
     dense, dense_gone = np.maximum.reduce(moments), up + kept * down + (1 + kept) * shard
-    rows = tokens / table.shards * table.topk
+    rows = tokens / table.shards * table.arriving
     routed, here = e * rows * table.hidden, e * rows * table.expert_tensor * table.hidden
     up, down = (e * rows * table.expert_tensor * width for width in (table.expert_up, table.expert_down))
     sorts, gathers = table.local_experts > 1, table.expert_tensor > 1
@@ -353,7 +353,7 @@ def _expert_bytes(table: StageTable) -> FloatArray:
     """The same of router, routed and shared experts of a layer."""
     stored = _stored(table)
     e, tokens = table.element, table.tokens / table.shards
-    rows = tokens * table.topk * table.expert_tensor
+    rows = tokens * table.arriving * table.expert_tensor
     # Input, fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
     router = tokens * (e * table.hidden + 4 * table.num_experts + 12 * table.topk + 4 * (2 * table.num_experts + 1))
     routed = rows * (stored * table.hidden + e * table.expert_up + stored * table.expert_down + 4)

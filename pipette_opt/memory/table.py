@@ -99,6 +99,8 @@ class StageTable:
         Ranks among which attention's sequence is split.
     num_experts, local_experts, topk, expert_ranks, expert_tensor
         Of a layer with experts: all, on this rank, of each token, ranks that they are spread over, that share one.
+    arriving
+        Copies of tokens that the busiest of these ranks works on, for each token of its own.
     expert_up, expert_down, shared_up, shared_down
         Local widths of routed and shared experts.
     selective
@@ -176,6 +178,7 @@ class StageTable:
     num_experts: FloatArray
     local_experts: FloatArray
     topk: FloatArray
+    arriving: FloatArray
     expert_ranks: FloatArray
     expert_tensor: FloatArray
     expert_up: FloatArray
@@ -403,6 +406,7 @@ def stage_table(
         "num_experts": num_experts,
         "local_experts": local,
         "topk": model.moe_router_topk * (num_experts > 0),
+        "arriving": model.moe_router_topk * (num_experts > 0) * _of_distinct_values(training.imbalance, ep),
         "expert_ranks": ep,
         "expert_tensor": etp,
         "expert_up": gates * expert_down,
@@ -506,6 +510,13 @@ def _twice(
         there = (count > n).astype(np.float64)
         sizes.append((there * size, there * matrices))
     return sizes
+
+
+def _of_distinct_values(ask: Callable[[int], float], values: IntArray) -> FloatArray:
+    """An answer for each value, asked once for each that differs."""
+    distinct, where = np.unique(values, return_inverse=True)
+    answers: FloatArray = np.array([ask(int(one)) for one in distinct], dtype=np.float64)[where]
+    return answers
 
 
 def _of_distinct(*shapes: tuple[BoolArray, IntArray | int, IntArray | int]) -> FloatArray:
