@@ -42,9 +42,22 @@ def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """The fused query-key-value projection is split evenly (``SelfAttention.linear_qkv``)."""
-    width, tp = model.query_projection_size + 2 * model.kv_projection_size, config.tensor_model_parallel_size
-    if width % tp:
+    width, tp = model.attention_shapes[0][0], config.tensor_model_parallel_size
+    if model.multi_latent_attention is None and width % tp:
         return f"query-key-value width {width} is no multiple of tensor_model_parallel_size={tp}"
+    return None
+
+
+def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Heads and groups of state-space layers and delta nets are split evenly (``core/ssm``)."""
+    tp = config.tensor_model_parallel_size
+    for mixer in model.recurrent_mixers:
+        for number in mixer.parts:
+            if number % tp:
+                name = f"{number} heads or groups of {type(mixer).__name__}"
+                return f"{name} are no multiple of tensor_model_parallel_size={tp}"
+    if model.recurrent_mixers and config.context_parallel_size > 1:
+        return f"context_parallel_size={config.context_parallel_size} of layers with a state is not known here"
     return None
 
 
@@ -178,6 +191,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         "hidden_size": model.hidden_size,
         "query width on a rank": model.query_projection_size // tp,
         "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
+        **{f"width into {type(one).__name__} on a rank": one.in_size // tp for one in model.recurrent_mixers},
         "tokens of a micro-batch": tokens // config.context_parallel_size,
     }
     if model.multi_latent_attention is not None:
@@ -238,6 +252,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "attention heads": attention_heads,
         "query groups": query_groups,
         "query-key-value width": qkv_width,
+        "recurrent heads": recurrent_heads,
         "ffn width": ffn_width,
         "sequence parallel": sequence_parallel,
         "sequence length": sequence_length,

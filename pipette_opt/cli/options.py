@@ -251,6 +251,7 @@ RayAddress = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.", rich_help_panel=RUN)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer and errors only.", rich_help_panel=RUN)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
 
 

@@ -123,12 +123,9 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ("--hybrid-override-pattern M-M-M*-", "hybrid"),
         ("--mtp-num-layers 1 --mtp-hsm", "multi-token prediction"),
-        ("--experimental-attention-variant gdn", "attention"),
-        ("--linear-attention-freq 4", "attention"),
         ("--qk-l2-norm", "without weights"),
-        ("--mamba-state-dim 128", "state-space"),
+        ("--mamba-training-ssm-states-dtype fp32", "state-space"),
         ("--tensor-parallel-num-weight-shards 2", "more shards"),
         ("--fp4-format e3m0", "e2m1"),
         ("--yaml-cfg job.yaml", "write them out"),
@@ -475,7 +472,8 @@ def test_every_recipe_is_read_or_refused() -> None:
 def test_every_option_has_a_place() -> None:
     """Read, harmless or moot, left out, refused, unknown: also where the launch as a whole is refused."""
     text = (
-        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --hybrid-layer-pattern M --ours 1 "
+        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --ours 1 "
+        "--mamba-training-ssm-states-dtype fp32 "
         "--cuda-graph-impl none --muon-tp-mode blockwise"
     )
     assert places_of(text, "here") == {
@@ -483,7 +481,7 @@ def test_every_option_has_a_place() -> None:
         "--tp-comm-overlap": "not modelled",
         "--lr": "no effect",
         "--fp8-interval": "no effect",
-        "--hybrid-layer-pattern": "refused",
+        "--mamba-training-ssm-states-dtype": "refused",
         "--ours": "unknown",
         "--cuda-graph-impl": "read",
         "--muon-tp-mode": "no effect",
