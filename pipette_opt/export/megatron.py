@@ -445,7 +445,7 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:
         options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
-    for name in ("moe_router_num_groups", "moe_router_group_topk"):
+    for name in ("moe_latent_size", "moe_router_num_groups", "moe_router_group_topk"):
         if getattr(model, name) is not None:
             options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
     if model.moe_router_pre_softmax:

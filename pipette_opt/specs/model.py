@@ -93,6 +93,9 @@ class ModelSpec:
         ``None`` for all others. Both are written as briefly as they can be.
     moe_router_pre_softmax
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
+    moe_latent_size
+        Width of tokens on their way to routed experts and back, with a projection before and after; ``None`` for
+        ``hidden_size``. Shared experts and the router work at the model's width.
     moe_router_num_groups, moe_router_group_topk
         Each token goes to experts of so many groups (the latter) of all (the former); ``None`` for no such limit.
     mtp_num_layers
@@ -177,6 +180,7 @@ class ModelSpec:
     num_dense_layers: int = 0
     moe_layer_freq: LayerFrequency = None
     moe_router_pre_softmax: bool = False
+    moe_latent_size: int | None = None
     moe_router_num_groups: int | None = None
     moe_router_group_topk: int | None = None
     mtp_num_layers: int = 0
@@ -370,7 +374,13 @@ class ModelSpec:
         if self.num_experts is None:
             if self.moe_router_pre_softmax:
                 raise ValueError("moe_router_pre_softmax=True needs num_experts.")
-            for field in ("moe_ffn_hidden_size", "moe_layer_freq", "moe_router_num_groups", "moe_router_group_topk"):
+            for field in (
+                "moe_ffn_hidden_size",
+                "moe_layer_freq",
+                "moe_latent_size",
+                "moe_router_num_groups",
+                "moe_router_group_topk",
+            ):
                 if getattr(self, field) is not None:
                     raise ValueError(f"{field}={getattr(self, field)} needs num_experts.")
             return
@@ -378,6 +388,7 @@ class ModelSpec:
             "num_experts",
             "moe_router_topk",
             "moe_ffn_hidden_size",
+            "moe_latent_size",
             "moe_router_num_groups",
             "moe_router_group_topk",
         ):
@@ -417,6 +428,11 @@ class ModelSpec:
                 f"moe_router_topk={self.moe_router_topk} must be a multiple of moe_router_group_topk={chosen}, and no "
                 f"more than the {chosen * (num_experts // groups)} experts of so many groups."
             )
+
+    @property
+    def expert_hidden_size(self) -> int:
+        """Width of what routed experts get and give."""
+        return self.hidden_size if self.moe_latent_size is None else self.moe_latent_size
 
     @property
     def expert_ffn_size(self) -> int:

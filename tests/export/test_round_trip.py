@@ -246,6 +246,7 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
     return {
         "num_experts": experts,
         "moe_router_topk": topk,
+        "moe_latent_size": draw(st.none() | st.integers(1, 9999)) if some else None,
         "moe_router_num_groups": groups,
         "moe_router_group_topk": chosen,
         "moe_ffn_hidden_size": draw(st.none() | st.integers(1, 9999)) if some else None,
