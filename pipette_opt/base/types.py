@@ -28,10 +28,10 @@ RecomputeGranularity = Literal["selective", "full"]
 
 RecomputeMethod = Literal["uniform", "block"]
 
-Recomputation = Literal["selective", "block", "full"]
+Recomputation = str
 """
-What is recomputed in a search space, beside nothing: the attention core; the first layers of each chunk, as few as
-memory asks for; all layers.
+What is recomputed in a search space, beside nothing: ``selective``, the attention core; ``block``, the first layers of
+each chunk, as few as memory asks for; ``full``, all layers; or modules of all layers, as ``moe_act+layernorm``.
 """
 
 

@@ -1,7 +1,7 @@
 """A measured run as an instance, a configuration and a placement."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -26,6 +26,7 @@ from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.levels import usual_levels
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.precision import PRECISION_RECIPES, Fp8Recipe
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """What a row must say to be predicted."""
@@ -38,8 +39,14 @@ NORM_KERNEL = "rms kernel"
 ONE_HOST_BYTES_PER_S = 1e9
 """Of links that a run on one host does not have; any rate will do."""
 
-FP8_WORDS = ("fp8", "fp8-hybrid", "fp8-cs", "fp8-mx", "mxfp8")
-"""Matrix products in fp8, all else in bf16; scaling by tensor (delayed or current) or by block costs the same here."""
+FP8_WORDS: Mapping[str, Fp8Recipe] = {
+    "fp8": "delayed",
+    "fp8-hybrid": "delayed",
+    "fp8-cs": "tensorwise",
+    "fp8-mx": "mxfp8",
+    "mxfp8": "mxfp8",
+}
+"""Matrix products in fp8, all else in bf16, by the recipe that a row names, or the one that was there first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,6 +213,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         fused_softmax=words.fused_softmax,
         fused_norm=_flag(run, "fused_norm", fused_norm),
         fp8=precision in FP8_WORDS,
+        fp8_recipe=FP8_WORDS.get(precision, "delayed"),
         cuda_graph=_flag(run, "cuda_graph", False),
         **expert_training_fields(run),
     )
@@ -370,7 +378,8 @@ def _check_precision(run: MeasuredRun) -> None:
     """Raise ``ValueError`` for a precision whose matrix products the clock, or the GPU, does not know."""
     if run.precision not in ("", "bf16", "fp16", "fp32", *FP8_WORDS):
         raise ValueError(f"precision {run.precision!r} is not one of bf16, fp16, fp32, {', '.join(FP8_WORDS)}")
-    if run.precision in FP8_WORDS and run.gpu is not None and "fp8" not in run.gpu.gpu.peak_flops:
+    recipe = FP8_WORDS.get(run.precision)
+    if recipe and run.gpu is not None and PRECISION_RECIPES[recipe].peak not in run.gpu.gpu.peak_flops:
         raise ValueError(f"precision {run.precision!r} is not one of {run.gpu.gpu.name}")
 
 

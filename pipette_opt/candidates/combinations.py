@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.legality import broken_rules, layers
-from pipette_opt.candidates.space import SearchSpace, beyond_limits
+from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
 from pipette_opt.candidates.splits import LayerSplit, layer_splits
 from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
 from pipette_opt.parallel.layout import layout_layers, layout_parts
+from pipette_opt.parallel.recompute import recomputation_fields
 from pipette_opt.specs import Instance
 
 
@@ -35,7 +37,7 @@ def combinations(
         packings: dict[tuple[int, int | None], dict[str, str]] = {}
         illegal: dict[tuple[object, ...], dict[str, str]] = {}
         for mbs, chunks, recompute in product(
-            _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), space.recompute
+            _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), _recomputations(instance, space)
         ):
             if degrees.refusal is not None:
                 yield [], {"world size": degrees.refusal}
@@ -66,13 +68,12 @@ def combinations(
                     pipeline_model_parallel_layout=layout,
                     sequence_parallel=sequence_parallel,
                     use_distributed_optimizer=distributed_optimizer,
-                    recompute_granularity="full" if recompute == "block" else recompute,
-                    recompute_method="block" if recompute == "block" else "uniform",
+                    **recomputation_fields(recompute),
                     overlap_p2p_communication=space.overlap_p2p_communication,
                 )
-                # No rule looks at recomputation or the optimizer, and but one at the layers.
+                # No rule looks at the optimizer, and but one at the layers.
                 is_split = layers(instance.model, instance.training, config) is None
-                deciding = mbs, chunks, sequence_parallel, ep, etp, None if is_split else split
+                deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split
                 if deciding not in illegal:
                     illegal[deciding] = {
                         **broken_rules(instance.model, instance.training, config),
@@ -82,6 +83,13 @@ def combinations(
                 if (ep, etp) not in packings:
                     packings[ep, etp] = _packing(instance, config)
                 yield overlap_choices(space, config), broken | packings[ep, etp]
+
+
+def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputation | None, ...]:
+    """Those of the space; if it is not pinned, with modules for models with experts after the least."""
+    if space.recompute != RECOMPUTATIONS or instance.model.num_experts is None:
+        return space.recompute
+    return (*RECOMPUTATIONS[:2], *OF_EXPERTS, *RECOMPUTATIONS[2:])
 
 
 def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipette_opt.base.units import counted
 from pipette_opt.candidates.enumeration import Enumeration
-from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace
+from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
 from pipette_opt.specs import Instance
 
 DIMENSIONS: Mapping[str, str] = {
@@ -91,6 +91,9 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
             yield f"{_words(name)} other than {listed(given)} ({why})"
     if set(space.recompute) != set(RECOMPUTATIONS):
         yield f"recomputation other than {listed(space.recompute)} (pinned)"
+    else:
+        tried = f" than {listed(OF_EXPERTS)}" if instance.model.num_experts is not None else " than the attention core"
+        yield f"recomputation of other modules{tried}"
     unequal = len({node.gpu.memory_bytes for node in cluster.nodes}) > 1
     if "block" in space.recompute and (unequal or instance.stack.loses_near_full_memory):
         yield "more recomputed layers than memory asks for"

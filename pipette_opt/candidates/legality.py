@@ -17,9 +17,6 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
 """Says why a configuration is illegal, with the numbers; ``None`` if this rule has no objection."""
 
-FP8_MULTIPLE = 16
-"""Sizes of products in fp8."""
-
 
 def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """Every tensor rank has equally many attention heads (``TransformerConfig``)."""
@@ -153,11 +150,13 @@ def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Products in fp8 have sizes in multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
+    Products in fewer than 16 bits have sizes in multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
 
-    The backward has products along every size, tokens of a micro-batch too.
+    With MXFP8 of 32, its blocks (``MXFP8Quantizer``). The backward has products along every size, tokens of a
+    micro-batch too.
     """
-    if not training.fp8:
+    recipe = training.recipe
+    if recipe is None:
         return None
     tp, tokens = config.tensor_model_parallel_size, config.micro_batch_size * training.seq_length
     widths = {
@@ -176,8 +175,26 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp
         widths["moe_ffn_hidden_size on a rank"] = model.expert_ffn_size // config.expert_tensor_size
     for name, width in widths.items():
-        if width % FP8_MULTIPLE:
-            return f"fp8 needs multiples of {FP8_MULTIPLE}, and {name} is {width}"
+        if width % recipe.multiple:
+            return f"{recipe.peak} needs multiples of {recipe.multiple}, and {name} is {width}"
+    return None
+
+
+def recompute_modules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Modules that the model has, and that its format and its other options let recompute (``TransformerConfig``)."""
+    if config.recompute_granularity != "selective":
+        return None
+    again = "recompute_modules has"
+    if config.recomputes("moe_act") and model.num_experts is None:
+        return f"{again} moe_act, which needs grouped products of experts (--moe-grouped-gemm)"
+    if config.recomputes("mla_up_proj") and model.multi_latent_attention is None:
+        return f"{again} mla_up_proj, which needs latent attention"
+    scaled = training.fp8 and training.fp8_recipe == "delayed"
+    if scaled and (config.recomputes("moe_act") or config.recomputes("layernorm")):
+        return f"{again} moe_act or layernorm, which delayed scaling of fp8 does not support"
+    beside = ("--moe-shared-expert-overlap",) in (training.other_arguments or ())
+    if beside and config.recomputes("shared_experts"):
+        return f"{again} shared_experts, which --moe-shared-expert-overlap does not support"
     return None
 
 
@@ -199,6 +216,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "batch": batch,
         "interleaving": interleaving,
         "fp8 shapes": fp8_shapes,
+        "recompute modules": recompute_modules,
     }
 )
 """All rules, by the name under which rejections are counted."""

@@ -8,6 +8,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Recomputation
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.layout import layout_layers
+from pipette_opt.parallel.recompute import known_word
 from pipette_opt.specs.recorded import recorded_spec
 
 OPTION_OF_FIELD = {
@@ -43,6 +44,13 @@ RECOMPUTATIONS: tuple[Recomputation | None, ...] = (None, "selective", "block", 
 """Every choice of recomputation, the one that recomputes least first."""
 
 
+OF_EXPERTS: tuple[Recomputation, ...] = ("moe_act+layernorm",)
+"""
+Modules that are tried, too, where nobody pins recomputation and the model has experts: what they keep most of, for two
+kernels in the backward. NVIDIA's recipes for such models have them most (``benchmarks/results/recipes.md``).
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
     """
@@ -76,7 +84,8 @@ class SearchSpace:
         Choices; ``None`` for on wherever there is more than one data-parallel rank (context ranks count).
     recompute
         Choices, ``None`` among them for no recomputation. ``block``: the first layers of each chunk, in each
-        configuration as few as memory asks for (:mod:`~pipette_opt.memory.fewest`).
+        configuration as few as memory asks for (:mod:`~pipette_opt.memory.fewest`). Modules joined by ``+``: those of
+        every layer (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`).
     uneven_layers
         Whether splits with a lighter first or last stage are tried beside the even one, as
         :func:`~pipette_opt.candidates.layer_splits` says.
@@ -143,11 +152,14 @@ class SearchSpace:
                             _check_count(option, count)
                     value = tuple(sorted(value))
                 object.__setattr__(self, field.name, tuple(dict.fromkeys(value)))
+        try:
+            words = tuple(dict.fromkeys(map(known_word, self.recompute)))
+        except ValueError as error:
+            problem = f"must be none, selective, block, full, or modules as in moe_act+layernorm: {error}"
+            raise InputError("--recompute", problem) from None
+        object.__setattr__(self, "recompute", words)
         if self.num_gpus is not None and self.max_gpus is not None and self.num_gpus > self.max_gpus:
             raise InputError("--max-gpus", f"must be at least --num-gpus {self.num_gpus}, got {self.max_gpus}.")
-        for choice in self.recompute:
-            if choice not in RECOMPUTATIONS:
-                raise InputError("--recompute", f"must be none, selective, block or full, got {choice!r}.")
         if self.overlap_param_gather and self.overlap_grad_reduce is False:
             raise InputError("--overlap-param-gather", "needs --overlap-grad-reduce.")
         if self.ddp_bucket_size is not None:

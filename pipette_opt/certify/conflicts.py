@@ -86,9 +86,10 @@ def conflicts(
     if possible(required):
         return []
     found: dict[frozenset[str], tuple[str, ...]] = {}
-    for turn in range(len(required)):
+    turned = [[*required[turn:], *required[:turn]] for turn in range(1, len(required))]
+    for order in (required, required[::-1], *turned):
         kept = list(required)
-        for one in (*required[turn:], *required[:turn]):
+        for one in order:
             fewer = [other for other in kept if other is not one]
             if not possible(fewer):
                 kept = fewer

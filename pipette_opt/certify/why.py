@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import Recomputation
 from pipette_opt.base.units import counted, gib
-from pipette_opt.candidates import RECOMPUTATIONS, Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.certify.finish import PROVEN_WITHIN
 from pipette_opt.judge.estimate import estimate
@@ -15,6 +14,7 @@ from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
@@ -29,10 +29,6 @@ Verdict = Literal[
 
 SWITCH = {"on": True, "off": False}
 """Words of a choice."""
-
-RECOMPUTE: Mapping[str, Recomputation | None] = {one or "none": one for one in RECOMPUTATIONS}
-"""Words of recomputation."""
-
 
 WHERE = "the configuration"
 """What errors call the text that asks."""
@@ -106,6 +102,8 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
             yield "layers", word.removeprefix("layers")
         elif word.startswith("block"):
             yield "recompute", "block"
+        elif word.partition("+")[0] in RECOMPUTE_MODULES:
+            yield "recompute", word
         else:
             name = word.rstrip("0123456789")
             yield name, word[len(name) :]
@@ -289,7 +287,7 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "vpp": ("virtual_pipeline", _sizes),
     "mbs": ("micro_batch_size", _sizes),
     "gpus": ("num_gpus", lambda text: _sizes(text)[0]),
-    "recompute": ("recompute", lambda text: (RECOMPUTE[text],)),
+    "recompute": ("recompute", lambda text: (None if text == "none" else known_word(text),)),
     "sp": ("sequence_parallel", lambda text: (SWITCH[text],)),
     "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
     "overlap": ("overlap_grad_reduce", lambda text: SWITCH[text]),
@@ -309,7 +307,7 @@ OF_LABELS: Mapping[str, tuple[tuple[str, str], ...]] = {
 """Words of labels without a number."""
 
 HELP_OF: Mapping[str, str] = {
-    "recompute": "must be none, selective, block or full",
+    "recompute": "must be none, selective, block, full, or modules as in moe_act+layernorm",
     "layers": "must be layers of each stage, e.g. 12x6,8 in a label, 12x6;8 elsewhere",
     **dict.fromkeys(("sp", "dopt", "overlap", "gather"), "must be on or off"),
 }

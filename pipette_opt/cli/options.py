@@ -19,7 +19,6 @@ from pipette_opt.library.jobs import read_job as read_job
 from pipette_opt.library.jobs import trained_as as trained_as
 
 if TYPE_CHECKING:
-    from pipette_opt.base.types import Recomputation
     from pipette_opt.candidates import SearchSpace
 
 T = TypeVar("T")
@@ -126,7 +125,12 @@ VirtualPipeline = Annotated[
     str | None, typer.Option(help="Allowed model chunks per stage; 1 is no interleaving.", rich_help_panel=SEARCH)
 ]
 MicroBatchSize = Annotated[str | None, typer.Option(help="Allowed sizes.", rich_help_panel=SEARCH)]
-Recompute = Annotated[str | None, typer.Option(help="Allowed: none,selective,block,full.", rich_help_panel=SEARCH)]
+Recompute = Annotated[
+    str | None,
+    typer.Option(
+        help="Allowed: none,selective,block,full, or modules as in moe_act+layernorm.", rich_help_panel=SEARCH
+    ),
+]
 ContextParallel = Annotated[
     str | None,
     typer.Option(
@@ -335,7 +339,7 @@ def with_parameters(
 
 def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     """The search space that the options pin down."""
-    from pipette_opt.candidates import RECOMPUTATIONS, SearchSpace
+    from pipette_opt.candidates import SearchSpace
 
     _check_expert_sizes(job, options.expert_parallel, options.expert_tensor_parallel)
     space = SearchSpace(
@@ -356,11 +360,8 @@ def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     )
     if options.recompute is None:
         return space
-    choices: dict[str, Recomputation | None] = {one or "none": one for one in RECOMPUTATIONS}
     names = [name.strip() for name in options.recompute.split(",")]
-    for name in names:
-        one_of("--recompute", name, tuple(choices))
-    return replace(space, recompute=tuple(choices[name] for name in names))
+    return replace(space, recompute=tuple(None if name == "none" else name for name in names))
 
 
 def _check_expert_sizes(job: Job, expert_parallel: str | None, expert_tensor_parallel: str | None) -> None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import Collective, FloatArray, IntArray
-from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.costs.compute import stage_matrices, stage_parameters
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
@@ -87,15 +87,19 @@ def gradient_traffic(
     later an all-gather of the parameters, unless that runs beside the forwards (:func:`parameter_traffic`).
     """
     size, counts = _replicas_and_parameters(model, config, experts)
-    scatter, gather = gather_traffic(training.gradient_bytes, size), gather_traffic(training.parameter_bytes, size)
     if not config.use_distributed_optimizer:
         one = all_reduce_traffic(training.gradient_bytes, size)
-    elif config.overlap_param_gather:
-        one = scatter
     else:
-        one = RingTraffic(scatter.hop_bytes + gather.hop_bytes, scatter.num_steps + gather.num_steps, 2)
-    return [
+        one = gather_traffic(training.gradient_bytes, size)
+    reduced = [
         RingTraffic(one.hop_bytes * count, one.num_steps, one.num_calls) if count else NO_TRAFFIC for count in counts
+    ]
+    if not config.use_distributed_optimizer or config.overlap_param_gather:
+        return reduced
+    gathered = parameter_traffic(model, training, config, experts=experts)
+    return [
+        RingTraffic(scatter.hop_bytes + gather.hop_bytes, scatter.num_steps + gather.num_steps, 2) if count else scatter
+        for scatter, gather, count in zip(reduced, gathered, counts, strict=True)
     ]
 
 
@@ -104,8 +108,10 @@ def parameter_traffic(
 ) -> list[RingTraffic]:
     """All-gather of each stage's parameters (or those of its experts) by the distributed optimizer, length ``pp``."""
     size, counts = _replicas_and_parameters(model, config, experts)
-    one = gather_traffic(training.parameter_bytes, size)
-    return [RingTraffic(one.hop_bytes * count, one.num_steps) if count else NO_TRAFFIC for count in counts]
+    matrices = counts if experts else stage_matrices(model, config).tolist()
+    saved = training.parameter_bytes - training.gather_bytes
+    messages = [count * training.parameter_bytes - saved * few for count, few in zip(counts, matrices, strict=True)]
+    return [gather_traffic(one, size) if one else NO_TRAFFIC for one in messages]
 
 
 def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
@@ -117,7 +123,8 @@ def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
     """Whether the first and the last stage hold copies of the same word embeddings."""
-    return config.pipeline_model_parallel_size > 1 and not model.untie_embeddings_and_output_weights
+    tied = not model.untie_embeddings_and_output_weights or model.mtp_num_layers > 0
+    return config.pipeline_model_parallel_size > 1 and tied
 
 
 def embedding_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> RingTraffic:
@@ -137,14 +144,15 @@ def tensor_traffic(
 
     An all-reduce each way of what mixes tokens, and of the MLP or the shared experts if there are some, or, with
     sequence parallelism, an all-gather and a reduce-scatter in place of each, which move the same (Korthikanti et al.,
-    arXiv 2205.05198). Full recomputation repeats the forward's. In fp8 the all-gathers move one byte an element: of
-    inputs forward, of the outputs' gradients backward (Transformer Engine casts before it gathers); what is reduced
-    stays as it is. Latent attention gathers its latents and the key with positions, in a call each
-    (``multi_latent_attention.py``), in place of the input, unless queries come from that.
+    arXiv 2205.05198). Full recomputation repeats the forward's, that of the MLP or of the shared experts their part.
+    With a recipe all-gathers move operands in its format: inputs forward, the outputs' gradients backward (Transformer
+    Engine casts before it gathers); what is reduced stays as it is. Latent attention gathers its latents and the key
+    with positions, in a call each (``multi_latent_attention.py``), in place of the input, unless queries come from
+    that.
     """
     tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
-    reduced = training.parameter_bytes
-    gathered = 1 if training.fp8 and config.sequence_parallel else reduced
+    reduced, recipe = training.parameter_bytes, training.recipe
+    gathered = reduced if recipe is None or not config.sequence_parallel else recipe.element_bytes
     mixes, has_mlp = kind.mixer != "none", mlp_width(model, kind) > 0
     parts, width, latent = mixes + has_mlp, h * mixes, model.multi_latent_attention
     calls = 2 * parts if config.sequence_parallel else parts
@@ -153,11 +161,17 @@ def tensor_traffic(
         calls += 2 * config.sequence_parallel
     sent = tokens * (gathered * (width + has_mlp * h) + parts * reduced * h) / 2
     one = all_reduce_traffic(sent, config.tensor_model_parallel_size)
-    repeated = config.recompute_granularity == "full"
-    steps = parts * one.num_steps
+    repeated, steps = config.recompute_granularity == "full", parts * one.num_steps
+    of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
+    again = not repeated and has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
+    mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)
     return (
         RingTraffic(one.hop_bytes, steps, calls),
-        RingTraffic((1 + repeated) * one.hop_bytes, (1 + repeated) * steps, (1 + repeated) * calls),
+        RingTraffic(
+            (1 + repeated) * one.hop_bytes + mlp.hop_bytes,
+            (1 + repeated) * steps + again * mlp.num_steps,
+            (1 + repeated) * calls + again * (2 if config.sequence_parallel else 1),
+        ),
     )
 
 

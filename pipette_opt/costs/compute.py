@@ -16,29 +16,22 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
-from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, layers_of_kinds
+from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
+from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
     Instance,
-    LatentAttention,
     LayerKind,
     ModelSpec,
     ProfileKey,
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.layer_parameters import mlp_width, replicated_parameters, sharded_parameters
-
-FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
-"""
-Activations that a normalisation layer reads and writes, forward and backward. One kernel reads and writes once.
-Written out in framework operations it casts to fp32, squares, averages, scales, casts back and scales by the weight,
-each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
-"""
+from pipette_opt.specs.layer_parameters import depth_parameters, mlp_width, replicated_parameters, sharded_parameters
 
 LATENT_KERNELS = 8
 """
@@ -94,7 +87,7 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     parameters = np.zeros(pp)
-    for kind, layers in layers_of_kinds(model, config).items():
+    for kind, layers in held_of_kinds(model, config).items():
         one = sharded_parameters(model, kind) / tp + replicated_parameters(model, kind)
         parameters += one * layers.sum(axis=0)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
@@ -104,7 +97,14 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     parameters[-1] += model.norm_parameters
     if model.untie_embeddings_and_output_weights or pp > 1:
         parameters[-1] += vocabulary
+    split, whole = depth_parameters(model)
+    parameters[-1] += model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
     return read_only(parameters, np.float64)
+
+
+def has_second_table(model: ModelSpec, config: ParallelConfig) -> bool:
+    """Whether the last stage looks up tokens for multi-token prediction in a copy of the first stage's embeddings."""
+    return model.mtp_num_layers > 0 and config.pipeline_model_parallel_size > 1
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
@@ -192,15 +192,18 @@ def layer_and_idle_s(
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
     if config.recompute_granularity == "full":
         return (forward, backward + forward), (idle[0], sum(idle))
-    if config.recompute_granularity == "selective":
-        backward += core[0]
-    return (forward, backward), idle
+    again = modules_again_s(instance, config, gpu, rates, kind)
+    return (forward, backward + (core[0] if config.recomputes("core_attn") else 0.0) + again), idle
 
 
 def head_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Output head and loss of one micro-batch: forward and backward, seconds."""
+    """
+    Output head and loss of one micro-batch: forward and backward, seconds.
+
+    Each depth of multi-token prediction has a loss of its own, and work beside its layer.
+    """
     tokens = micro_batch_tokens(training, config)
     vocabulary = model.padded_vocab_size(config.tensor_model_parallel_size) // config.tensor_model_parallel_size
     forward, backward = product_times_s(
@@ -214,14 +217,44 @@ def head_times_s(
     )
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
     streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.streaming)
-    return forward + 4 * streaming, backward + 2 * streaming
+    depths, (before, after) = model.mtp_num_layers, (0.0, 0.0)
+    if depths:
+        before, after = _depth_times_s(model, training, config, gpu, rates)
+    return (
+        (1 + depths) * (forward + 4 * streaming) + depths * before,
+        (1 + depths) * (backward + 2 * streaming) + depths * after,
+    )
+
+
+def _depth_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """
+    What a depth of multi-token prediction does beside its layer and its loss: forward and backward, seconds.
+
+    It looks up the next token, normalises that and the hidden state, puts both into one tensor, projects it, and
+    normalises the layer's output. Gathering the projection's input and output over tensor ranks is left out.
+    """
+    tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
+    share, form = tp if config.sequence_parallel else 1, linear_format(gpu, training, rates)
+    forward, backward = product_times_s(
+        tokens, h // tp, 2 * h, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes
+    )
+    norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
+    stream = tokens * h / share * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    look_up = look_up_s(model, training, config, gpu, rates)
+    return (
+        forward + look_up + (4.0 + 3.0 * norms[0]) * stream + cast_s(2.0 * tokens * h / share, form, gpu, rates),
+        backward + look_up + (4.0 + 3.0 * norms[1]) * stream + cast_s(tokens * h / tp, form, gpu, rates),
+    )
 
 
 def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
     """
     Adam on the largest stage: gradient, master copy and two moments are read, all but the gradient written.
 
-    With fp8 each rank then casts its whole matrices once; micro-batches share the copies.
+    With a recipe each rank then casts its whole matrices once, for all micro-batches; if only these copies are kept and
+    gathered in fewer than 16 bits, it casts those that it owns.
     """
     adam, cast = _optimizer_parts_s(instance, config, gpu, rates or instance.stack)
     return float(adam.max() + cast.max())
@@ -240,6 +273,8 @@ def _optimizer_parts_s(
     """Adam, and the cast to fp8, of each stage, shape ``(pp,)``."""
     training = instance.training
     owned, to_cast = _owned_and_cast(instance.model, config)
+    if training.gather_bytes < training.parameter_bytes and config.use_distributed_optimizer:
+        to_cast = np.minimum(to_cast, owned)
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
     form = linear_format(gpu, training, rates)
     adam = owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
@@ -247,13 +282,19 @@ def _optimizer_parts_s(
 
 
 @lru_cache(maxsize=REMEMBERED)
+def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
+    """Parameters of the layers' products on one tensor rank of each stage, routed experts apart, shape ``(pp,)``."""
+    matrices = np.zeros(config.pipeline_model_parallel_size)
+    for kind, layers in held_of_kinds(model, config).items():
+        matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
+    return read_only(matrices / config.tensor_model_parallel_size, np.float64)
+
+
+@lru_cache(maxsize=REMEMBERED)
 def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
     """Parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape ``(pp,)``."""
     parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
-    matrices = np.zeros(config.pipeline_model_parallel_size)
-    for kind, layers in layers_of_kinds(model, config).items():
-        matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
-    to_cast = matrices / config.tensor_model_parallel_size + experts
+    to_cast = stage_matrices(model, config) + experts
     if config.use_distributed_optimizer:
         parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
         experts = experts / expert_replicas(config)
@@ -280,8 +321,8 @@ def _outside_attention_times_s(
     """
     The projections and everything that streams: norms, residuals, activation, rotary embedding, dropout.
 
-    ``ffn`` is the width of the MLP that every token passes, 0 for none. In fp8 the inputs of all projections and the
-    gradients of their outputs are cast; a fused norm writes its output in fp8 itself (Transformer Engine).
+    ``ffn`` is the width of the MLP that every token passes, 0 for none. In fewer bits the inputs of all projections and
+    the gradients of their outputs are cast; what fused norms write themselves the recipe says.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     latent, share = model.multi_latent_attention, tp if config.sequence_parallel else 1
@@ -301,13 +342,16 @@ def _outside_attention_times_s(
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
     inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
+    # The router is no product with a recipe; of latent attention its latents are normed and cast together.
+    normed_inputs = (h if latent is None else latent.latent_size) + bool(ffn) * h
+    of_norms = normed_inputs / share if training.fused_norm else 0.0
     gradients = (sum(n for n, _ in into) + up) / tp + outside
     whole = 6.0 * h / share  # two residuals, each read with the branch and written
     rotated, normed = 3.0 * model.query_projection_size, 2 * h
     if latent is not None:
         inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
         gradients += latent.down_size / share
-        rotated, normed = _rotated_latent(latent) * model.num_attention_heads, 2 * h + latent.latent_size
+        rotated, normed = rotated_latent(latent) * model.num_attention_heads, 2 * h + latent.latent_size
     split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
@@ -315,23 +359,13 @@ def _outside_attention_times_s(
     return (
         sum(forward for forward, _ in products)
         + stream * (fused + norms[0] * normed / share)
-        + cast_s(tokens * inputs, form, gpu, rates)
+        + cast_s(tokens * inputs, form, gpu, rates, of_norms=tokens * of_norms)
         + overhead,
         sum(backward for _, backward in products)
         + stream * (1.5 * fused + norms[1] * normed / share)
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )
-
-
-def _rotated_latent(latent: LatentAttention) -> float:
-    """
-    Channels of a head that the fused kernels of latent attention's positions read or write (``fusions/fused_mla_...``).
-
-    Of queries the part with positions in place; keys without positions and values are read, whole keys and values
-    written.
-    """
-    return 2.0 * latent.qk_pos_emb_head_dim + latent.up_head_size + latent.key_head_size + latent.v_head_dim
 
 
 def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:

@@ -34,11 +34,11 @@ def context_traffic(
     """
     What a context-parallel ring moves per layer and micro-batch: forward and backward.
 
-    Full recomputation repeats the forward's, and so does selective recomputation of the attention.
+    Full recomputation repeats the forward's, and so does that of the attention core.
     """
     steps = config.context_parallel_size - 1
     one = steps * key_value_bytes(model, training, config)
-    again = config.recompute_granularity is not None
+    again = config.recomputes("core_attn")
     return (
         RingTraffic(hop_bytes=one, num_steps=steps),
         RingTraffic(hop_bytes=(2 + again) * one, num_steps=(1 + again) * steps),
@@ -57,7 +57,7 @@ def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: Laye
         for gpu in instance.cluster.gpu_kinds
     ]
     forward, backward = (share * min(one[way] for one in times) for way in (0, 1))
-    return forward, backward + (forward if config.recompute_granularity is not None else 0.0)
+    return forward, backward + (forward if config.recomputes("core_attn") else 0.0)
 
 
 def inside_stages_s(

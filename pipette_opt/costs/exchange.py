@@ -21,8 +21,8 @@ from pipette_opt.specs import ClusterSpec, Instance, LayerKind, ModelSpec, Stack
 
 
 def passes(config: ParallelConfig) -> tuple[int, int]:
-    """How often the forward and the backward pass do what the forward pass does: full recomputation does it again."""
-    return 1, 1 + (config.recompute_granularity == "full")
+    """How often the forward and the backward pass send what the forward pass sends: that of experts does it again."""
+    return 1, 1 + config.recomputes("moe")
 
 
 def expert_rings(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> tuple[RingTraffic, RingTraffic]:

@@ -69,6 +69,20 @@ def _copied(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) ->
     return tokens_of_rank(training, config) * (1.0 + model.moe_router_topk) + (2.0 * arrived if sorted_twice else 0.0)
 
 
+def activation_again_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> float:
+    """The activation of the routed experts on the busiest rank, and the cast of its output, seconds."""
+    assert model.num_experts is not None
+    form, local = linear_format(gpu, training, rates), model.num_experts // config.expert_model_parallel_size
+    width = model.expert_ffn_size // config.expert_tensor_size
+    up = 2 * width if model.gated_linear_unit else width
+    pairs = local * rows_of_expert(model, training, config)
+    moved = pairs * (up + width) * training.parameter_bytes * rates.elementwise
+    streamed = moved / (gpu.memory_bytes_per_s * rates.streaming)
+    return streamed + cast_s(pairs * width, form, gpu, rates) + rates.kernel_s
+
+
 def expert_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, read_only
-from pipette_opt.costs.layer_kinds import REMEMBERED, layers_of_kinds
+from pipette_opt.costs.layer_kinds import REMEMBERED, held_of_kinds
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.layer_parameters import expert_parameters
@@ -83,7 +83,7 @@ def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
 def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """Parameters of routed experts on one rank of each stage, shape ``(pp,)``."""
     held = np.zeros(config.pipeline_model_parallel_size)
-    for kind, layers in layers_of_kinds(model, config).items():
+    for kind, layers in held_of_kinds(model, config).items():
         held += layers.sum(axis=0) * (expert_parameters(model, kind) / expert_block(config))
     return read_only(held, np.float64)
 

@@ -56,9 +56,22 @@ def pure_configs(config: ParallelConfig) -> tuple[ParallelConfig, ...]:
 
 @lru_cache(maxsize=REMEMBERED)
 def layers_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
-    """Layers of each kind in each chunk of each stage, shape ``(num_chunks, pp)``."""
+    """Layers of each kind in each chunk of each stage, shape ``(num_chunks, pp)``, multi-token prediction apart."""
     of_chunk = np.array(config.layers_per_chunk, dtype=np.int64)
     return _counted(model, of_chunk, of_chunk)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def held_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
+    """The same of all layers with weights: those of multi-token prediction are on the last chunk of the last stage."""
+    return with_depths(model, layers_of_kinds(model, config), model.held_depths)
+
+
+def with_depths(model: ModelSpec, layers: Mapping[LayerKind, IntArray], depths: int) -> Mapping[LayerKind, IntArray]:
+    """Layers of each kind, and so many more like the model's last on the last chunk of the last stage."""
+    last = np.zeros_like(layers[model.layers[-1]])
+    last[-1, -1] = depths
+    return MappingProxyType({**layers, model.layers[-1]: read_only(layers[model.layers[-1]] + last, np.int64)})
 
 
 def _counted(model: ModelSpec, of_chunk: IntArray, first: IntArray) -> Mapping[LayerKind, IntArray]:
@@ -76,10 +89,15 @@ def recomputed_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[Lay
 
 @lru_cache(maxsize=REMEMBERED)
 def counted_layers(model: ModelSpec, config: ParallelConfig) -> tuple[CountedLayers, ...]:
-    """Every kind that some chunk has, of each kind the recomputed layers last."""
+    """
+    Every kind that some chunk has, of each kind the recomputed layers last.
+
+    A layer of multi-token prediction counts as often as there are depths, and is not recomputed by blocks
+    (``MultiTokenPredictionLayer._checkpointed_forward``).
+    """
     pure, found = pure_configs(config), []
     recomputed = recomputed_of_kinds(model, config)
-    for kind, layers in layers_of_kinds(model, config).items():
+    for kind, layers in with_depths(model, layers_of_kinds(model, config), model.mtp_num_layers).items():
         counts = (layers,) if len(pure) == 1 else (layers - recomputed[kind], recomputed[kind])
         found += [CountedLayers(kind, one, read_only(count, np.int64)) for one, count in zip(pure, counts, strict=True)]
     return tuple(one for one in found if one.layers.any())

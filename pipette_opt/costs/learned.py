@@ -1,8 +1,13 @@
 """What runs taught of the layers of a configuration."""
 
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import GpuSpec, Instance, StackSpec
+from pipette_opt.specs import GpuSpec, Instance, StackSpec, TrainingSpec
 from pipette_opt.specs.layers import LayerFactor
+
+
+def _products(training: TrainingSpec) -> str:
+    """Format of the products of layers."""
+    return "fp8" if training.fp8 else "nvfp4" if training.fp4 else training.precision
 
 
 def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> LayerFactor | None:
@@ -21,7 +26,7 @@ def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> Lay
     norms = "" if training.fused_norm else " norm-unfused"
     return LayerFactor(
         gpu=gpu.kind,
-        kernels=f"{'fp8' if training.fp8 else training.precision} {attention}{softmax}{norms}",
+        kernels=f"{_products(training)} {attention}{softmax}{norms}",
         tensor_model_parallel_size=tp,
         sequence_parallel=config.sequence_parallel,
         seq_length=training.seq_length,

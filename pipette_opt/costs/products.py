@@ -7,16 +7,6 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.efficiency import ProductLaw
 
-FP8 = "fp8"
-"""Name of the peak in the catalogue."""
-
-CAST_BYTES = 4
-"""
-Per element that is cast to fp8: two bytes read, one written by rows and one by columns, since one product needs the
-tensor as it is and another its transpose (Transformer Engine's quantisers, ``cast_transpose``).
-"""
-
-
 SUMMED_RATE = 0.93
 """
 Rate of a product that is added to fp32 sums over that of the same product written in 16 bits.
@@ -39,17 +29,16 @@ class ProductFormat:
         What smaller ones attain of it, and their start.
     operand_bytes, result_bytes
         One element of the operands, and of the result.
+    cast_bytes, norm_cast_bytes
+        Read and written to cast an element of the operands first, of which norms write some; 0 if nothing is cast.
     """
 
     flops_per_s: float
     law: ProductLaw
-    operand_bytes: int
+    operand_bytes: float
     result_bytes: int
-
-    @property
-    def is_fp8(self) -> bool:
-        """Whether operands are cast first."""
-        return self.operand_bytes == 1
+    cast_bytes: float = 0.0
+    norm_cast_bytes: float = 0.0
 
 
 def micro_batch_tokens(training: TrainingSpec, config: ParallelConfig) -> int:
@@ -75,20 +64,27 @@ def plain_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> Prod
 
 def linear_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> ProductFormat:
     """
-    Of projections, MLPs and experts: operands in fp8 where the training has them so, results in its precision.
+    Of projections, MLPs and experts: operands as the training's recipe has them, results in its precision.
 
     Raises
     ------
     InputError
-        For fp8 on a GPU that has no such products.
+        For a recipe on a GPU that has no such products.
     """
-    if not training.fp8:
+    recipe = training.recipe
+    if recipe is None:
         return plain_format(gpu, training, rates)
-    if FP8 not in gpu.peak_flops:
-        raise InputError(FP8, f"is not a format of {gpu.name}, which has {', '.join(sorted(gpu.peak_flops))}.")
-    law = gpu.efficiency.narrow
-    rate = gpu.peak_flops[FP8] * min(1.0, law.share * rates.matmul_speed)
-    return ProductFormat(flops_per_s=rate, law=law, operand_bytes=1, result_bytes=training.parameter_bytes)
+    if recipe.peak not in gpu.peak_flops:
+        raise InputError(recipe.peak, f"is not a format of {gpu.name}, which has {', '.join(sorted(gpu.peak_flops))}.")
+    law = gpu.efficiency.law(recipe.law)
+    return ProductFormat(
+        flops_per_s=gpu.peak_flops[recipe.peak] * min(1.0, law.share * rates.matmul_speed),
+        law=law,
+        operand_bytes=recipe.element_bytes,
+        result_bytes=training.parameter_bytes,
+        cast_bytes=recipe.cast_bytes,
+        norm_cast_bytes=recipe.norm_cast_bytes,
+    )
 
 
 def matmul_time_s(
@@ -140,6 +136,7 @@ def product_times_s(
     return forward, inputs + weights
 
 
-def cast_s(elements: float, form: ProductFormat, gpu: GpuSpec, rates: StackSpec) -> float:
-    """Casting operands to fp8, seconds; nothing in other formats."""
-    return CAST_BYTES * elements / (gpu.memory_bytes_per_s * rates.streaming) if form.is_fp8 else 0.0
+def cast_s(elements: float, form: ProductFormat, gpu: GpuSpec, rates: StackSpec, *, of_norms: float = 0.0) -> float:
+    """Casting operands to the format of a product, ``of_norms`` more out of fused norms, seconds."""
+    moved = form.cast_bytes * elements + form.norm_cast_bytes * of_norms
+    return moved / (gpu.memory_bytes_per_s * rates.streaming)

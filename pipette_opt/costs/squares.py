@@ -186,7 +186,7 @@ def square_product_s(
     x, w, y = (element * block for block in (product.input_block, product.weight_block, product.output_block))
     result = form.result_bytes
 
-    def one(sizes: tuple[int, int, int], moved: tuple[int, int], sums: tuple[int, int]) -> SquareTime:
+    def one(sizes: tuple[int, int, int], moved: tuple[float, float], sums: tuple[int, int]) -> SquareTime:
         first, later = (matmul_time_s(*sizes, form=form, gpu=gpu, rates=rates, sum_bytes=size) for size in sums)
         shift = square_shift_s(cluster, q, *moved, rates)
         compute = first + (q - 1) * later

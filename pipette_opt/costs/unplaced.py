@@ -161,8 +161,9 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
         return costs
     if config.counts_embedding or config.counts_loss or config.pipeline_model_parallel_layout is not None:
         raise InputError("schedule", f"a V needs equal chunks; {chunks} do not divide layers_per_stage={layers}.")
-    if len(set(instance.model.layers)) > 1:
-        raise InputError("schedule", "a V of two chunks is not known for models with several kinds of layers.")
+    if len(set(instance.model.layers)) > 1 or instance.model.mtp_num_layers:
+        problem = "models with several kinds of layers, or multi-token prediction"
+        raise InputError("schedule", f"a V of two chunks is not known for {problem}.")
     if config.recomputation == "block" and layers[0] != layers[-1]:
         problem = f"a V with block recomputation needs equal first and last stages, got layers_per_stage={layers}."
         raise InputError("schedule", problem)

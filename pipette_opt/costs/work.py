@@ -34,7 +34,14 @@ from pipette_opt.costs.collectives import (
     stacked,
     tensor_traffic,
 )
-from pipette_opt.costs.compute import check_timed, head_times_s, layer_and_idle_s, look_up_s, straggling
+from pipette_opt.costs.compute import (
+    check_timed,
+    has_second_table,
+    head_times_s,
+    layer_and_idle_s,
+    look_up_s,
+    straggling,
+)
 from pipette_opt.costs.context import inside_layer_s
 from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
@@ -48,7 +55,12 @@ from pipette_opt.parallel import (
     ranks_of_a_host,
 )
 from pipette_opt.specs import GpuSpec, Instance, LayerKind
-from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import (
+    depth_parameters,
+    expert_parameters,
+    replicated_parameters,
+    sharded_parameters,
+)
 
 MARGIN = 1e-9
 """Relative; given back from bounds that are computed in doubles."""
@@ -230,6 +242,9 @@ def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]
             pieces[piece] += _tensor_s(instance, config, blocks[0], (forward, backward), kind)
         if inside and kind.has_experts:
             pieces[piece] += min(_experts_s(instance, config, blocks, kind))
+    # Layers of multi-token prediction are a part of the head, and like the model's last.
+    last = list(dict.fromkeys(instance.model.layers)).index(instance.model.layers[-1])
+    pieces[-2] += instance.model.mtp_num_layers * pieces[last]
     return pieces
 
 
@@ -274,11 +289,16 @@ def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBl
             *(0.0 for _ in kinds),
         ]
     )
+    split, whole = depth_parameters(model)
+    head = len(kinds) + 1
+    of_depths = model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
+    pieces[head] += parameter_s * of_depths
     ranks, size = ranks_of_a_host(config, block), expert_block(config)
     if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
         of_experts = _parameter_s(instance, expert_replicas(config), max(ranks // size, 1), gpus)
         for piece, kind in enumerate(kinds):
             pieces[piece] += of_experts * expert_parameters(model, kind) / size
+    pieces[head] += model.held_depths * pieces[kinds.index(model.layers[-1])]
     return pieces
 
 

@@ -22,6 +22,7 @@ SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attentio
 SAID_OF_CONFIG = (
     "sequence_parallel",
     "recompute_granularity",
+    "recompute_modules",
     "recompute_num_layers",
     "use_distributed_optimizer",
     "zero_stage",

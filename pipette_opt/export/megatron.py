@@ -9,9 +9,11 @@ from dataclasses import fields
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
+from pipette_opt.export.passed_on import goes_with, left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel.layout import layout_of
+from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.latent import LATENT_SIZES
@@ -30,9 +32,13 @@ SAID_OF_TRAINING = (
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
     "fp8",
+    "fp8_recipe",
+    "fp4",
+    "fp8_param_gather",
     "fused_softmax",
     "moe_token_dispatcher_type",
     "overlap_moe_expert_parallel_comm",
+    "use_precision_aware_optimizer",
     "main_params_dtype",
     "exp_avg_dtype",
     "exp_avg_sq_dtype",
@@ -52,6 +58,7 @@ SAID_OF_CONFIG = (
     "recompute_granularity",
     "recompute_method",
     "recompute_num_layers",
+    "recompute_modules",
     "use_distributed_optimizer",
     "zero_stage",
     "expert_tensor_parallel_size",
@@ -77,6 +84,7 @@ def argument_arrays(plan: Plan) -> str:
     lines = [
         comment(f"{plan.config.label()}, global batch {plan.global_batch_size}, {plan.p2p} sends."),
         *[comment(note) for note in builder_notes(recorded_model(plan))],
+        *[comment(line) for line in left_out_lines(recorded_training(plan), plan.config)],
         *array_lines("MEGATRON_ARGS", [list(option) for option in megatron_options(plan)]),
         comment("Data, tokenizer and schedule of a trial run; a real job brings its own instead."),
         *array_lines("TRIAL_ARGS", [list(option) for option in trial_options(plan)]),
@@ -94,12 +102,15 @@ def megatron_options(plan: Plan) -> list[Option]:
     model, training = recorded_model(plan), recorded_training(plan)
     for spec, said in ((model, SAID_OF_MODEL), (training, SAID_OF_TRAINING), (plan.config, SAID_OF_CONFIG)):
         refuse_unsaid("Megatron-LM", spec, said)
-    return [
+    options = [
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
         *model_options(model, training),
         *_precision_options(training, plan.config.use_distributed_optimizer),
     ]
+    written = {one[0] for one in options}
+    others = training.other_arguments or ()
+    return [*options, *[one for one in others if one[0] not in written and goes_with(one[0], plan.config)]]
 
 
 def builder_notes(model: ModelSpec) -> list[str]:
@@ -164,13 +175,15 @@ def layout_options(plan: Plan) -> dict[str, str | int | bool]:
 
     Chunks that make room for the embedding or the head are named by that (``account_for_embedding_in_pipeline_split``).
     Else the first and the last stage have options of their own (``num_layers_in_first_pipeline_stage``); whatever else
-    differs needs ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a layer, ``L``
-    the head (``megatron/core/transformer/pipeline_parallel_layer_layout.py``). Such a string says how many chunks
+    differs needs ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a layer, ``m`` a
+    depth of multi-token prediction, ``L`` the head (``megatron/core/transformer/pipeline_parallel_layer_layout.py``).
+    Such a string says how many chunks
     there are.
     """
     layers, chunks = plan.config.layers_per_stage, plan.config.num_chunks
     if plan.config.pipeline_model_parallel_layout is not None or not is_megatron_split(sum(layers), layers):
-        return {"pipeline_model_parallel_layout": layout_of(plan.config.layers_per_chunk)}
+        depths = recorded_model(plan).mtp_num_layers
+        return {"pipeline_model_parallel_layout": layout_of(plan.config.layers_per_chunk, depths)}
     options: dict[str, str | int | bool] = {}
     if chunks > 1:
         options["virtual_pipeline_model_parallel_size"] = chunks
@@ -231,6 +244,8 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         ]
     elif config.recompute_granularity == "selective":
         options.append(("--recompute-granularity", "selective"))
+        if config.recompute_modules != CORE:
+            options.append(("--recompute-modules", *config.recompute_modules))
     return options
 
 
@@ -266,6 +281,7 @@ def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         *_position_options(model, training),
         *_window_options(model, training),
         *_expert_options(model, training),
+        *_depth_options(model),
         *(model.other_arguments or ()),
     ]
 
@@ -427,11 +443,43 @@ def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
     return tuple(int(kind.has_experts) for kind in model.layers)
 
 
+def _depth_options(model: ModelSpec) -> list[Option]:
+    """Multi-token prediction."""
+    if not model.mtp_num_layers:
+        return []
+    options: list[Option] = [
+        ("--mtp-num-layers", str(model.mtp_num_layers)),
+        ("--mtp-loss-scaling-factor", str(model.mtp_loss_scaling_factor)),
+    ]
+    return [*options, ("--mtp-use-repeated-layer",)] if model.mtp_use_repeated_layer else options
+
+
+def _recipe_options(training: TrainingSpec) -> list[Option]:
+    """Products in fewer than 16 bits."""
+    if training.recipe is None:
+        return []
+    kind = "fp4" if training.fp4 else "fp8"
+    formats = {one[0]: one[1] for one in training.other_arguments or () if one[1:]}
+    usual = "e2m1" if training.fp4 else "hybrid"
+    options: list[Option] = [
+        ("--transformer-impl", "transformer_engine"),
+        (f"--{kind}-format", formats.get(f"--{kind}-format", usual)),
+    ]
+    if training.fp8 and training.fp8_recipe != "delayed":
+        options.append(("--fp8-recipe", training.fp8_recipe))
+    if training.fp8_param_gather:
+        options.append((f"--{kind}-param-gather",))
+        if training.fp8_recipe == "mxfp8":
+            options.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
+    return options
+
+
 def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:
     """Number formats and the attention kernel; bf16 keeps its gradients in fp32 unless told otherwise."""
-    if training.narrow_states and not distributed_optimizer:
+    aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
+    if aware and not distributed_optimizer:
         raise InputError(
-            "training", "Megatron-LM keeps optimizer states in less than fp32 only where they are divided."
+            "training", "Megatron-LM keeps optimizer states in formats of their own only where they are divided."
         )
     options: list[Option] = []
     if training.precision != "fp32":
@@ -440,11 +488,11 @@ def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> l
             options.append(("--accumulate-allreduce-grads-in-fp32",))
         elif training.precision == "bf16":
             options.append(("--grad-reduce-in-bf16",))
-    if training.fp8:
-        options += [("--transformer-impl", "transformer_engine"), ("--fp8-format", "hybrid")]
-    if training.narrow_states:
+    options += _recipe_options(training)
+    if aware:
         options += [
             ("--use-precision-aware-optimizer",),
+            *([("--main-grads-dtype", "bf16")] if training.gradient_bytes < 4 and training.precision == "bf16" else []),
             ("--main-params-dtype", training.main_params_dtype),
             ("--exp-avg-dtype", training.exp_avg_dtype),
             ("--exp-avg-sq-dtype", training.exp_avg_sq_dtype),

@@ -22,6 +22,7 @@ from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.latent import LATENT_SIZES
@@ -48,6 +49,7 @@ SAID_OF_CONFIG = (
     "recompute_granularity",
     "recompute_method",
     "recompute_num_layers",
+    "recompute_modules",
     "use_distributed_optimizer",
     "zero_stage",
     "overlap_grad_reduce",
@@ -104,6 +106,9 @@ def overrides(plan: Plan) -> dict[str, Any]:
             **_attention(model),
             **_latent(model.multi_latent_attention),
             **_experts(model, training),
+            "mtp_num_layers": model.mtp_num_layers or None,
+            "mtp_use_repeated_layer": model.mtp_use_repeated_layer,
+            "mtp_loss_scaling_factor": model.mtp_loss_scaling_factor,
             "seq_length": training.seq_length,
             "tensor_model_parallel_size": config.tensor_model_parallel_size,
             "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
@@ -118,6 +123,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "recompute_granularity": config.recompute_granularity,
             "recompute_method": config.recompute_method if full else None,
             "recompute_num_layers": config.recompute_num_layers if full else None,
+            **({"recompute_modules": list(config.recompute_modules)} if config.recompute_modules != CORE else {}),
         },
         "train": {"micro_batch_size": config.micro_batch_size, "global_batch_size": plan.global_batch_size},
         "dataset": {"sequence_length": training.seq_length},

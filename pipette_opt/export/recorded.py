@@ -34,8 +34,11 @@ SOLVE_OPTIONS = {
 }
 """Options of ``solve`` that give a plan without what a target cannot say, by field of a configuration."""
 
-ASSUMED = ("expert_imbalance", "unequal_microbatches")
-"""Fields that say what is assumed of a run, or checked for every target; nothing sets them."""
+ASSUMED = ("expert_imbalance", "unequal_microbatches", "other_arguments")
+"""
+Fields that say what is assumed of a run, or checked for every target, and words of Megatron-LM, which the plan's notes
+have; nothing sets them.
+"""
 
 
 def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:

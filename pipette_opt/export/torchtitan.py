@@ -36,6 +36,7 @@ SAID_OF_CONFIG = (
     "pipeline_model_parallel_layout",
     "sequence_parallel",
     "recompute_granularity",
+    "recompute_modules",
     "use_distributed_optimizer",
     "zero_stage",
     "overlap_grad_reduce",

@@ -8,7 +8,6 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, P2PMode, RecomputeGranularity, read_only
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.costs.products import FP8
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.judge.breakdown import causes_of
 from pipette_opt.judge.critical_path import Walked, walk
@@ -180,7 +179,8 @@ def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> flo
         return model.flops_per_token(seq_length, causal=False, recompute=granularity)
 
     if config.recomputation != "block":
-        return executed(config.recompute_granularity)
+        is_core = config.recompute_granularity == "selective" and config.recomputes("core_attn")
+        return executed("selective" if is_core else "full" if config.recompute_granularity == "full" else None)
     share = sum(map(sum, config.recomputed_per_chunk)) / model.num_layers
     return (1 - share) * executed(None) + share * executed("full")
 
@@ -195,7 +195,8 @@ def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: Paral
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:
     """Peak of all GPUs with a rank, in the precision of the training's matrix products."""
-    precision = FP8 if instance.training.fp8 else instance.training.precision
+    recipe = instance.training.recipe
+    precision = instance.training.precision if recipe is None else recipe.peak
     nodes, num_ranks = np.unique(placement.node, return_counts=True)
     total = 0.0
     for node, ranks in zip(nodes, num_ranks, strict=True):

@@ -15,7 +15,6 @@ import numpy as np
 
 from pipette_opt import __version__
 from pipette_opt.base.types import IntArray
-from pipette_opt.candidates import RECOMPUTATIONS
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge.estimate import estimate
@@ -23,6 +22,7 @@ from pipette_opt.judge.many import estimate_many
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
+from pipette_opt.parallel.recompute import amount
 from pipette_opt.plans.plan import (
     Alternative,
     Certificate,
@@ -122,7 +122,7 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
     """Of equally fast configurations the one with the least is preferred: fewer GPUs, less recomputed, fewer chunks."""
     return (
         config.world_size,
-        RECOMPUTATIONS.index(config.recomputation),
+        amount(config.recomputation),
         config.num_chunks,
         config.pipeline_model_parallel_size,
         config.context_parallel_size,

@@ -145,7 +145,7 @@ def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 
         If no square is possible, or the model has experts or the training fp8, which are not priced.
     """
     model, cluster = instance.model, instance.cluster
-    if model.num_experts is not None or instance.training.fp8:
+    if model.num_experts is not None or instance.training.recipe is not None:
         raise InputError("squares", "are priced for dense layers in 16 or 32 bits only.")
     sides = [
         side

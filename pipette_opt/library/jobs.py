@@ -301,9 +301,11 @@ def check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
         if training.precision not in gpu.peak_flops:
             known = ", ".join(name for name in ("bf16", "fp16", "fp32") if name in gpu.peak_flops)
             raise InputError("--precision", f"must be one that {gpu.name} has ({known}), got {training.precision}.")
-        if training.fp8 and "fp8" not in gpu.peak_flops:
-            has = ", ".join(sorted(gpu.peak_flops))
-            raise InputError("--fp8", f"is not for {gpu.name}, which has {has}; --exclude-hosts leaves such hosts out.")
+        if training.recipe is not None and training.recipe.peak not in gpu.peak_flops:
+            has, peak = ", ".join(sorted(gpu.peak_flops)), training.recipe.peak
+            option, words = ("--fp4-format", "") if training.fp4 else ("--fp8", f"with {peak} " * (peak != "fp8"))
+            problem = f"{words}is not for {gpu.name}, which has {has}; --exclude-hosts leaves such hosts out."
+            raise InputError(option, problem)
 
 
 def _profile(path: Path | None) -> Any:

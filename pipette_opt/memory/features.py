@@ -112,7 +112,7 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
         table.selective,
         table.full,
         table.moe_share,
-        table.fp8,
+        table.fp8 > 0,
         (table.moe_layers > 0) & (table.expert_ranks > 1),
         (table.moe_layers > 0) & (table.local_experts > 1),
         table.interleaved,

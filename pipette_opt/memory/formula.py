@@ -15,8 +15,8 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.table import StageTable
 
-FP8_COPIES_BYTES = 2
-"""Per matrix element in fp8 training: Transformer Engine's copies by rows and by columns."""
+COPIES = 2
+"""Of a matrix in fewer than 16 bits: Transformer Engine's by rows and by columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,7 +36,8 @@ class FormulaBytes:
     recomputed
         Activations that one recomputation brings back for its backward pass.
     head
-        What final norm, output product and loss keep of one micro-batch; gone when layers are recomputed.
+        What final norm, output product and loss keep of one micro-batch, and each depth of multi-token prediction; gone
+        when layers are recomputed.
     workspace
         The score buffer that Megatron-Core's unfused attention keeps.
     layer_work
@@ -120,7 +121,12 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     layer_input = table.element * shard_tokens * table.hidden
     core = _core_bytes(table)
     attention, dense, experts = _attention_bytes(table), _dense_bytes(table), _expert_bytes(table)
-    rest = table.kept_attention * attention + table.kept_dense * dense + table.kept_experts * experts
+    freed_attention, freed_dense, freed_experts = _freed_bytes(table)
+    rest = (
+        table.kept_attention * (attention - freed_attention)
+        + table.kept_dense * (dense - freed_dense)
+        + table.kept_experts * (experts - freed_experts)
+    )
     saved = table.inputs_kept * layer_input + rest + table.kept_attention * (1 - table.selective) * core
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
@@ -131,7 +137,12 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     mlps, mixers = with_experts * experts + with_dense * dense, with_attention * (core + attention)
     group = np.where(table.has_both > 0, mlps + mixers, np.maximum(mlps, mixers))
     brought_back = np.maximum(group - (rest + table.kept_attention * core), 0.0)
-    recomputed = (table.layers > 0) * brought_back + (table.attention_layers > 0) * table.selective * core
+    modules = (
+        (table.attention_layers > 0) * (table.selective * core + freed_attention),
+        (table.dense_layers > 0) * freed_dense,
+        (table.moe_layers > 0) * freed_experts,
+    )
+    recomputed = (table.layers > 0) * brought_back + np.maximum.reduce(modules)
     logits = table.tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
@@ -140,7 +151,8 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input + head_gradient
     # Of a table that both ends share it waits for the gradient of the embeddings.
     waiting = (table.zero < 2) * table.element * table.shared_table
-    head = table.last * (2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits)
+    of_loss = 2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits
+    head = table.last * of_loss + table.depths * (of_loss + _depth_bytes(table))
     # Of unequal chunks the last stage may hold more layers later than while its head is at work.
     later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
     weights, gradients, optimizer = _static_bytes(table)
@@ -161,6 +173,17 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     )
 
 
+def _depth_bytes(table: StageTable) -> FloatArray:
+    """
+    What a depth of multi-token prediction keeps of one micro-batch beside its layer and its loss.
+
+    Inputs of the norms of the hidden state and of the next token's embedding, both as one normed tensor, which its
+    projection keeps, and the depth's part of the tensor that all depths are put into.
+    """
+    kept: FloatArray = table.tokens / table.shards * table.hidden * (3 * table.element + 2 * _stored(table))
+    return kept + 8 * table.statistics * table.tokens / table.shards
+
+
 def _of_chunk(table: StageTable, layers: FloatArray) -> FloatArray:
     """Of some layers of the stage those of a chunk, the mean rounded up."""
     count: FloatArray = np.ceil(layers * table.chunk_layers / np.maximum(table.layers, 1))
@@ -177,9 +200,10 @@ def _owned(table: StageTable, from_stage: int) -> FloatArray:
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
-    copies = FP8_COPIES_BYTES * table.fp8 * table.matrix_parameters
-    gathered = table.element * table.unit_parameters + FP8_COPIES_BYTES * table.fp8 * table.unit_matrices
+    copies = COPIES * table.fp8 * table.matrix_parameters
+    gathered = table.element * table.unit_parameters + COPIES * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
+    weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
     return weights, gradients, table.state * _owned(table, 1)
 
@@ -216,10 +240,10 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     The most that the backward pass of an MLP or of experts needs, and what is gone afterwards.
 
     In fp8 both products copy the gradient that they get, by rows and by columns: as many bytes as in 16 bits; and what
-    they gather and free is half as large.
+    they gather and free is half as large. In nvfp4 both are half of that again.
     """
     e, tokens, gathers, fp8 = table.element, table.tokens, table.shards > 1, table.fp8
-    kept = np.where(fp8 > 0, 1 / e, 1.0)
+    kept = np.where(fp8 > 0, fp8 / e, 1.0)
     hidden = e * tokens * table.hidden
     shard = hidden / table.shards
     up, down = e * tokens * table.up, e * tokens * table.down
@@ -252,7 +276,37 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
 
 def _stored(table: StageTable) -> FloatArray:
     """Bytes of an element that matrix products keep."""
-    return np.where(table.fp8 > 0, 1.0, table.element)
+    return np.where(table.fp8 > 0, table.fp8, table.element)
+
+
+def _freed_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """
+    What modules of selective recomputation, the attention core apart, free of attention, a dense MLP, and experts.
+
+    The norm before latent attention has kernels of its own, whose output the products after it can do without. Of all
+    that a layer has for experts the input stays, which the router has, too, and not that if the norm is recomputed.
+    """
+    e, stored, tokens = table.element, _stored(table), table.tokens / table.shards
+    is_latent, inputs = table.latent > 0, tokens * table.hidden
+    made = table.tokens * e * (table.query + 2 * table.key_value) + tokens * stored * table.latent
+    normed = table.again_norm * (stored + _copies_of_input(table)) * inputs
+    attention: FloatArray = is_latent * (table.again_up * made + normed)
+    dense: FloatArray = table.again_mlp * (_dense_bytes(table) - _branch_bytes(table))
+    whole = _expert_bytes(table) - _branch_bytes(table) - (1 - table.again_norm) * e * inputs
+    copied = (table.shared_down > 0) * table.fp8 * inputs
+    parts = (
+        table.again_act * tokens * table.topk * table.expert_tensor * stored * table.expert_down
+        + table.again_shared * table.tokens * (e * table.shared_up + stored * table.shared_down)
+        + table.again_norm * e * inputs
+        + np.maximum(table.again_shared, table.again_norm) * copied
+    )
+    return attention, dense, np.where(table.again_moe > 0, whole, parts)
+
+
+def _copies_of_input(table: StageTable) -> FloatArray:
+    """Bytes of each channel of the layer's input that further down projections of latent attention keep in fp8."""
+    copies: FloatArray = table.fp8 * np.maximum(table.down_projections - 1, 0)
+    return copies
 
 
 def _branch_bytes(table: StageTable) -> FloatArray:
@@ -280,7 +334,7 @@ def _latent_bytes(table: StageTable) -> FloatArray:
 
     In fp8 every down projection keeps a copy of the layer's input.
     """
-    copies = table.fp8 * np.maximum(table.down_projections - 1, 0) * table.hidden
+    copies = _copies_of_input(table) * table.hidden
     kept: FloatArray = (
         table.tokens / table.shards * (table.element * table.downs + _stored(table) * table.latent + copies)
     )

@@ -12,7 +12,7 @@ from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
 from pipette_opt.specs.layer_kinds import count_layers
-from pipette_opt.specs.layer_parameters import replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import depth_parameters, replicated_parameters, sharded_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,9 +37,12 @@ class StageTable:
     step
         Bytes per owned parameter that the optimizer step needs meanwhile.
     fp8
-        1 if matrix products are in fp8.
+        Bytes of an operand of the matrix products in fewer than 16 bits; 0 if there are none.
+    only_copies
+        1 if the weights of these products are kept in that format only.
     layers, chunk_layers
-        Transformer layers of the stage; and of a chunk, the mean of those in flight.
+        Transformer layers of the stage, those of multi-token prediction among them; and of a chunk, the mean of those
+        in flight.
     later_layers
         Layers that the last stage holds activations of at most, beyond those while its head is first at work.
     moe_layers, moe_share
@@ -61,6 +64,8 @@ class StageTable:
         Layers of the first chunk, as a share of ``chunk_layers``.
     first, last
         1 on the first, on the last stage.
+    depths
+        Depths of multi-token prediction on the stage.
     layer_parameters
         On one rank, of a layer with attention and a dense MLP, whether the stage has some or not.
     own_parameters, expert_parameters
@@ -97,7 +102,11 @@ class StageTable:
     expert_up, expert_down, shared_up, shared_down
         Local widths of routed and shared experts.
     selective
-        1 if the attention core is recomputed.
+        1 if the attention core alone is recomputed, whatever else is.
+    again_up, again_mlp, again_moe, again_shared, again_act, again_norm
+        1 if these are recomputed, 0 where whole layers are: up projections of latent attention; the MLP of layers
+        without experts; all that layers have for experts, of these the shared ones, the activation of the routed ones;
+        norms before experts and before latent attention.
     full
         Share of the layers of a chunk that are recomputed whole.
     inputs_kept, brought_back
@@ -116,6 +125,7 @@ class StageTable:
     expert_replicas: FloatArray
     step: FloatArray
     fp8: FloatArray
+    only_copies: FloatArray
     layers: FloatArray
     chunk_layers: FloatArray
     later_layers: FloatArray
@@ -132,6 +142,7 @@ class StageTable:
     first_chunk: FloatArray
     first: FloatArray
     last: FloatArray
+    depths: FloatArray
     layer_parameters: FloatArray
     own_parameters: FloatArray
     expert_parameters: FloatArray
@@ -172,6 +183,12 @@ class StageTable:
     shared_up: FloatArray
     shared_down: FloatArray
     selective: FloatArray
+    again_up: FloatArray
+    again_mlp: FloatArray
+    again_moe: FloatArray
+    again_shared: FloatArray
+    again_act: FloatArray
+    again_norm: FloatArray
     full: FloatArray
     inputs_kept: FloatArray
     brought_back: FloatArray
@@ -230,7 +247,7 @@ def stage_table(
     tp, dp, cp = column("tensor_model_parallel_size"), column("data_parallel_size"), column("context_parallel_size")
     mbs, chunks, zero = column("micro_batch_size"), column("num_chunks"), column("sharding_stage")
     ep, etp = column("expert_model_parallel_size"), column("expert_tensor_size")
-    selective = np.array([config.recompute_granularity == "selective" for config in configs])[config_of_row]
+    again = {name: _recomputes(configs, module)[config_of_row] for name, module in AGAIN.items()}
     full = np.array([config.recompute_granularity == "full" for config in configs])[config_of_row]
     block = np.array([config.recompute_method == "block" for config in configs])[config_of_row]
     at_once = column("recompute_num_layers")
@@ -238,8 +255,12 @@ def stage_table(
     if num_microbatches is None:
         microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
-    of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
-    recomputed = full * np.where(block, np.minimum(at_once, of_chunk), of_chunk)
+    own_of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
+    all_layers = (*model.layers, *model.layers[-1:] * model.mtp_num_layers)
+    ends = last & (np.arange(len(own_of_chunk))[:, None] == chunks - 1)
+    of_chunk = own_of_chunk + ends * model.mtp_num_layers
+    layers = layers + last * model.mtp_num_layers
+    recomputed = full * np.where(block, np.minimum(at_once, own_of_chunk), of_chunk)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
     held, later_layers = _held_of_chunks(of_chunk, in_flight, pp, chunks, microbatches, last)
@@ -249,8 +270,9 @@ def stage_table(
         return mean
 
     chunk_layers = in_flight_mean(of_chunk)
-    kinds = count_layers(model.layers, before, before + of_chunk)
-    recomputed_kinds = count_layers(model.layers, before, before + recomputed)
+    kinds = count_layers(all_layers, before, before + of_chunk)
+    recomputed_kinds = count_layers(all_layers, before, before + recomputed)
+    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * model.held_depths)
 
     def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
         """Layers of each chunk that have some part, and the mean of those that keep its activations."""
@@ -299,9 +321,13 @@ def stage_table(
 
     of_kinds = [
         (layers_of_kind.sum(axis=0), own_size(kind), kind.has_experts * expert_size, matrix_size(kind))
-        for kind, layers_of_kind in kinds.items()
+        for kind, layers_of_kind in with_weights.items()
     ]
-    embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + own_head * h * vocab)
+    split, whole_of_depth = depth_parameters(model)
+    projections = last * model.held_depths * split / tp
+    tables = own_head * 1 + (pp > 1) * (model.mtp_num_layers > 0)
+    embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + tables * h * vocab)
+    head = head + projections + last * model.held_depths * whole_of_depth
     widths = ((dense_layers > 0, down), ((moe_layers > 0) & (shared > 0), shared), (moe_layers > 0, expert_down))
     units = [
         *(one for count, own, experts, matrices in of_kinds for one in _twice(count, own + experts, matrices)),
@@ -321,7 +347,8 @@ def stage_table(
         "replicas": dp * cp,
         "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
         "step": training.step_bytes,
-        "fp8": training.fp8,
+        "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
+        "only_copies": training.fp8_param_gather,
         "layers": layers,
         "chunk_layers": chunk_layers,
         "later_layers": later_layers,
@@ -332,6 +359,7 @@ def stage_table(
         "first_chunk": of_chunk[0] / np.where(chunk_layers > 0, chunk_layers, 1),
         "first": first,
         "last": last,
+        "depths": last * model.mtp_num_layers,
         "dense_layers": dense_layers,
         "attention_layers": attention_layers,
         "kept_attention": kept_attention,
@@ -343,11 +371,12 @@ def stage_table(
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,
         "last_parameters": head,
-        "matrix_parameters": sum(count * matrices for count, _, _, matrices in of_kinds),
+        "matrix_parameters": sum(count * matrices for count, _, _, matrices in of_kinds) + projections,
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
         "placeholders": _of_distinct(
             *((attention_layers > 0, rows, columns) for rows, columns in shapes),
+            (projections > 0, h // tp, 2 * h),
             *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
         ),
         "shared_table": h * vocab * ~own_head,
@@ -380,7 +409,7 @@ def stage_table(
         "expert_down": expert_down,
         "shared_up": gates * shared,
         "shared_down": shared,
-        "selective": selective,
+        **again,
         "full": in_flight_mean(recomputed) / np.where(chunk_layers > 0, chunk_layers, 1),
         "inputs_kept": in_flight_mean(kept),
         "brought_back": np.minimum(np.where(block, 1, at_once), of_chunk.max(axis=0)) * full,
@@ -388,6 +417,25 @@ def stage_table(
     }
     shape = (len(config_of_row),)
     return StageTable(**{name: np.broadcast_to(np.float64(value), shape) for name, value in columns.items()})
+
+
+AGAIN = {
+    "selective": "core_attn",
+    "again_up": "mla_up_proj",
+    "again_mlp": "mlp",
+    "again_moe": "moe",
+    "again_shared": "shared_experts",
+    "again_act": "moe_act",
+    "again_norm": "layernorm",
+}
+"""Columns by the module of selective recomputation."""
+
+
+def _recomputes(configs: Sequence[ParallelConfig], module: str) -> BoolArray:
+    """Whether each configuration recomputes a module of layers that it does not recompute whole."""
+    return np.array(
+        [one.recompute_granularity == "selective" and one.recomputes(module) for one in configs], dtype=bool
+    )
 
 
 def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:

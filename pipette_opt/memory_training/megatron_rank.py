@@ -157,8 +157,9 @@ def _build(
     from megatron.core.models.gpt import GPTModel
     from megatron.core.transformer import TransformerConfig
 
-    if model.multi_latent_attention is not None:
-        raise InputError("multi_latent_attention", "ranks of models with latent attention are not built here.")
+    if model.multi_latent_attention is not None or model.mtp_num_layers:
+        problem = "ranks of models with latent attention or multi-token prediction are not built here."
+        raise InputError("model", problem)
     dtype, pp = DTYPES[training.precision], config.pipeline_model_parallel_size
     on_gpu = device.type == "cuda"
     transformer = TransformerConfig(

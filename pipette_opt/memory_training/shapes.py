@@ -115,8 +115,9 @@ class LocalShapes:
     @classmethod
     def of(cls, model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> "LocalShapes":
         """Sizes under a configuration."""
-        if model.multi_latent_attention is not None:
-            raise ValueError("stages with multi_latent_attention are not traced; the closed formula counts them.")
+        if model.multi_latent_attention is not None or model.mtp_num_layers:
+            problem = "multi_latent_attention or mtp_num_layers are not traced; the closed formula counts them."
+            raise ValueError(f"stages with {problem}")
         tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
         shards = tp if config.sequence_parallel else 1
         if model.num_attention_heads % tp or model.ffn_hidden_size % tp:

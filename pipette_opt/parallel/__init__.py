@@ -1,7 +1,13 @@
 """What we decide: the parallel configuration, and which GPU each rank gets."""
 
 from pipette_opt.parallel.chunks import fit_chunks
-from pipette_opt.parallel.config import OVERLAPS, ParallelConfig, with_overlap, without_overlap
+from pipette_opt.parallel.config import (
+    OVERLAPS,
+    ParallelConfig,
+    with_overlap,
+    without_overlap,
+    without_recomputation,
+)
 from pipette_opt.parallel.microbatches import Batch, microbatches_of
 from pipette_opt.parallel.placement import (
     NodeBlock,
@@ -30,4 +36,5 @@ __all__ = [
     "ranks_of_a_host",
     "with_overlap",
     "without_overlap",
+    "without_recomputation",
 ]

@@ -1,6 +1,6 @@
 """One way to split the training of a model."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray, Recomputation, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
 from pipette_opt.parallel.layout import layout_layers, layout_of
+from pipette_opt.parallel.recompute import CORE, modules_in_order
 
 COUNTS = (
     "tensor_model_parallel_size",
@@ -37,7 +38,9 @@ class ParallelConfig:
         may count as a layer of the first chunk of all, and the head as one of the last; or a layout says what each
         chunk has. ``layers_per_chunk`` has them.
     recompute_granularity
-        ``selective`` recomputes the attention core, ``full`` whole layers from their inputs.
+        ``selective`` recomputes modules of each layer, ``full`` whole layers from their inputs.
+    recompute_modules
+        With ``selective``: which ones (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`); kept in their order.
     recompute_method, recompute_num_layers
         With ``full``: ``uniform`` recomputes all layers, that many at a time from the first one's input; ``block`` the
         first layers of each chunk, up to that many and one at a time, and keeps the activations of the others. There is
@@ -79,6 +82,7 @@ class ParallelConfig:
     ddp_bucket_size: int | None = None
     overlap_p2p_communication: bool = True
     pipeline_model_parallel_layout: str | None = None
+    recompute_modules: tuple[str, ...] = CORE
 
     def __post_init__(self) -> None:
         counts = self._counts()
@@ -94,6 +98,13 @@ class ParallelConfig:
             raise ValueError(f"layers_per_stage must be >= 0, got {self.layers_per_stage}.")
         if self.recompute_method not in ("uniform", "block"):
             raise ValueError(f"recompute_method must be uniform or block, got {self.recompute_method!r}.")
+        if self.recompute_modules is not CORE:
+            object.__setattr__(self, "recompute_modules", modules_in_order(self.recompute_modules))
+            if self.recompute_modules != CORE and self.recompute_granularity != "selective":
+                raise ValueError(
+                    f"recompute_modules={self.recompute_modules} need recompute_granularity=selective, "
+                    f"got {self.recompute_granularity}."
+                )
         if self.zero_stage is not None:
             if self.zero_stage not in range(4):
                 raise ValueError(f"zero_stage must be None or 0 to 3, got {self.zero_stage!r}.")
@@ -183,8 +194,17 @@ class ParallelConfig:
     @property
     def recomputation(self) -> Recomputation | None:
         """What is recomputed, as search spaces name it."""
-        is_block = self.recompute_granularity == "full" and self.recompute_method == "block"
-        return "block" if is_block else self.recompute_granularity
+        if self.recompute_granularity == "full" and self.recompute_method == "block":
+            return "block"
+        if self.recompute_granularity == "selective" and self.recompute_modules != CORE:
+            return "+".join(self.recompute_modules)
+        return self.recompute_granularity
+
+    def recomputes(self, module: str) -> bool:
+        """Whether every layer's backward computes a module again, be it with all else of the layer."""
+        if self.recompute_granularity == "selective":
+            return module in self.recompute_modules
+        return self.recompute_granularity == "full"
 
     @property
     def recomputed_per_chunk(self) -> tuple[tuple[int, ...], ...]:
@@ -286,7 +306,8 @@ class ParallelConfig:
         if self.sequence_parallel:
             parts.append("sp")
         if self.recompute_granularity:
-            parts.append(self.recompute_granularity)
+            is_whole = self.recompute_granularity == "full"
+            parts.append("full" if is_whole else self.recomputation or "")
         if self.recompute_granularity == "full" and (self.recompute_method, self.recompute_num_layers) != (
             "uniform",
             1,
@@ -310,6 +331,17 @@ class ParallelConfig:
                 "layers" + ",".join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)
             )
         return " ".join(parts)
+
+
+def without_recomputation(config: ParallelConfig) -> ParallelConfig:
+    """The same where all activations are kept."""
+    return replace(
+        config,
+        recompute_granularity=None,
+        recompute_method="uniform",
+        recompute_num_layers=1,
+        recompute_modules=CORE,
+    )
 
 
 def without_overlap(config: ParallelConfig) -> ParallelConfig:

@@ -41,10 +41,12 @@ def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
     """
     Transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
 
+    Heads that predict further tokens are in the last part, and not counted: :func:`layout_depths`.
+
     Raises
     ------
     ValueError
-        If Megatron-Core would refuse the layout of a model without heads that predict further tokens.
+        If Megatron-Core would refuse the layout, or such heads have a part of their own.
     """
     parts = layout_parts(layout)
     if len(parts) % num_stages:
@@ -52,17 +54,27 @@ def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
     text = "".join(parts)
     if not text.startswith("E") or not text.endswith("L") or text.count("E") + text.count("L") != 2:
         raise ValueError("must begin with its only E and end with its only L.")
-    if "m" in text:
-        raise ValueError(f"holds {text.count('m')} heads that predict further tokens (m), but the model has none.")
+    depths = layout_depths(layout)
+    if not text.endswith("m" * depths + "L") or "m" in "".join(parts[:-1]):
+        raise ValueError("must have all heads that predict further tokens (m) right before L, in the same part.")
     held = [part.count("t") for part in parts]
     return tuple(tuple(held[start : start + num_stages]) for start in range(0, len(held), num_stages))
 
 
-def layout_of(layers_per_chunk: Sequence[Sequence[int]]) -> str:
-    """The shortest usual text of such chunks: ``Et*4|(t*3|)*6t*2L``; runs of three and more parts are repeats."""
+def layout_depths(layout: str) -> int:
+    """Heads that predict further tokens."""
+    return "".join(layout_parts(layout)).count("m")
+
+
+def layout_of(layers_per_chunk: Sequence[Sequence[int]], depths: int = 0) -> str:
+    """
+    The shortest usual text of such chunks: ``Et*4|(t*3|)*6t*2L``; runs of three and more parts are repeats.
+
+    ``depths``: heads that predict further tokens, in the last part.
+    """
     held = [f"t*{layers}" if layers > 1 else "t" * layers for chunk in layers_per_chunk for layers in chunk]
     held[0] = f"E{held[0]}"
-    held[-1] += "L"
+    held[-1] += ("m" * depths if depths < 2 else f"m*{depths}") + "L"
     text = ""
     for part, run in groupby(held[:-1]):
         count = len(list(run))

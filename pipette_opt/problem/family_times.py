@@ -18,7 +18,14 @@ from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, microbatches_of, node_blocks
+from pipette_opt.parallel import (
+    NodeBlock,
+    ParallelConfig,
+    gpus_of_a_host,
+    microbatches_of,
+    node_blocks,
+    without_recomputation,
+)
 from pipette_opt.problem.beside import chunk_seconds, layer_seconds, least_ring_parts_s
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_room import RecomputedUnits, most_units
@@ -241,9 +248,7 @@ def with_rings(
         Rings of other families of the instance, to be looked up and added to: micro-batches and recomputation are no
         matter to them.
     """
-    alike = replace(
-        config, micro_batch_size=1, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1
-    )
+    alike = replace(without_recomputation(config), micro_batch_size=1)
     known, key = {} if known is None else known, (alike, family.block)
     if key not in known:
         known[key] = _rings(instance, *key)

@@ -16,7 +16,10 @@ from pipette_opt.read.nics import Nics, parse_nics
 from pipette_opt.specs import ClusterSpec, GpuSpec
 from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEfficiency, ProductLaw
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
+
+LAWS = ("wide", "narrow", "block", "fp4")
+"""Laws of products that a GPU may have, by field of :class:`~pipette_opt.specs.efficiency.GpuEfficiency`."""
 
 GPU_FIELDS = ("memory_mib", "memory_bandwidth_gb_per_s", "peak_tflops", "source", "like", "sustains_bursts")
 
@@ -245,19 +248,21 @@ def _efficiency_like(where: str, fields: Fields, compute_capability: int | None 
 
 
 def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> MeasuredGpu:
-    fields = Fields(where, data["measured"], ("wide", "narrow", "attention", "burst_shares"))
-    wide = _parse_law(f"{where}, wide", fields.any("wide"))
-    narrow = _parse_law(f"{where}, narrow", fields.any("narrow")) if fields.has("narrow") else wide
-    attention = _parse_attention(f"{where}, attention", fields.any("attention"))
-    efficiency = GpuEfficiency(wide=wide, narrow=narrow, attention=attention, origin="measured", like=name)
+    fields = Fields(where, data["measured"], (*LAWS, "attention", "burst_shares"))
+    laws = {one: _parse_law(f"{where}, {one}", fields.any(one)) for one in LAWS if fields.has(one)}
+    efficiency = GpuEfficiency(
+        attention=_parse_attention(f"{where}, attention", fields.any("attention")),
+        origin="measured",
+        like=name,
+        **{"narrow": laws["wide"], **laws},
+    )
     burst = efficiency
     if fields.has("burst_shares"):
-        shares = Fields(f"{where}, burst_shares", fields.any("burst_shares"), ("wide", "narrow"))
-        burst = replace(
-            efficiency,
-            wide=replace(wide, share=shares.positive("wide")),
-            narrow=replace(narrow, share=shares.positive("narrow")),
-        )
+        shares = Fields(f"{where}, burst_shares", fields.any("burst_shares"), LAWS)
+        faster: dict[str, Any] = {
+            one: replace(law, share=shares.positive(one)) for one, law in laws.items() if shares.has(one)
+        }
+        burst = replace(efficiency, **faster)
     return MeasuredGpu(efficiency=efficiency, burst=burst, compute_capability=data["compute_capability"])
 
 

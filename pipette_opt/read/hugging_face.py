@@ -191,11 +191,28 @@ def _deepseek_v3(keys: Keys) -> dict[str, Any]:
         found
         | _router(keys)
         | {
+            "mtp_num_layers": _count(keys, "num_nextn_predict_layers"),
             "kv_channels": sizes["v_head_dim"],
             "num_query_groups": heads,
             "qk_layernorm": True,
             "position_embedding_type": "rope",
             "multi_latent_attention": LatentAttention(**sizes, yarn=scaling),
+        }
+    )
+
+
+def _glm4_moe(keys: Keys) -> dict[str, Any]:
+    """GLM-4.5: grouped queries, half of a head rotated, biases of queries, keys and values, DeepSeek-V3's experts."""
+    found = _llama_like(keys, norm=1e-5, percent=0.5)
+    return (
+        found
+        | _shared_and_dense(keys)
+        | _router(keys)
+        | {
+            "mtp_num_layers": _count(keys, "num_nextn_predict_layers"),
+            "num_query_groups": keys.whole("num_key_value_heads", 8),
+            "qk_layernorm": keys.flag("use_qk_norm", False),
+            "add_qkv_bias": keys.flag("attention_bias", False),
         }
     )
 
@@ -335,12 +352,12 @@ def _nemotron(keys: Keys) -> dict[str, Any]:
     return found
 
 
-def _llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6) -> dict[str, Any]:
+def _llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6, percent: float = 1.0) -> dict[str, Any]:
     """What Llama and its kin share: RMSNorm, rotary positions, SwiGLU, no biases."""
     _activation(keys, "hidden_act", "silu", _SILU)
     return (
         _common(keys)
-        | rotary_fields(keys, theta=theta)
+        | rotary_fields(keys, theta=theta, percent=percent)
         | {
             "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
             "gated_linear_unit": True,
@@ -430,6 +447,7 @@ _READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "deepseek_v2": _deepseek_v3,
     "deepseek_v3": _deepseek_v3,
     "kimi_k2": _deepseek_v3,
+    "glm4_moe": _glm4_moe,
 }
-_WITH_EXPERTS = ("mixtral", "qwen3_moe", "deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2")
+_WITH_EXPERTS = ("mixtral", "qwen3_moe", "deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe")
 _OTHER_EXPERTS = ("dbrx", "jamba")

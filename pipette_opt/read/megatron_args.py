@@ -9,9 +9,11 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.files import read_text
 from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
+from pipette_opt.read.megatron_training import gradients_in_fp32, training_fields, word_of
 from pipette_opt.read.pipeline_layout import layers_of_layout
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 from pipette_opt.specs.training import DISPATCHERS, Dispatcher
@@ -40,6 +42,8 @@ class MegatronArgs:
         Whether ``--fp8-format`` is given.
     recompute_granularity
         ``--recompute-activations`` is ``selective``.
+    recompute_modules
+        With ``selective``: those that are given, or the attention core.
     moe_token_dispatcher_type
         Of a model with experts; ``None`` if not given, which is Megatron's ``allgather``.
     expert_fields
@@ -84,6 +88,7 @@ class MegatronArgs:
     recompute_granularity: RecomputeGranularity | None = None
     recompute_method: RecomputeMethod = "uniform"
     recompute_num_layers: int = 1
+    recompute_modules: tuple[str, ...] = CORE
     expert_tensor_parallel_size: int | None = None
     moe_token_dispatcher_type: Dispatcher | None = None
     expert_fields: Mapping[str, int] = field(default_factory=dict)
@@ -133,6 +138,7 @@ class MegatronArgs:
                 recompute_granularity=self.recompute_granularity,
                 recompute_method=self.recompute_method,
                 recompute_num_layers=self.recompute_num_layers,
+                recompute_modules=self.recompute_modules,
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
                 use_distributed_optimizer=self.zero_stage > 0 if self.zero_stage else self.use_distributed_optimizer,
                 zero_stage=self.zero_stage if sharded else None,
@@ -158,7 +164,8 @@ class MegatronArgs:
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
         """Layers of each chunk of each stage that the layout says, shape ``(num_chunks, pp)``."""
         pp = self.pipeline_model_parallel_size
-        return layers_of_layout(self.pipeline_layout or "", num_layers, pp, self.where)
+        depths = None if self.model is None else self.model.mtp_num_layers
+        return layers_of_layout(self.pipeline_layout or "", num_layers, depths, pp, self.where)
 
     def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
         """Transformer layers of each pipeline stage, dealt as Megatron-Core deals them."""
@@ -254,19 +261,26 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     said = given_options(_TRIAL.sub("", text), where)
     given = said.values
     model = model_of_options(given, where, name) if "num_layers" in given else None
-    read_apart = ("recompute_granularity", "recompute_method", "recompute_num_layers", "moe_token_dispatcher_type")
+    read_apart = (
+        "recompute_granularity",
+        "recompute_method",
+        "recompute_num_layers",
+        "recompute_modules",
+        "moe_token_dispatcher_type",
+    )
     simple = {
         name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
     }
-    dispatcher = _word(given, "moe_token_dispatcher_type", DISPATCHERS, None, where)
+    dispatcher = word_of(given, "moe_token_dispatcher_type", DISPATCHERS, None, where)
     found = MegatronArgs(
         where=where,
         model=model,
         precision=_precision(given, where),
-        fp8=_word(given, "fp8_format", ("e4m3", "hybrid"), None, where) is not None,
+        fp8=word_of(given, "fp8_format", ("e4m3", "hybrid"), None, where) is not None,
         recompute_granularity=_granularity(given, where),
-        recompute_method=_word(given, "recompute_method", ("uniform", "block"), "uniform", where),
+        recompute_method=word_of(given, "recompute_method", ("uniform", "block"), "uniform", where),
         recompute_num_layers=given.get("recompute_num_layers", 1),
+        recompute_modules=_modules(given, where),
         moe_token_dispatcher_type=dispatcher,
         expert_fields={name: given[name] for name in _EXPERT_FIELDS if name in given},
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
@@ -274,8 +288,8 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
         zero_stage=_zero_stage(given, where),
         pipeline_layout=given.get("pipeline_model_parallel_layout"),
-        gradients_in_fp32=_gradients_in_fp32(given, where),
-        training_fields=_training_fields(given, where),
+        gradients_in_fp32=gradients_in_fp32(given, where),
+        training_fields=training_fields(given, where) | ({"other_arguments": said.passed_on} if said.passed_on else {}),
         not_modelled=(*said.not_modelled, *_absent(given)),
         **simple,
     )
@@ -297,33 +311,26 @@ def _precision(given: Mapping[str, Any], where: str) -> Precision | None:
 
 
 def _granularity(given: Mapping[str, Any], where: str) -> RecomputeGranularity | None:
-    """``selective`` means the attention core; with ``--recompute-modules`` only if it is among them."""
-    found: RecomputeGranularity | None = _word(
+    """What is said, in one of several ways; ``None`` where no module is left."""
+    found: RecomputeGranularity | None = word_of(
         given,
         "recompute_granularity",
         ("selective", "full"),
-        "selective" if given.get("recompute_activations") else None,
+        "selective" if given.get("recompute_activations") or given.get("moe_layer_recompute") else None,
         where,
     )
-    if found == "selective" and "core_attn" not in given.get("recompute_modules", ["core_attn"]):
-        return None
-    return found
+    return None if found == "selective" and given.get("recompute_modules") == [] else found
 
 
-def _gradients_in_fp32(given: Mapping[str, Any], where: str) -> bool | None:
-    """What is said of the format in which gradients are added up and reduced; ``None`` if nothing is."""
-    if given.get("accumulate_allreduce_grads_in_fp32") and given.get("grad_reduce_in_bf16"):
-        raise InputError(
-            where, "--accumulate-allreduce-grads-in-fp32 contradicts --grad-reduce-in-bf16; give one of them."
-        )
-    if given.get("grad_reduce_in_bf16") or _main_grads(given, where) == "bf16":
-        return False
-    return True if given.get("accumulate_allreduce_grads_in_fp32") else None
-
-
-def _main_grads(given: Mapping[str, Any], where: str) -> str | None:
-    word: str | None = _word(given, "main_grads_dtype", ("fp32", "bf16"), None, where)
-    return word if given.get("use_precision_aware_optimizer") else None
+def _modules(given: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Modules of selective recomputation; ``--moe-layer-recompute`` is an older word for one."""
+    if _granularity(given, where) != "selective":
+        return CORE
+    named = list(given.get("recompute_modules", CORE)) + ["moe"] * bool(given.get("moe_layer_recompute"))
+    try:
+        return modules_in_order(named)
+    except ValueError as error:
+        raise InputError(where, f"--{str(error).replace('_', '-', 1)}") from None
 
 
 _STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
@@ -338,32 +345,7 @@ def _zero_stage(given: Mapping[str, Any], where: str) -> int | None:
     if "data_parallel_sharding_strategy" not in given:
         problem = "needs --data-parallel-sharding-strategy, whose default differs between releases"
         raise InputError(where, f"--use-megatron-fsdp {problem}: {' or '.join(_STRATEGIES)}.")
-    return _STRATEGIES.index(_word(given, "data_parallel_sharding_strategy", _STRATEGIES, None, where))
-
-
-_ATTENTION_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
-"""Kinds of attention by ``--attention-backend``: neither flash nor cuDNN's fused attention stores the scores."""
-
-
-def _training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Kernels and formats that are said; optimizer states have one of their own only where it is precision-aware."""
-    fields: dict[str, Any] = {}
-    if given.get("no_masked_softmax_fusion"):
-        fields["fused_softmax"] = False
-    if given.get("overlap_moe_expert_parallel_comm"):
-        fields["overlap_moe_expert_parallel_comm"] = True
-    if given.get("transformer_impl") == "local":
-        fields["attention_kernel"] = "unfused"
-    if given.get("use_flash_attn"):
-        fields["attention_kernel"] = "flash"
-    if "attention_backend" in given:
-        word = _word(given, "attention_backend", tuple(_ATTENTION_KERNELS), None, where)
-        fields["attention_kernel"] = _ATTENTION_KERNELS[word]
-    if given.get("use_precision_aware_optimizer"):
-        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
-            if name in given:
-                fields[name] = given[name]
-    return fields
+    return _STRATEGIES.index(word_of(given, "data_parallel_sharding_strategy", _STRATEGIES, None, where))
 
 
 def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
@@ -380,11 +362,3 @@ def _check_overlap(given: MegatronArgs) -> None:
         raise InputError(
             given.where, "--overlap-param-gather needs --overlap-grad-reduce and --use-distributed-optimizer."
         )
-
-
-def _word(given: Mapping[str, Any], field: str, choices: tuple[str, ...], default: str | None, where: str) -> Any:
-    """One of some words, or Megatron's default."""
-    word = given.get(field, default)
-    if field in given and word not in choices:
-        raise InputError(where, f"--{field.replace('_', '-')} must be {' or '.join(choices)}, got {word!r}.")
-    return word

@@ -13,6 +13,7 @@ PASSED_ON = (
     "apply_residual_connection_post_layernorm",
     "embedding_init_method_std",
     "init_method_xavier_uniform",
+    "mtp_detach_heads",
     "mup_attn_scale_power",
     "mup_base_head_dim",
     "mup_base_hidden_size",
@@ -93,6 +94,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
             **_positions(given, where),
             **_window(given, where),
             **_experts(given, where),
+            **_depths(given, where),
         )
     except InputError:
         raise
@@ -218,6 +220,17 @@ def _window(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if len(sides) != 2:
         raise InputError(where, f"--window-size must be two whole numbers such as 4095,0, got {shown(text)}.")
     return {"window_size": sides, "window_attn_skip_freq": _frequency(given, "window_attn_skip_freq", where)}
+
+
+def _depths(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Multi-token prediction; without depths its other options say nothing."""
+    if not given.get("mtp_num_layers"):
+        return {}
+    return {
+        "mtp_num_layers": given["mtp_num_layers"],
+        "mtp_use_repeated_layer": bool(given.get("mtp_use_repeated_layer")),
+        "mtp_loss_scaling_factor": _number(given, "mtp_loss_scaling_factor", 0.1, where),
+    }
 
 
 def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:

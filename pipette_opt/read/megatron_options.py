@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,10 +49,13 @@ class GivenOptions:
         By name with underscores: whole and other numbers, words, lists of words, true for a flag.
     not_modelled
         What the numbers leave out, in the order of the command line.
+    passed_on
+        Options that no number and no other field has, each with its values: they are written as they were read.
     """
 
     values: Mapping[str, Any]
     not_modelled: tuple[NotModelled, ...]
+    passed_on: tuple[tuple[str, ...], ...] = ()
 
 
 def given_options(text: str, where: str) -> GivenOptions:
@@ -70,7 +73,21 @@ def given_options(text: str, where: str) -> GivenOptions:
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in _unseen(words)]
     found += [entry for guess in guesses for entry in _guessed(guess)]
-    return GivenOptions(values=values, not_modelled=tuple(found))
+    return GivenOptions(values=values, not_modelled=tuple(found), passed_on=tuple(_passed_on(values)))
+
+
+WORDS_PASSED_ON = {"fp8_format": "hybrid"}
+"""Options that are read, and whose value says more than that they are given, unless it is the usual one."""
+
+
+def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for field, value in values.items():
+        option = megatron_options()[field]
+        written = option.status == "approximated" or WORDS_PASSED_ON.get(field, value) != value
+        if value is False or not written or not option.matters(values) or option.unlike(value) == ():
+            continue
+        words = () if value is True else tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+        yield (option.name, *words)
 
 
 Place = Literal["read", "no effect", "not modelled", "refused", "unknown"]

@@ -1,20 +1,27 @@
 """``--pipeline-model-parallel-layout``: which chunk of which stage holds which layers, as a text."""
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.parallel.layout import layout_layers
+from pipette_opt.parallel.layout import layout_depths, layout_layers
 
 OPTION = "--pipeline-model-parallel-layout"
 
 
-def layers_of_layout(layout: str, num_layers: int, num_stages: int, where: str) -> tuple[tuple[int, ...], ...]:
+def layers_of_layout(
+    layout: str, num_layers: int, depths: int | None, num_stages: int, where: str
+) -> tuple[tuple[int, ...], ...]:
     """
     Transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
+
+    Parameters
+    ----------
+    depths
+        Heads of the model that predict further tokens; ``None`` if nobody knows.
 
     Raises
     ------
     InputError
         If Megatron-Core would refuse the layout (:mod:`~pipette_opt.parallel.layout`), or it holds other layers than
-        the model.
+        the model, or another number of heads that predict further tokens than ``depths``.
     """
     try:
         held = layout_layers(layout, num_stages)
@@ -23,4 +30,8 @@ def layers_of_layout(layout: str, num_layers: int, num_stages: int, where: str) 
     total = sum(map(sum, held))
     if total != num_layers:
         raise InputError(where, f"{OPTION} {layout} holds {total} layers, but the model has {num_layers}.")
+    found = layout_depths(layout)
+    if depths is not None and found != depths:
+        problem = f"holds {found} heads that predict further tokens (m), but --mtp-num-layers is {depths}."
+        raise InputError(where, f"{OPTION} {layout} {problem}")
     return held

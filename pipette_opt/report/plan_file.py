@@ -203,7 +203,8 @@ def _read_target(objective: Entries) -> Target:
 
 
 def _config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str, Any]:
-    content = {**asdict(config), "layers_per_stage": list(config.layers_per_stage)}
+    lists = ("layers_per_stage", "recompute_modules")
+    content = asdict(config) | {name: list(getattr(config, name)) for name in lists}
     return {
         **content,
         "world_size": config.world_size,
@@ -257,6 +258,7 @@ def _later_fields(parallel: Entries) -> dict[str, Any]:
     readers: dict[str, Callable[[str], Any]] = {
         "recompute_method": lambda name: parallel.choice(name, get_args(RecomputeMethod)),
         "recompute_num_layers": lambda name: parallel.whole(name, minimum=1),
+        "recompute_modules": lambda name: tuple(parallel.texts(name)),
         "expert_tensor_parallel_size": lambda name: parallel.optional(name, parallel.whole),
         "zero_stage": lambda name: parallel.optional(name, parallel.whole),
         "overlap_grad_reduce": parallel.flag,

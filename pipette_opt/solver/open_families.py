@@ -23,7 +23,7 @@ from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap, without_recomputation
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_times import Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -80,11 +80,6 @@ def family_key(config: ParallelConfig) -> ParallelConfig | None:
     base = without_overlap(config)
     layers = (chunks,) * pp
     return replace(base, layers_per_stage=layers, pipeline_model_parallel_layout=None, recompute_num_layers=number)
-
-
-def without_recomputation(config: ParallelConfig) -> ParallelConfig:
-    """The same where all activations are kept."""
-    return replace(config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

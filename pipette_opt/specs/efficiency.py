@@ -101,7 +101,9 @@ class GpuEfficiency:
     wide
         Products in 16 bits, and in 32.
     narrow
-        Products in fp8; the start includes that of the casts before them.
+        Products in fp8 with one scale a tensor; the start includes that of the casts before them.
+    block, fp4
+        Products in fp8 with scales for blocks, and in nvfp4; ``None`` where nobody measured: as ``narrow``.
     attention
         Fused attention in 16 bits.
     origin
@@ -115,6 +117,13 @@ class GpuEfficiency:
     attention: AttentionLaw
     origin: Origin = "assumed"
     like: str = ""
+    block: ProductLaw | None = None
+    fp4: ProductLaw | None = None
+
+    def law(self, name: Literal["narrow", "block", "fp4"]) -> ProductLaw:
+        """Of products in fewer than 16 bits."""
+        one = {"narrow": self.narrow, "block": self.block, "fp4": self.fp4}[name]
+        return self.narrow if one is None else one
 
 
 ASSUMED_EFFICIENCY = GpuEfficiency(

@@ -47,6 +47,16 @@ def layer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     return sharded_parameters(model, kind) + replicated_parameters(model, kind) + expert_parameters(model, kind)
 
 
+def depth_parameters(model: "ModelSpec") -> tuple[int, int]:
+    """
+    Parameters of a depth of multi-token prediction beside its layer: those that tensor parallelism splits, and others.
+
+    The projection of the last hidden state and the next token's embedding, and norms of both and of the result
+    (``MultiTokenPredictionLayer`` in megatron-core).
+    """
+    return 2 * model.hidden_size**2, 3 * norm_parameters(model)
+
+
 def mixer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     """What tensor parallelism splits of what mixes tokens."""
     if not kind.has_attention:

@@ -9,7 +9,13 @@ from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
 from pipette_opt.specs.latent import LatentAttention
 from pipette_opt.specs.layer_kinds import LayerFrequency, Layers, expert_frequency, layers_of
-from pipette_opt.specs.layer_parameters import layer_parameters, matrix_flops, norm_parameters, tokens_seen
+from pipette_opt.specs.layer_parameters import (
+    depth_parameters,
+    layer_parameters,
+    matrix_flops,
+    norm_parameters,
+    tokens_seen,
+)
 from pipette_opt.specs.yarn import YarnScaling
 
 LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
@@ -69,6 +75,13 @@ class ModelSpec:
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
     moe_router_num_groups, moe_router_group_topk
         Each token goes to experts of so many groups (the latter) of all (the former); ``None`` for no such limit.
+    mtp_num_layers
+        Depths of multi-token prediction: each has a layer like the model's last, a projection of twice the width, three
+        norms, and a loss of its own with the model's head; 0 for none.
+    mtp_use_repeated_layer
+        All depths share one layer and one projection.
+    mtp_loss_scaling_factor
+        Weight of these losses.
     activation_func
         ``squared_relu`` without a gate, or ``quick_gelu`` with one; ``None`` is GELU without a gate and SiLU with one.
     glu_linear_offset
@@ -141,6 +154,9 @@ class ModelSpec:
     moe_router_pre_softmax: bool = False
     moe_router_num_groups: int | None = None
     moe_router_group_topk: int | None = None
+    mtp_num_layers: int = 0
+    mtp_use_repeated_layer: bool = False
+    mtp_loss_scaling_factor: float = 0.1
     activation_func: Literal["squared_relu", "quick_gelu"] | None = None
     glu_linear_offset: float = 0.0
     activation_func_clamp_value: float | None = None
@@ -187,6 +203,7 @@ class ModelSpec:
         if self.multi_latent_attention is not None:
             self._check_latent()
         self._check_experts()
+        self._check_depths()
         for field in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
@@ -209,6 +226,15 @@ class ModelSpec:
             raise ValueError("add_qkv_bias=True does not go with multi_latent_attention, whose projections have none.")
         if self.position_embedding_type == "yarn":
             raise ValueError("position_embedding_type: yarn is said in multi_latent_attention where that is given.")
+
+    def _check_depths(self) -> None:
+        """Without depths of prediction nothing else may speak of them."""
+        depths = self.mtp_num_layers
+        if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MOST_LAYERS:
+            raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MOST_LAYERS:,}, got {depths!r}.")
+        if self.mtp_use_repeated_layer and not depths:
+            raise ValueError("mtp_use_repeated_layer=True needs mtp_num_layers.")
+        _check_positive("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor)
 
     def _check_activation(self) -> None:
         """Megatron has one activation with a gate and one without beside the usual ones."""
@@ -361,6 +387,11 @@ class ModelSpec:
         )
 
     @property
+    def held_depths(self) -> int:
+        """Depths of multi-token prediction with weights of their own."""
+        return min(self.mtp_num_layers, 1) if self.mtp_use_repeated_layer else self.mtp_num_layers
+
+    @property
     def num_moe_layers(self) -> int:
         """Layers with experts."""
         return sum(kind.has_experts for kind in self.layers)
@@ -452,6 +483,7 @@ class ModelSpec:
         )
         head = embedding if self.untie_embeddings_and_output_weights else 0
         layers = sum(count * layer_parameters(self, kind) for kind, count in Counter(self.layers).items())
+        layers += self.held_depths * (layer_parameters(self, self.layers[-1]) + sum(depth_parameters(self)))
         return layers + embedding + position + head + self.norm_parameters
 
     def flops_per_token(
@@ -464,7 +496,8 @@ class ModelSpec:
         ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
         (Narayanan et al., arXiv 2104.04473, equation 3; where keys and values differ, the mean of both widths), half of
         that if ``causal``: a token sees those before it, half of the sequence on average, or what its window leaves of
-        them. Of the experts those count that the token goes to.
+        them. Of the experts those count that the token goes to. Each depth of multi-token prediction has a layer, a
+        projection and the head.
 
         Parameters
         ----------
@@ -473,8 +506,9 @@ class ModelSpec:
         """
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
         of_heads = (self.query_projection_size + self.attention_output_size) / 2
-        total = 6.0 * self.hidden_size * self.vocab_size
-        for kind, count in Counter(self.layers).items():
+        depths = self.mtp_num_layers
+        total = 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
+        for kind, count in Counter((*self.layers, *self.layers[-1:] * depths)).items():
             seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
             total += count * of_layers * matrix_flops(self, kind)
             total += count * of_scores * of_heads * seen

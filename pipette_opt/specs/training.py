@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipette_opt.base.types import Precision
+from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, Fp8Recipe, PrecisionRecipe
 
 StateDtype = Literal["fp32", "fp16", "bf16", "fp8"]
 """Formats of Adam's moments."""
@@ -25,6 +26,10 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "fused_softmax": (True, False),
     "fused_norm": (True, False),
     "fp8": (False, True),
+    "fp8_recipe": FP8_RECIPES,
+    "fp4": (False, True),
+    "fp8_param_gather": (False, True),
+    "use_precision_aware_optimizer": (False, True),
     "main_params_dtype": ("fp32", "fp16"),
     "exp_avg_dtype": STATE_DTYPES,
     "exp_avg_sq_dtype": STATE_DTYPES,
@@ -64,8 +69,16 @@ class TrainingSpec:
     fp8
         Matrix products of the layers in fp8, as Transformer Engine does them: parameters stay as ``precision`` says and
         have fp8 copies, inputs are kept in fp8.
+    fp8_recipe
+        Which scales fp8 has (:data:`~pipette_opt.specs.precision.PRECISION_RECIPES`); nothing without ``fp8``.
+    fp4
+        The same products in nvfp4; in place of ``fp8``.
+    fp8_param_gather
+        Weights of these products are kept in the recipe's format only, and gathered so (also ``--fp4-param-gather``).
+    use_precision_aware_optimizer
+        Transformer Engine's Adam keeps the states (Megatron-Core's option of that name).
     main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype
-        Formats of the optimizer's master copy and moments (Megatron-Core's precision-aware optimizer).
+        Formats of the optimizer's master copy and moments, where it does.
     moe_token_dispatcher_type
         How tokens get to their experts, one of ``DISPATCHERS``.
     overlap_moe_expert_parallel_comm
@@ -74,6 +87,9 @@ class TrainingSpec:
         Whether whole layers are launched as CUDA graphs, so that the host's time for single kernels does not count.
     expert_imbalance
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
+    other_arguments
+        Megatron-LM's further arguments of the training, each with its values, as they were given: what no number counts
+        (a plan's notes have it) is part of the launch still. ``None`` for none.
     unequal_microbatches
         Whether replicas may run different numbers of micro-batches, so that any number of replicas can share a batch.
         No launcher does so by itself (Megatron-Core, DeepSpeed and torchtitan want equal numbers).
@@ -88,6 +104,10 @@ class TrainingSpec:
     fused_softmax: bool = True
     fused_norm: bool = True
     fp8: bool = False
+    fp8_recipe: Fp8Recipe = "delayed"
+    fp4: bool = False
+    fp8_param_gather: bool = False
+    use_precision_aware_optimizer: bool = False
     main_params_dtype: Literal["fp32", "fp16"] = "fp32"
     exp_avg_dtype: StateDtype = "fp32"
     exp_avg_sq_dtype: StateDtype = "fp32"
@@ -96,6 +116,7 @@ class TrainingSpec:
     cuda_graph: bool = False
     expert_imbalance: float = 1.0
     unequal_microbatches: bool = False
+    other_arguments: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         for field in ("global_batch_size", "seq_length"):
@@ -110,13 +131,30 @@ class TrainingSpec:
                 raise ValueError(f"{field} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
         if not 1.0 <= self.expert_imbalance < float("inf"):
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
-        if self.fp8 and self.precision == "fp32":
-            raise ValueError("fp8 goes with precision bf16 or fp16, got fp32.")
+        if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
+            raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+        if self.fp8 and self.fp4:
+            raise ValueError("fp8 does not go with fp4; give one of them.")
+        if self.recipe is not None and self.precision == "fp32":
+            raise ValueError(f"{'fp8' if self.fp8 else 'fp4'} goes with precision bf16 or fp16, got fp32.")
+        if self.fp8_param_gather and self.recipe is None:
+            raise ValueError("fp8_param_gather needs fp8 or fp4.")
+
+    @property
+    def recipe(self) -> PrecisionRecipe | None:
+        """How products of the layers are done in fewer bits; ``None`` where they are not."""
+        name = NVFP4 if self.fp4 else self.fp8_recipe if self.fp8 else None
+        return None if name is None else PRECISION_RECIPES[name]
 
     @property
     def parameter_bytes(self) -> int:
         """Bytes of one parameter as used in the forward pass."""
         return 4 if self.precision == "fp32" else 2
+
+    @property
+    def gather_bytes(self) -> float:
+        """Bytes of one weight of the layers' products as it is gathered by the distributed optimizer."""
+        return self.recipe.gather_bytes if self.recipe is not None and self.fp8_param_gather else self.parameter_bytes
 
     @property
     def gradient_bytes(self) -> int:
@@ -125,9 +163,27 @@ class TrainingSpec:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of Adam's state per parameter: two moments, and a master copy unless training in fp32."""
+        """
+        Bytes of Adam's state per parameter: two moments, and a master copy unless training in fp32.
+
+        Of an fp32 master copy Transformer Engine's Adam keeps the 16 bits that a bf16 parameter lacks
+        (``store_param_remainders``).
+        """
         moments = BYTES[self.exp_avg_dtype] + BYTES[self.exp_avg_sq_dtype]
-        return moments + (0 if self.precision == "fp32" else BYTES[self.main_params_dtype])
+        if self.precision == "fp32":
+            return moments
+        remainders = self._adam_has_masters and self.precision == "bf16" and self.main_params_dtype == "fp32"
+        return moments + (2 if remainders else BYTES[self.main_params_dtype])
+
+    @property
+    def _adam_has_masters(self) -> bool:
+        """
+        Whether Transformer Engine's Adam keeps the master copies and takes gradients as they are.
+
+        With scales of the tensor at hand or of blocks Megatron-Core does (``OptimizerConfig.__post_init__``).
+        """
+        scaled = self.fp8 and self.fp8_recipe != "delayed"
+        return self.use_precision_aware_optimizer and not (scaled and self.main_params_dtype == "fp32")
 
     @property
     def narrow_states(self) -> int:
@@ -142,12 +198,12 @@ class TrainingSpec:
         """
         Bytes per owned parameter that the optimizer step needs meanwhile.
 
-        fp32 copies of 16-bit gradients; with states in less than fp32 an fp32 copy of each of them instead
-        (Transformer Engine's ``FusedAdam``, which takes gradients as they are).
+        fp32 copies of 16-bit gradients, unless Transformer Engine's ``FusedAdam`` takes them as they are; and of each
+        state in less than fp32.
         """
-        if self.narrow_states:
-            return 4 * self.narrow_states
-        return 4 if self.gradient_bytes < 4 else 0
+        as_they_are = self._adam_has_masters or self.narrow_states
+        copies = 4 if self.gradient_bytes < 4 and not as_they_are else 0
+        return copies + 4 * self.narrow_states
 
     @property
     def tokens(self) -> int:

@@ -29,7 +29,12 @@ FLOWS_PER_GPU = 2
 
 
 def cheap_bounds_s(
-    instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray, enough_s: float = math.inf
+    instance: Instance,
+    checked: Sequence[CheckedConfig],
+    capacity_bytes: IntArray,
+    enough_s: float = math.inf,
+    *,
+    both_ways: bool = False,
 ) -> FloatArray:
     """
     No placement of a configuration is faster by the judge, seconds, shape ``(len(checked),)``.
@@ -43,6 +48,9 @@ def cheap_bounds_s(
         What a stage may take on one GPU of each host, shape ``(num_nodes,)``.
     enough_s
         Bounds of at least this need not be closer.
+    both_ways
+        Links are as fast as the slower direction of the pair of hosts where that is the fastest. It is what stages that
+        wait for each other can have, and no bound for rings, which go one way.
     """
     work = WorkBounds(instance)
     bounds = np.array([work(one.config) for one in checked])
@@ -55,7 +63,7 @@ def cheap_bounds_s(
         bounds[number] = np.inf
         of_kind.setdefault(kind, []).extend((number, block) for block in _with_room(instance, one, capacity_bytes))
     for kind, packings in of_kind.items():
-        ideal = replace(instance, cluster=ideal_cluster(instance.cluster, kind))
+        ideal = replace(instance, cluster=ideal_cluster(instance.cluster, kind, both_ways=both_ways))
         for start in range(0, len(packings), AT_ONCE):
             some = packings[start : start + AT_ONCE]
             times = estimate_many(ideal, [_somewhere(checked[number].config, block) for number, block in some])
@@ -96,7 +104,7 @@ def _every(instance: Instance, one: CheckedConfig, block: NodeBlock, capacity_by
             yield block_placement(one.config, block, nodes.reshape(grid))
 
 
-def ideal_cluster(cluster: ClusterSpec, kind: int) -> ClusterSpec:
+def ideal_cluster(cluster: ClusterSpec, kind: int, *, both_ways: bool) -> ClusterSpec:
     """The same hosts, all with GPUs of a kind and with links as fast as the fastest for any number of flows."""
     gpu, size = cluster.gpu_kinds[kind], (cluster.num_nodes, cluster.num_nodes)
     nodes = tuple(replace(node, gpu=gpu) for node in cluster.nodes)
@@ -104,7 +112,8 @@ def ideal_cluster(cluster: ClusterSpec, kind: int) -> ClusterSpec:
         return replace(cluster, nodes=nodes)
     matrices = []
     for num_flows in range(1, FLOWS_PER_GPU * cluster.gpus_per_node + 1):
-        fastest = float(np.nanmax(cluster.pair_bytes_per_s(num_flows), initial=0.0))
+        rates = cluster.pair_bytes_per_s(num_flows)
+        fastest = float(np.nanmax(np.fmin(rates, rates.T) if both_ways else rates, initial=0.0))
         if fastest > 0.0:
             matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(size, fastest)))
     # The cap of a host is in the fastest links already.

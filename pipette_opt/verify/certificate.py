@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import get_args
 
-import numpy as np
-
 from pipette_opt.base.types import ProofStep
 from pipette_opt.candidates import covered, layers_are_free, left_out, searched_values
 from pipette_opt.plans.notes import plan_notes
@@ -18,12 +16,6 @@ SpaceRule = Callable[[Searched, Plan], Iterator[str]]
 
 NOT_RUNNABLE = ("legality rules", "memory", "fewer recomputed layers", "no placement")
 """Reasons that are no bound: a plan of these cannot run, or is another with more of its layers recomputed."""
-
-DIRECTIONS = 2e-3
-"""
-Relative; what a cheap bound may be above that of :mod:`.bounds`: it may count the slower direction of each pair of
-hosts, where that bound takes the fastest direction of all. Chosen: directions differ by a few percent, of what is sent.
-"""
 
 
 def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
@@ -152,7 +144,7 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
         return
     for part in certificate.proof:
         if part.by in CHEAP and part.bound_s is not None:
-            reached = int(np.count_nonzero(searched.bounds_s >= part.bound_s * (1 - DIRECTIONS)))
+            reached = searched.num_from(part.bound_s, part.configurations)
             if reached < part.configurations:
                 yield (
                     f"{part.by} rules out {part.configurations} configurations below {part.bound_s} s, by their work "
@@ -165,6 +157,7 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
         if unplaced > without_room:
             yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
     said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
-    below = int(np.count_nonzero(searched.bounds_s < searched.claimed_s * (1 - DIRECTIONS)))
+    fitting = len(searched.memory.fitting)
+    below = fitting - searched.num_from(searched.claimed_s, fitting - said)
     if below > said:
         yield f"the search rules out {said} configurations, {below} can be faster over the best links"

@@ -343,10 +343,13 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     """
     config, training, model = plan.config, instance.training, instance.model
     tp, shared = config.tensor_model_parallel_size, config.use_distributed_optimizer
+    recipe = training.recipe
+    only_copies = recipe is not None and training.fp8_param_gather
+    weight = recipe.copies * recipe.element_bytes if recipe is not None and only_copies else training.parameter_bytes
 
     def state_bytes(owners: float) -> float:
         optimizer = training.optimizer_bytes / (owners if shared else 1)
-        return training.parameter_bytes + training.gradient_bytes + optimizer
+        return weight + training.gradient_bytes + optimizer
 
     layers, replicas = config.layers_per_stage[stage], config.data_parallel_size * config.context_parallel_size
     block = config.expert_tensor_size * config.expert_model_parallel_size

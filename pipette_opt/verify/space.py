@@ -17,7 +17,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
-from pipette_opt.verify.common import CHEAP, CLOSED_GAP
+from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED
 from pipette_opt.verify.memory import accepted_risk
 
 MOST_PLACEMENTS = 10_000
@@ -72,6 +72,23 @@ class Searched:
     def bounds_s(self) -> FloatArray:
         """Of each fitting configuration: no placement of it is faster by the judge; see :mod:`.bounds`."""
         return cheap_bounds_s(self.instance, self.memory.fitting, self.memory.capacity_bytes, self.enough_s)
+
+    @cached_property
+    def bounds_both_ways_s(self) -> FloatArray:
+        """
+        The same over the slower direction of the best pair of hosts, as bounds of the search may count messages.
+
+        Of rings, which go one way, it is no bound: it tells how much of a bound can be the directions' difference.
+        """
+        memory = self.memory
+        both = cheap_bounds_s(self.instance, memory.fitting, memory.capacity_bytes, self.enough_s, both_ways=True)
+        return np.maximum(self.bounds_s, both)
+
+    def num_from(self, seconds: float, enough: int) -> int:
+        """Fitting configurations that take at least so long; the slower bound is asked if these are not ``enough``."""
+        least = seconds * (1 - REPRODUCED)
+        found = int(np.count_nonzero(self.bounds_s >= least))
+        return found if found >= enough else int(np.count_nonzero(self.bounds_both_ways_s >= least))
 
     @property
     def all_measured(self) -> bool:

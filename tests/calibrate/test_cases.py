@@ -97,11 +97,15 @@ def test_a_schedule_that_nobody_times_still_has_a_memory() -> None:
     assert untimed(case(measured_run(vpp=2))) == ""
 
 
-@pytest.mark.parametrize("word", ["fp8", "fp8-hybrid", "fp8-cs", "fp8-mx", "mxfp8"])
-def test_words_of_fp8(word: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "recipe"),
+    [("fp8", "delayed"), ("fp8-hybrid", "delayed"), ("fp8-cs", "tensorwise"), ("fp8-mx", "mxfp8"), ("mxfp8", "mxfp8")],
+)
+def test_words_of_fp8(word: str, recipe: str) -> None:
     """Products in fp8, the rest in bf16 with gradients in fp32."""
-    training = case(measured_run(precision=word, gpu=find_run_gpu("H100"))).instance.training
-    assert (training.fp8, training.precision, training.gradient_bytes) == (True, "bf16", 4)
+    training = case(measured_run(precision=word, gpu=find_run_gpu("B200"))).instance.training
+    assert (training.fp8, training.fp8_recipe) == (True, recipe)
+    assert (training.precision, training.gradient_bytes) == ("bf16", 4)
 
 
 def test_families_are_known_by_name() -> None:

@@ -28,6 +28,7 @@ TRAINING = TrainingSpec(global_batch_size=64, seq_length=1024)
 
 MOE = {"num_experts": 8, "moe_router_topk": 2}
 
+AGAIN = {"recompute_granularity": "selective"}
 EDGES = [
     # rule, what is changed in (model, training, configuration) to break it, and the least that mends it
     ("attention heads", ({"num_attention_heads": 18, "num_query_groups": 2}, {}, {"tp": 4}), {"tp": 2}),
@@ -80,6 +81,22 @@ EDGES = [
     ),
     ("fp8 shapes", ({"ffn_hidden_size": 4000}, {"fp8": True}, {"tp": 4}), {"tp": 2}),
     ("fp8 shapes", ({}, {"fp8": True, "seq_length": 1032}, {}), {"mbs": 2}),
+    ("recompute modules", ({}, {}, AGAIN | {"recompute_modules": ("moe_act",)}), {"recompute_modules": ("mlp",)}),
+    ("recompute modules", ({}, {}, AGAIN | {"recompute_modules": ("mla_up_proj",)}), {"recompute_modules": ("mlp",)}),
+    (
+        "recompute modules",
+        ({}, {"fp8": True}, AGAIN | {"recompute_modules": ("layernorm",)}),
+        {"recompute_modules": ("core_attn",)},
+    ),
+    (
+        "recompute modules",
+        (
+            MOE | {"moe_shared_expert_intermediate_size": 512},
+            {"other_arguments": (("--moe-shared-expert-overlap",),)},
+            AGAIN | {"recompute_modules": ("shared_experts",)},
+        ),
+        {"recompute_modules": ("moe",)},
+    ),
     (
         "fp8 shapes",
         (MOE | {"moe_ffn_hidden_size": 1000 * 4}, {"fp8": True}, {"tp": 4, "sequence_parallel": True}),

@@ -26,6 +26,8 @@ MIXTURE = replace(
     gated_linear_unit=True,
 )
 
+PREDICTING = replace(MIXTURE, mtp_num_layers=2, mtp_use_repeated_layer=True)
+
 SPACE = SearchSpace(micro_batch_size=(1, 2))
 
 
@@ -93,7 +95,7 @@ def test_never_above_the_form_over_the_best_links(model: ModelSpec, seed: int) -
         assert 0.3 * full_s < work(candidate.config) <= full_s
 
 
-@pytest.mark.parametrize("model", [TINY, MIXTURE], ids=["dense", "mixture"])
+@pytest.mark.parametrize("model", [TINY, MIXTURE, PREDICTING], ids=["dense", "mixture", "predicting"])
 @pytest.mark.parametrize("slower", [1, 10, 300])
 def test_never_above_the_judge(model: ModelSpec, slower: int) -> None:
     """On random hosts, whatever runs beside compute, with two kinds of GPU, where links are slow or not."""

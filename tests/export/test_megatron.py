@@ -7,7 +7,7 @@ from plans import plan_of, small_config, small_instance, small_plan
 from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.megatron import megatron_arguments, megatron_options, trial_options
+from pipette_opt.export.megatron import argument_arrays, megatron_arguments, megatron_options, trial_options
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_args import parse_megatron_args
@@ -106,8 +106,18 @@ def test_arguments_read_back_are_the_plan(name: str) -> None:
         {"precision": "fp16", "accumulate_allreduce_grads_in_fp32": False},
         {"precision": "fp16"},
         {"attention_kernel": "unfused", "fused_softmax": False},
-        {"main_params_dtype": "fp16", "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "fp8"},
+        {
+            "use_precision_aware_optimizer": True,
+            "main_params_dtype": "fp16",
+            "exp_avg_dtype": "bf16",
+            "exp_avg_sq_dtype": "fp8",
+        },
+        {"use_precision_aware_optimizer": True, "accumulate_allreduce_grads_in_fp32": False},
         {"fp8": True},
+        {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True},
+        {"fp8": True, "fp8_recipe": "tensorwise", "other_arguments": (("--fp8-format", "e4m3"),)},
+        {"fp4": True, "fp8_param_gather": True},
+        {"other_arguments": (("--no-rope-fusion",), ("--output-logit-dtype", "fp32"))},
     ],
 )
 def test_formats_read_back_are_the_plans(changes: dict[str, object]) -> None:
@@ -118,6 +128,26 @@ def test_formats_read_back_are_the_plans(changes: dict[str, object]) -> None:
     others = {name: getattr(asked, name) for name in ("global_batch_size", "seq_length", "precision", "fp8")}
     assert found.training(TrainingSpec(**others)) == asked
     assert (found.fp8, found.precision) == (asked.fp8, asked.precision)
+
+
+def test_arguments_that_a_layout_cannot_have_are_left_out() -> None:
+    """And said; the others are written as they were."""
+    others = (("--tp-comm-overlap",), ("--no-rope-fusion",), ("--defer-embedding-wgrad-compute",))
+    plan = with_training(small_plan(), other_arguments=others)
+    alone = replace(plan, config=config(tp=2, pp=1, dp=8, sequence_parallel=False))
+    assert [one for one in megatron_options(alone) if one in others] == [("--no-rope-fusion",)]
+    (said,) = [line for line in argument_arrays(alone).splitlines() if "refused here" in line]
+    assert "--tp-comm-overlap, --defer-embedding-wgrad-compute" in said
+
+
+def test_modules_read_back_are_the_plans() -> None:
+    """Those of selective recomputation, if they are not the attention core alone."""
+    for modules in (("core_attn",), ("moe_act", "layernorm")):
+        again = {"recompute_granularity": "selective", "recompute_modules": modules}
+        plan = replace(small_plan(), config=replace(small_config(), **again))
+        found = parse_megatron_args(" ".join([*megatron_arguments(plan), "--vocab-size 50000"]))
+        assert found.recompute_modules == modules
+        assert ("--recompute-modules" in megatron_arguments(plan)) == (modules != ("core_attn",))
 
 
 def test_a_layout_read_back_is_the_plans() -> None:

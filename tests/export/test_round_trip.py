@@ -115,6 +115,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "parallel_residual": False,
         "attention_chunk_size": None,
         "init_method_std": draw(positive),
+        **draw(depth_fields()),
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
     }
@@ -174,6 +175,17 @@ def rotary_fields(draw: st.DrawFn, kind: str, layers: int) -> dict[str, Any]:
         "rope_scaling_factor": draw(st.none() | positive) if kind == "rope" else None,
         "yarn": draw(yarn) if kind == "yarn" else None,
         "no_rope_freq": draw(layer_marks(layers)) if rotary else None,
+    }
+
+
+@st.composite
+def depth_fields(draw: st.DrawFn) -> dict[str, Any]:
+    """Multi-token prediction, at its defaults without."""
+    depths = draw(st.integers(0, 3))
+    return {
+        "mtp_num_layers": depths,
+        "mtp_use_repeated_layer": depths > 0 and draw(st.booleans()),
+        "mtp_loss_scaling_factor": draw(positive) if depths else 0.1,
     }
 
 

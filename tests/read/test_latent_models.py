@@ -20,17 +20,31 @@ def active_parameters(model: ModelSpec) -> float:
 @pytest.mark.parametrize(
     ("preset", "total", "active"),
     [
-        # The technical reports: arXiv 2405.04434 (V2 and V2-Lite), 2507.20534 (Kimi K2, 1.04 T).
+        # The technical reports: arXiv 2405.04434 (V2 and V2-Lite), 2412.19437 (V3, main model),
+        # 2507.20534 (Kimi K2, 1.04 T), 2508.06471 (GLM-4.5, 355 and 106 B; Air's 12 B leave out the head).
         ("deepseek-v2", 236e9, 21e9),
         ("deepseek-v2-lite", 15.7e9, 2.4e9),
+        ("deepseek-v3", 671e9, 37e9),
         ("kimi-k2", 1.04e12, 32e9),
+        ("glm-4.5", 355e9, 32e9),
+        ("glm-4.5-air", 106e9, 12.8e9),
     ],
 )
 def test_parameters_as_published(preset: str, total: float, active: float) -> None:
-    """All parameters, and those that a token passes."""
-    model = read_model(preset)
+    """All parameters, and those that a token passes, multi-token prediction left out."""
+    model = replace(read_model(preset), mtp_num_layers=0)
     assert model.num_parameters == pytest.approx(total, rel=0.015)
     assert active_parameters(model) == pytest.approx(active, rel=0.03)
+
+
+def test_multi_token_prediction_of_deepseek_v3() -> None:
+    """14 B parameters (readme of huggingface.co/deepseek-ai/DeepSeek-V3), the shared embedding and head among them."""
+    model = read_model("deepseek-v3")
+    own = model.num_parameters - replace(model, mtp_num_layers=0).num_parameters
+    assert own + 2 * model.vocab_size * model.hidden_size == pytest.approx(14e9, rel=0.05)
+    twice = replace(model, mtp_num_layers=2, mtp_use_repeated_layer=True)
+    assert twice.num_parameters == model.num_parameters
+    assert twice.flops_per_token(1) > model.flops_per_token(1)
 
 
 def test_moonlight_without_embeddings() -> None:

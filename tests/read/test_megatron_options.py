@@ -79,9 +79,8 @@ TIME_OFF = {
     "--cuda-graph-impl local": "less",
     "--delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a": "either",
-    "--fp8-format hybrid --fp8-recipe mxfp8": "either",
+    "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer muon": "either",
-    "--recompute-granularity selective --recompute-modules core_attn mlp moe_act": "more",
 }
 MEMORY_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "more",
@@ -90,10 +89,8 @@ MEMORY_OFF = {
     "--cuda-graph-impl local": "more",
     "--delay-wgrad-compute": "more",
     "--context-parallel-size 2 --cp-comm-type a2a": "either",
-    "--fp8-format hybrid --fp8-recipe mxfp8": "more",
+    "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer muon": "either",
-    "--use-precision-aware-optimizer": "less",
-    "--recompute-granularity selective --recompute-modules core_attn mlp moe_act": "less",
 }
 
 
@@ -102,7 +99,7 @@ def test_what_is_not_modelled_is_said(options: str) -> None:
     """Each option that the numbers leave out has its value, and what it does to time and memory."""
     ((option, found),) = said(options).items()
     _, _, value = options.partition(f"{option} ")
-    assert {one[0] for one in found} == {value.removeprefix("core_attn ")}
+    assert {one[0] for one in found} == {value}
     directions = {effect: direction for _, effect, direction in found}
     both = directions.get("both")
     assert directions.get("time", both) == TIME_OFF.get(options)
@@ -130,13 +127,13 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
     ("option", "named"),
     [
         ("--hybrid-override-pattern M-M-M*-", "hybrid"),
-        ("--mtp-num-layers 1", "predict further tokens"),
+        ("--mtp-num-layers 1 --mtp-hsm", "multi-token prediction"),
         ("--experimental-attention-variant gdn", "attention"),
         ("--linear-attention-freq 4", "attention"),
         ("--qk-l2-norm", "without weights"),
         ("--mamba-state-dim 128", "state-space"),
         ("--tensor-parallel-num-weight-shards 2", "more shards"),
-        ("--fp4-format e2m1", "fp4"),
+        ("--fp4-format e3m0", "e2m1"),
         ("--yaml-cfg job.yaml", "write them out"),
         ("--perform-rl-step", "reinforcement learning"),
     ],
@@ -149,8 +146,8 @@ def test_another_job_is_refused(option: str, named: str) -> None:
 
 def test_all_refused_options_are_named() -> None:
     """One error for them together."""
-    with pytest.raises(InputError, match=r"--fp4-format e2m1 is refused.* Refused, too: --qk-l2-norm\.$"):
-        given_options("--fp4-format e2m1 --bf16 --qk-l2-norm", "here")
+    with pytest.raises(InputError, match=r"--fp4-format e3m0 is refused.* Refused, too: --qk-l2-norm\.$"):
+        given_options("--fp4-format e3m0 --bf16 --qk-l2-norm", "here")
 
 
 def test_unknown_options_are_never_silent() -> None:
@@ -215,11 +212,42 @@ def test_a_whole_launch_without_a_format_trains_in_fp32() -> None:
         parse_megatron_args("--bf16 --fp16")
 
 
-def test_modules_without_the_attention_core() -> None:
-    """They are no recomputation here: what they do is listed."""
-    args = parse_megatron_args("--recompute-granularity selective --recompute-modules mlp")
-    assert args.recompute_granularity is None
-    assert [one.option for one in args.not_modelled] == ["--recompute-modules"] * 2
+def test_modules_of_recomputation() -> None:
+    """Those that are given, in one order; an older word for one of them; Megatron's default; unknown ones."""
+    selective = "--recompute-granularity selective"
+    for text, modules in (
+        (f"{selective} --recompute-modules mlp moe_act", ("moe_act", "mlp")),
+        (selective, ("core_attn",)),
+        ("--moe-layer-recompute --num-experts 8 --moe-grouped-gemm --recompute-activations", ("core_attn", "moe")),
+    ):
+        args = parse_megatron_args(text)
+        assert (args.recompute_granularity, args.recompute_modules) == ("selective", modules)
+        assert args.not_modelled == ()
+    assert parse_megatron_args("--recompute-granularity full --recompute-modules mlp").recompute_modules == (
+        "core_attn",
+    )
+    with pytest.raises(InputError, match=r"--recompute-modules must be some of core_attn, .*; got router"):
+        parse_megatron_args(f"{selective} --recompute-modules router")
+
+
+def test_recipes_of_products_are_read() -> None:
+    """With their parameter gather, which the other format's option does not ask for."""
+    found = training("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather --fp4-param-gather")
+    assert (found.fp8, found.fp4, found.fp8_recipe, found.fp8_param_gather) == (True, False, "mxfp8", True)
+    assert found.other_arguments == (("--fp8-format", "e4m3"),)
+    found = training("--bf16 --fp4-format e2m1 --fp8-recipe mxfp8 --fp8-param-gather")
+    assert (found.fp8, found.fp4, found.fp8_recipe, found.fp8_param_gather) == (False, True, "delayed", False)
+    with pytest.raises(InputError, match="--fp8-format contradicts --fp4-format"):
+        training("--fp8-format hybrid --fp4-format e2m1")
+
+
+def test_what_no_number_counts_is_passed_on() -> None:
+    """As it was given; not what has no effect, what is Megatron's default, or what the training has anyway."""
+    text = (
+        "--bf16 --optimizer adam --no-rope-fusion --cp-comm-type p2p a2a --context-parallel-size 2 --lr 1 "
+        "--cuda-graph-impl none --suggested-communication-unit-size 5"
+    )
+    assert training(text).other_arguments == (("--no-rope-fusion",), ("--cp-comm-type", "p2p", "a2a"))
 
 
 @pytest.mark.parametrize(
@@ -353,7 +381,7 @@ def test_every_modelled_option_is_used() -> None:
     """Each of them has a field of its own, or one of the readers asks for it by name."""
     folder = Path(__file__).parents[2] / "pipette_opt" / "read"
     readers = "".join(path.read_text() for path in folder.glob("megatron_*.py") if path.stem != "megatron_table")
-    assumed = {"moe_grouped_gemm", "moe_router_force_load_balancing"}
+    assumed = {"moe_grouped_gemm", "moe_router_force_load_balancing", "reuse_grad_buf_for_mxfp8_param_ag"}
     for option in megatron_options().values():
         if option.status == "modelled" and option.field not in assumed:
             named = option.field in LATENT_SIZES or option.field in MegatronArgs.__dataclass_fields__

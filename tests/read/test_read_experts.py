@@ -101,7 +101,7 @@ def test_whoever_tells_times_refuses_profiles_of_something_else() -> None:
     with pytest.raises(InputError, match="has times of dense layers; model llama has 8 experts"):
         replace(instance(cluster(2), mixture), profile=ComputeProfile(layers={}))
     in_fp8 = TrainingSpec(global_batch_size=8, seq_length=1024, fp8=True)
-    with pytest.raises(InputError, match="has times of layers in 16 or 32 bits, not in fp8"):
+    with pytest.raises(InputError, match="has times of layers in 16 or 32 bits, not in fewer"):
         Instance(model=LLAMA_8B, cluster=cluster(2), training=in_fp8, profile=ComputeProfile(layers={}))
 
 

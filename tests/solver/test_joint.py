@@ -122,6 +122,20 @@ def test_first_layers_without_experts_are_a_kind_of_their_own(dense: int, chunks
     assert "stages of unequal depth other than lighter ends" not in plan.certificate.not_searched
 
 
+def test_multi_token_prediction_takes_layers_from_the_last_stage() -> None:
+    """As fast as the fastest split of an enumeration; the same model without it has more layers there."""
+    kinds = (A100_80, A100_80, A100_80)
+    plans = []
+    for depths in (0, 2):
+        model = replace(LLAMA_8B, mtp_num_layers=depths)
+        job = mixed(kinds, np.random.default_rng(5), model=model)
+        space = replace(FEW, pipeline_parallel=(3,))
+        plans.append(solved(job, space))
+        assert plans[-1].estimate.iteration_time_s == pytest.approx(fastest(job, space), rel=1e-4)
+        verify(job, plans[-1])
+    assert plans[1].config.layers_per_stage[-1] < plans[0].config.layers_per_stage[-1]
+
+
 def test_memory_binds_in_the_model() -> None:
     """As fast, but with less room: a host gets the layers that fit it, and more are not proposed."""
     small = GpuSpec(
@@ -160,11 +174,14 @@ def test_layers_that_are_given_are_not_chosen() -> None:
     assert "uneven layers per stage" in plan.certificate.not_searched
 
 
-@pytest.mark.parametrize(("memory_gib", "dense"), [(24, None), (80, None), (24, 3), (32, 3), (80, 2)])
-def test_bounds_of_families_hold_for_every_split(memory_gib: int, dense: int | None) -> None:
+@pytest.mark.parametrize(
+    ("memory_gib", "dense", "depths"), [(24, None, 0), (80, None, 0), (24, 3, 0), (32, 3, 0), (80, 2, 0), (80, 1, 2)]
+)
+def test_bounds_of_families_hold_for_every_split(memory_gib: int, dense: int | None, depths: int) -> None:
     """Usual ones, too, recomputed or not, on every placement; where all has room, recomputation adds nothing."""
     small = replace(A100_80, name="small", memory_bytes=memory_gib * GIB)
     model = LLAMA_8B if dense is None else replace(EXPERTS, num_dense_layers=dense)
+    model = replace(model, mtp_num_layers=depths)
     job = mixed((small, small, SLOW), np.random.default_rng(2), model_layers=6, model=model)
     space = replace(FEW, recompute=(None, "full"), virtual_pipeline=(1, 2), overlap_grad_reduce=None)
     if dense is not None:

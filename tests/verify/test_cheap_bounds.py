@@ -83,3 +83,18 @@ def test_too_many_placements_are_not_tried() -> None:
     memory = keep_fitting(job, [config(dp=12, mbs=1)], stack_predictor(job.stack))
     assert fastest_placement_s(job, memory.fitting[0], memory.capacity_bytes, most=5) is None
     assert fastest_placement_s(job, memory.fitting[0], memory.capacity_bytes, most=6) is not None
+
+
+def test_stages_wait_for_the_slower_direction() -> None:
+    """Two hosts, one direction four times as fast: the fastest link is below what pipelines over both take."""
+    job = instance(cluster(2, np.array([[0.0, 20.0], [5.0, 0.0]]), gpus=4), TINY, 24, 2048)
+    memory = checked(job)
+    bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
+    both = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes, both_ways=True)
+    assert (both >= bounds * (1 - 1e-12)).all()
+    pipelines = [number for number, one in enumerate(memory.fitting) if one.config.data_parallel_size == 1]
+    assert pipelines
+    for number in pipelines:
+        least = fastest(job, memory.fitting[number])
+        assert bounds[number] < least <= both[number] * (1 + 1e-9)
+        assert both[number] == pytest.approx(least, rel=0.01)  # tied embeddings are reduced over a ring

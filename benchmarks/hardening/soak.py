@@ -1,0 +1,237 @@
+"""
+Random jobs solved, verified, judged again, and compared with plans that are drawn at random or listed whole.
+
+``python benchmarks/hardening/soak.py --instances 1000`` makes clusters of one to six hosts (one or two kinds, directed
+links, some of them missing), models with and without experts, and batches. Each is solved with a few seconds. Then:
+
+- ``verify`` derives every figure of the plan again;
+- the judge times the plan again, to the same figure;
+- no plan is below the bound: of small jobs every configuration on every placement is judged, of larger ones
+  some that are drawn, with splits of the layers that the search may not have listed;
+- a job without a plan has no configuration that is legal, fits and can be placed.
+
+Exit code 1 if one of them disagrees. The seed of an instance makes it again: ``--seed 17 --instances 1``.
+"""
+
+import argparse
+import collections
+import itertools
+import sys
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipette_opt.base.errors import InfeasibleError, InputError, PipetteError
+from pipette_opt.base.units import GB, US
+from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidates, overlap_choices
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.fullness import with_edge_loss
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
+from pipette_opt.plans.plan import Plan
+from pipette_opt.prepare import load_predictor
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
+from pipette_opt.verify import verify
+
+KINDS = ("a100-80gb", "a100-40gb", "h100", "v100-32gb")
+"""Kinds of GPU, of which a cluster has one or two."""
+
+MOST_JUDGED = 400
+"""Plans that are judged beside each plan; if all plans of a job are fewer, all of them."""
+
+ROUNDING = 1e-9
+"""Relative difference of two sums of the same times in another order."""
+
+
+@dataclass
+class Tally:
+    """What was found."""
+
+    outcomes: collections.Counter[str] = field(default_factory=collections.Counter)
+    judged: int = 0
+    problems: list[str] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+
+def made_instance(seed: int) -> Instance:
+    """A job, the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    num, gpus = int(rng.integers(1, 7)), int(rng.choice([1, 2, 4, 8]))
+    kinds = rng.choice(len(KINDS), size=2, replace=False)[: 1 + int(rng.random() < 0.3)]
+    of_host = [KINDS[kinds[index % len(kinds)]] for index in range(num)]
+    rates = rng.uniform(5.0, 40.0) * rng.uniform(0.4, 1.0, (num, num))
+    if num > 2 and rng.random() < 0.3:
+        rates[rng.random((num, num)) < 0.1] = np.nan
+    np.fill_diagonal(rates, np.nan)
+    cluster = ClusterSpec(
+        name=f"soak-{seed}",
+        nodes=tuple(
+            NodeSpec(host=f"n{index}", gpu=read_gpu_entry(kind).gpu, num_gpus=gpus)
+            for index, kind in enumerate(of_host)
+        ),
+        intra_node_bytes_per_s=float(rng.choice([30.0, 120.0, 240.0])) * GB,
+        intra_node_latency_s=float(rng.uniform(2, 15)) * US,
+        inter_node_latency_s=float(rng.uniform(5, 40)) * US,
+        nics_per_node=int(rng.choice([1, 2, gpus])),
+        link_matrices=(LinkMatrix(concurrent_flows=1, bytes_per_s=rates * GB),) if num > 1 else (),
+    )
+    heads = int(rng.choice([8, 16, 24]))
+    experts = {}
+    if rng.random() < 0.25:
+        experts = {
+            "num_experts": int(rng.choice([4, 8])),
+            "moe_router_topk": 2,
+            "num_dense_layers": int(rng.integers(2)),
+        }
+    model = ModelSpec(
+        name=f"soak-{seed}",
+        num_layers=int(rng.integers(2, 17)),
+        hidden_size=heads * 128,
+        ffn_hidden_size=heads * 128 * int(rng.choice([2, 4])),
+        num_attention_heads=heads,
+        num_query_groups=int(rng.choice([heads, 8])),
+        kv_channels=128,
+        vocab_size=int(rng.choice([32000, 128256])),
+        max_position_embeddings=8192,
+        gated_linear_unit=bool(rng.random() < 0.6),
+        normalization="RMSNorm",
+        position_embedding_type="rope",
+        untie_embeddings_and_output_weights=bool(rng.random() < 0.5),
+        add_bias_linear=False,
+        add_qkv_bias=False,
+        **experts,
+    )
+    training = TrainingSpec(
+        global_batch_size=int(rng.choice([8, 24, 32, 64])),
+        seq_length=int(rng.choice([1024, 2048, 4096])),
+        precision="fp16" if any("v100" in kind for kind in of_host) else "bf16",
+    )
+    return Instance(model=model, cluster=cluster, training=training)
+
+
+def configurations(instance: Instance, space: SearchSpace, rng: np.random.Generator) -> list[ParallelConfig]:
+    """What is legal: of the space, each with all choices of overlap, and some with layers dealt at random."""
+    listed = enumerate_candidates(instance, space)
+    found = [other for one in listed for other in overlap_choices(space, one)]
+    for one in rng.permutation(len(found))[: MOST_JUDGED // 4]:
+        config = found[one]
+        pp = config.pipeline_model_parallel_size
+        if pp == 1 or config.num_chunks > 1 or config.recomputation == "block":
+            continue
+        cuts = np.sort(rng.choice(np.arange(1, instance.model.num_layers), pp - 1, replace=False))
+        layers = tuple(np.diff([0, *cuts, instance.model.num_layers]).tolist())
+        try:
+            dealt = replace(config, layers_per_stage=layers)
+        except ValueError:
+            continue
+        if not check_legal(instance.model, instance.training, dealt):
+            found.append(dealt)
+    return list(dict.fromkeys(found))
+
+
+def others(instance: Instance, space: SearchSpace, risk: float, rng: np.random.Generator) -> list[tuple[float, str]]:
+    """Times of plans that fit, judged one by one, with a name; all plans of a small job, else some."""
+    memory = check_memory(instance, configurations(instance, space, rng), load_predictor(risk, instance), risk)
+    clock = with_edge_loss(instance, memory)
+    num = instance.cluster.num_nodes
+    shapes: list[tuple[ParallelConfig, NodeBlock, np.ndarray]] = []
+    for one in memory.fitting:
+        for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
+            shapes.append((one.config, block, one.need_bytes))
+    placements = max((int(np.prod(np.arange(num - min(_cells(one), num) + 1, num + 1))) for one in shapes), default=0)
+    whole = len(shapes) * placements <= MOST_JUDGED
+    drawn = shapes if whole else [shapes[index] for index in rng.integers(len(shapes), size=MOST_JUDGED)]
+    times = []
+    for config, block, need in drawn:
+        grid = block.node_grid(config)
+        cells = int(np.prod(grid))
+        if cells > num:
+            continue
+        ways = itertools.permutations(range(num), cells) if whole else [tuple(rng.permutation(num)[:cells])]
+        for hosts in ways:
+            nodes = np.array(hosts).reshape(grid)
+            room = memory.capacity_bytes[nodes].min(axis=(1, 2)).repeat(block.stages)
+            if (need > room).any():
+                continue
+            try:
+                seconds = estimate(clock, config, block_placement(config, block, nodes)).iteration_time_s
+            except InputError:  # a link that was not measured
+                continue
+            times.append((seconds, f"{config} on {hosts}"))
+    return times
+
+
+def _cells(shape: tuple[ParallelConfig, NodeBlock, np.ndarray]) -> int:
+    config, block, _ = shape
+    return int(np.prod(block.node_grid(config)))
+
+
+def soak(seed: int, seconds: float, tally: Tally) -> None:
+    """One instance."""
+    instance, space, params = made_instance(seed), SearchSpace(), OptimizeParams(time_limit_s=seconds, seed=seed)
+    rng = np.random.default_rng((seed, 1))
+    plan: Plan | None = None
+    try:
+        plan = optimize(instance, space, params)
+    except InfeasibleError:
+        pass
+    except PipetteError as error:
+        if isinstance(error, InputError):
+            tally.outcomes["refused"] += 1
+            return
+        tally.problems.append(f"seed {seed}: {error}")
+        return
+    compared = others(instance, space, params.max_oom_risk, rng)
+    tally.judged += len(compared)
+    if plan is None:
+        tally.outcomes["infeasible"] += 1
+        if compared:
+            tally.problems.append(f"seed {seed}: infeasible, but {min(compared)}")
+        return
+    tally.outcomes[plan.certificate.status] += 1
+    tally.gaps.append(plan.certificate.gap)
+    try:
+        verify(instance, plan)
+    except PipetteError as error:
+        tally.problems.append(f"seed {seed}: {error}")
+    bound = plan.certificate.lower_bound_s
+    if compared and min(compared)[0] < bound * (1 - ROUNDING):
+        tally.problems.append(f"seed {seed}: bound {bound}, but {min(compared)}")
+    again = estimate(instance, plan.config, plan.placement).iteration_time_s
+    if abs(again - plan.estimate.iteration_time_s) > ROUNDING * again:
+        tally.problems.append(f"seed {seed}: {plan.estimate.iteration_time_s} s, judged again {again} s")
+
+
+def main() -> None:
+    """Read the arguments, soak, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--instances", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0, help="of the first instance")
+    parser.add_argument("--time-limit", type=float, default=2.0, help="seconds of each solve")
+    given = parser.parse_args()
+    tally, begin = Tally(), time.monotonic()
+    for seed in range(given.seed, given.seed + given.instances):
+        before = len(tally.problems)
+        try:
+            soak(seed, given.time_limit, tally)
+        except Exception as error:
+            tally.problems.append(f"seed {seed}: {type(error).__name__}: {error}")
+        for problem in tally.problems[before:]:
+            print(problem, flush=True)
+        if (seed - given.seed) % 10 == 9:
+            done = seed - given.seed + 1
+            print(f"{done} instances, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    print("\n| outcome | instances |\n|---|---|")
+    for name, count in sorted(tally.outcomes.items()):
+        print(f"| {name} | {count} |")
+    gaps = 100 * np.array(tally.gaps or [0.0])
+    print(f"\nPlans judged beside them: {tally.judged:,}. Gap: mean {gaps.mean():.2f} %, worst {gaps.max():.2f} %.")
+    print(f"Disagreements: {len(tally.problems)} of {given.instances}.")
+    sys.exit(1 if tally.problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Arguments of a launch that no number counts, in a plan with other degrees than the launch had."""
+
+from collections.abc import Callable, Mapping
+
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import TrainingSpec
+
+
+def _has_stages(config: ParallelConfig) -> bool:
+    return config.pipeline_model_parallel_size > 1
+
+
+def _has_context(config: ParallelConfig) -> bool:
+    return config.context_parallel_size > 1
+
+
+def _has_chunks(config: ParallelConfig) -> bool:
+    return config.num_chunks > 1
+
+
+NEEDED: Mapping[str, Callable[[ParallelConfig], bool]] = {
+    "--tp-comm": lambda config: config.sequence_parallel,
+    "--no-tp-comm": lambda config: config.sequence_parallel,
+    "--defer-embedding-wgrad-compute": _has_stages,
+    "--wgrad-deferral-limit": _has_stages,
+    "--cp-comm-type": _has_context,
+    "--hierarchical-context-parallel-sizes": _has_context,
+    "--overlap-param-gather-with-optimizer-step": lambda config: _has_chunks(config) and config.overlap_param_gather,
+    "--overlap-p2p-communication-warmup-flush": _has_chunks,
+    "--microbatch-group-size-per-virtual-pipeline-stage": _has_chunks,
+    "--cpu-offloading": lambda config: not _has_stages(config) and config.recompute_granularity is None,
+    "--use-precision-aware-optimizer": lambda config: config.use_distributed_optimizer,
+}
+"""
+What some arguments need of the degrees, by how they begin, from Megatron-Core's own checks (``validate_args`` in
+``megatron/training/arguments.py``, ``TransformerConfig.__post_init__``). All others go with any degrees.
+"""
+
+
+def goes_with(option: str, config: ParallelConfig) -> bool:
+    """Whether Megatron-LM accepts an argument of the launch with the degrees of a plan."""
+    return all(holds(config) for begin, holds in NEEDED.items() if option.startswith(begin))
+
+
+def left_out_lines(training: TrainingSpec, config: ParallelConfig) -> list[str]:
+    """For people: arguments of the launch that the export of a plan leaves out."""
+    left_out = [" ".join(one) for one in training.other_arguments or () if not goes_with(one[0], config)]
+    return [f"Of the launch that the job was read from, without effect or refused here: {', '.join(left_out)}."] * bool(
+        left_out
+    )

@@ -1,0 +1,73 @@
+"""The training that Megatron-LM's arguments describe: formats, kernels, what is kept where."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.specs.precision import FP8_RECIPES
+
+
+def gradients_in_fp32(given: Mapping[str, Any], where: str) -> bool | None:
+    """What is said of the format in which gradients are added up and reduced; ``None`` if nothing is."""
+    if given.get("accumulate_allreduce_grads_in_fp32") and given.get("grad_reduce_in_bf16"):
+        raise InputError(
+            where, "--accumulate-allreduce-grads-in-fp32 contradicts --grad-reduce-in-bf16; give one of them."
+        )
+    if given.get("grad_reduce_in_bf16") or _main_grads(given, where) == "bf16":
+        return False
+    return True if given.get("accumulate_allreduce_grads_in_fp32") else None
+
+
+def _main_grads(given: Mapping[str, Any], where: str) -> str | None:
+    word: str | None = word_of(given, "main_grads_dtype", ("fp32", "bf16"), None, where)
+    return word if given.get("use_precision_aware_optimizer") else None
+
+
+_ATTENTION_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
+"""Kinds of attention by ``--attention-backend``: neither flash nor cuDNN's fused attention stores the scores."""
+
+
+def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Kernels and formats that are said; optimizer states have one of their own only where it is precision-aware."""
+    fields: dict[str, Any] = {}
+    if given.get("no_masked_softmax_fusion"):
+        fields["fused_softmax"] = False
+    if given.get("overlap_moe_expert_parallel_comm"):
+        fields["overlap_moe_expert_parallel_comm"] = True
+    if given.get("transformer_impl") == "local":
+        fields["attention_kernel"] = "unfused"
+    if given.get("use_flash_attn"):
+        fields["attention_kernel"] = "flash"
+    if "attention_backend" in given:
+        word = word_of(given, "attention_backend", tuple(_ATTENTION_KERNELS), None, where)
+        fields["attention_kernel"] = _ATTENTION_KERNELS[word]
+    fields |= _recipe_fields(given, where)
+    if given.get("use_precision_aware_optimizer"):
+        fields["use_precision_aware_optimizer"] = True
+        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
+            if name in given:
+                fields[name] = given[name]
+    return fields
+
+
+def _recipe_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Products in fewer than 16 bits; a recipe of the user's own counts as Megatron's default."""
+    fp8, fp4 = given.get("fp8_format"), given.get("fp4_format")
+    if fp8 and fp4:
+        raise InputError(where, "--fp8-format contradicts --fp4-format; give one of them.")
+    if not fp8 and not fp4:
+        return {}
+    fields: dict[str, Any] = {"fp4" if fp4 else "fp8": True}
+    if fp8 and given.get("fp8_recipe") in FP8_RECIPES:
+        fields["fp8_recipe"] = given["fp8_recipe"]
+    if given.get("fp4_param_gather" if fp4 else "fp8_param_gather"):
+        fields["fp8_param_gather"] = True
+    return fields
+
+
+def word_of(given: Mapping[str, Any], field: str, choices: tuple[str, ...], default: str | None, where: str) -> Any:
+    """One of some words, or Megatron's default."""
+    word = given.get(field, default)
+    if field in given and word not in choices:
+        raise InputError(where, f"--{field.replace('_', '-')} must be {' or '.join(choices)}, got {word!r}.")
+    return word

@@ -1,0 +1,123 @@
+"""Multi-token prediction: its time, weights and memory on the last stage, by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import plan_of
+from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+
+from pipette_opt.costs.collectives import embedding_traffic, has_tied_stages
+from pipette_opt.costs.compute import head_times_s, layer_times_s, stage_compute, stage_parameters
+from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.export.megatron import megatron_arguments
+from pipette_opt.memory.formula import formula_bytes, parameters
+from pipette_opt.memory.table import stage_table
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.specs import DEFAULT_STACK, ModelSpec, TrainingSpec
+
+PLAIN = replace(LLAMA_8B, num_layers=8)
+TWO = replace(PLAIN, mtp_num_layers=2)
+SHARED = replace(TWO, mtp_use_repeated_layer=True)
+EXPERTS = replace(TWO, num_experts=8, num_dense_layers=2, moe_ffn_hidden_size=1024)
+TRAINING = TrainingSpec(global_batch_size=64, seq_length=1024)
+LAYER = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336 + 2 * 4096
+"""Parameters of a layer: query and output, key and value, MLP, two norms."""
+
+
+def split(**options: Any) -> ParallelConfig:
+    """Eight layers on four stages of two tensor ranks."""
+    given = {"tp": 2, "pp": 4, "dp": 1, "num_layers": 8, "sequence_parallel": True}
+    return config(**{**given, **options})
+
+
+def test_weights_on_the_last_stage() -> None:
+    """A layer, a projection of twice the width and three norms for each depth, and embeddings to look tokens up in."""
+    one = split()
+    found = stage_parameters(TWO, one) - stage_parameters(PLAIN, one)
+    table = 128256 * 4096 / 2
+    depth = (LAYER - 2 * 4096) / 2 + 2 * 4096 + 2 * 4096**2 / 2 + 3 * 4096
+    assert found.tolist() == pytest.approx([0, 0, 0, 2 * depth + table])
+    shared = stage_parameters(SHARED, one) - stage_parameters(PLAIN, one)
+    assert shared.tolist() == pytest.approx([0, 0, 0, depth + table])
+    for model in (TWO, SHARED):
+        assert parameters(stage_table(model, TRAINING, [one])).tolist() == pytest.approx(stage_parameters(model, one))
+
+
+def test_experts_of_depths() -> None:
+    """The layer of a depth is like the last one of the model, so it has experts."""
+    held = stage_expert_parameters(EXPERTS, split(expert_model_parallel_size=2, expert_tensor_parallel_size=1))
+    layer = 8 * 3 * 4096 * 1024 / 2
+    assert held.tolist() == pytest.approx([0, 2 * layer, 2 * layer, 4 * layer])
+
+
+def test_one_stage_looks_tokens_up_in_its_own_table() -> None:
+    """No copy of the embeddings without a pipeline; with one, gradients of both copies are added up."""
+    one = split(pp=1, dp=4)
+    found = stage_parameters(TWO, one) - stage_parameters(PLAIN, one)
+    assert found[0] == pytest.approx(LAYER - 2 * 4096 + 4 * 4096 + 2 * 4096**2 + 6 * 4096)
+    assert not has_tied_stages(TWO, one)
+    assert not has_tied_stages(PLAIN, split())
+    assert has_tied_stages(TWO, split())
+    assert embedding_traffic(TWO, TRAINING, split()).hop_bytes > 0
+
+
+def test_time_of_the_last_stage() -> None:
+    """A layer and a head for each depth, and a projection; all other stages as before."""
+    given = instance(cluster(1), PLAIN, seq_length=1024)
+    one = split()
+    before, after = (stage_compute(replace(given, model=model), one) for model in (PLAIN, TWO))
+    layer = layer_times_s(given, one, A100_80)
+    head = head_times_s(PLAIN, given.training, one, A100_80, DEFAULT_STACK)
+    for way, name in enumerate(("forward_s", "backward_s")):
+        more = (getattr(after, name) - getattr(before, name))[0, 0]
+        assert np.all(more[:-1] == 0)
+        rest = more[-1] - 2 * (layer[way] + head[way])
+        projection = (1 + way) * 2 * 2 * 1024 * 2 * 4096**2 / 2 / 312e12
+        assert projection < rest < 3 * projection
+
+
+def test_memory_of_the_last_stage() -> None:
+    """Three losses keep logits in fp32 where there was one; a layer of each depth keeps what others keep."""
+    one = split()
+    before, after = (formula_bytes(stage_table(model, TRAINING, [one])) for model in (PLAIN, TWO))
+    logits = 4 * 1024 * 128256 / 2
+    assert np.all(after.head[:-1] == before.head[:-1])
+    channels = 2 * 2 + (3 * 2 + 2 * 2)  # what every loss keeps of a token, and what a depth keeps besides
+    depth = logits + 512 * (4096 * channels + (4 + 8))
+    assert after.head[-1] - before.head[-1] == pytest.approx(2 * depth)
+    assert np.all(after.saved[:-1] == before.saved[:-1])
+    assert after.saved[-1] == pytest.approx(2 * before.saved[-1])
+
+
+def test_recomputed_layers() -> None:
+    """Full recomputation brings layers of depths back, too; blocks leave them as they are."""
+    given = instance(cluster(1), TWO, seq_length=1024)
+    whole, block = (
+        split(recompute_granularity="full", recompute_method=method, recompute_num_layers=1)
+        for method in ("uniform", "block")
+    )
+    layer = [sum(layer_times_s(given, one, A100_80)) for one in (split(), whole)]
+    last = [
+        float((found.forward_s + found.backward_s)[0, 0, -1])
+        for found in (stage_compute(given, one) for one in (split(), whole, block))
+    ]
+    assert last[1] - last[0] == pytest.approx(4 * (layer[1] - layer[0]))
+    assert last[2] - last[0] == pytest.approx(layer[1] - layer[0])
+
+
+def test_arguments_say_where_heads_are() -> None:
+    """A split that only a layout can say has an ``m`` for each depth, and is read back."""
+    given = instance(cluster(1), TWO, seq_length=1024)
+    one = split(layers_per_stage=(3, 2, 2, 1))
+    uneven = replace(one, layers_per_stage=(2, 3, 2, 1))
+    for chosen, said in ((one, "--decoder-first-pipeline-num-layers 3"), (uneven, "Ett|t*3|tt|tmmL")):
+        plan = plan_of(given, chosen, (0,), stages_per_host=4)
+        words = " ".join(megatron_arguments(plan))
+        assert said in words.replace("'", "") or said.replace("tt", "t*2").replace("mm", "m*2") in words
+        found = parse_megatron_args(words.replace("|", "\\|").replace("(", "\\(").replace(")", "\\)"))
+        assert isinstance(found.model, ModelSpec)
+        assert found.model.mtp_num_layers == 2
+        assert found.parallel_config(8, 8).layers_per_stage == chosen.layers_per_stage

@@ -1,0 +1,108 @@
+"""What the backward of a layer computes and sends again, module by module."""
+
+from dataclasses import replace
+
+import pytest
+from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+
+from pipette_opt.costs.attention import attention_times_s
+from pipette_opt.costs.collectives import tensor_traffic
+from pipette_opt.costs.compute import layer_times_s
+from pipette_opt.costs.context import context_traffic
+from pipette_opt.costs.exchange import passes
+from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
+from pipette_opt.costs.modules import mlp_forward_s
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import DEFAULT_STACK, LatentAttention
+
+MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_ffn_hidden_size=2048, moe_shared_expert_intermediate_size=1024)
+
+
+def split(*modules: str, **options: object) -> ParallelConfig:
+    """Tensor 2 with sequence parallelism, and some modules computed again."""
+    again = {"recompute_granularity": "selective", "recompute_modules": modules} if modules else {}
+    return config(**{"tp": 2, "dp": 4, "num_layers": 32, "sequence_parallel": True, **again, **options})
+
+
+def again_s(*modules: str, has_experts: bool = False) -> float:
+    """What modules add to the backward of a layer; the forward stays."""
+    job = instance(cluster(1), MOE if has_experts else LLAMA_8B)
+    kept, chosen = (layer_times_s(job, one, A100_80) for one in (split(), split(*modules)))
+    assert chosen[0] == kept[0]
+    return chosen[1] - kept[1]
+
+
+def test_each_module_adds_its_forward() -> None:
+    """As the same functions say that make the forward."""
+    job = instance(cluster(1), MOE)
+    given = (MOE, job.training, split(), A100_80, DEFAULT_STACK)
+    core = attention_times_s(*given, MOE.layers[0])[0]
+    assert again_s("core_attn") == pytest.approx(core)
+    assert again_s("mlp") == pytest.approx(mlp_forward_s(LLAMA_8B, *given[1:], LLAMA_8B.ffn_hidden_size))
+    assert again_s("moe_act", has_experts=True) == pytest.approx(activation_again_s(*given))
+    shared = mlp_forward_s(*given, 1024)
+    assert again_s("shared_experts", has_experts=True) == pytest.approx(shared)
+    assert again_s("moe", has_experts=True) == pytest.approx(expert_times_s(*given)[0] + shared)
+    together = again_s("core_attn", "moe_act", "shared_experts", has_experts=True)
+    assert together == pytest.approx(core + activation_again_s(*given) + shared)
+
+
+def test_latents_are_projected_again() -> None:
+    """Two products of its four at the least, and no more than all of them; with the norm before a kernel more."""
+    latent = replace(
+        LLAMA_8B,
+        num_query_groups=32,
+        kv_channels=128,
+        multi_latent_attention=LatentAttention(q_lora_rank=1024, kv_lora_rank=512),
+    )
+    job = instance(cluster(1), latent)
+
+    def backward_s(*modules: str) -> float:
+        return layer_times_s(job, split(*modules), A100_80)[1]
+
+    up = backward_s("mla_up_proj") - backward_s()
+    flops = 2 * job.training.seq_length * 32 * (192 * 1024 + 256 * 512) / 2
+    assert flops / 312e12 < up < 4 * flops / 312e12 + 100e-6
+    assert 0 < backward_s("mla_up_proj", "layernorm") - backward_s("mla_up_proj") < up
+    whole = layer_times_s(job, split(recompute_granularity="full"), A100_80)
+    assert backward_s("core_attn", "mla_up_proj", "mlp", "layernorm") < whole[1]
+
+
+def test_modules_of_other_layers_add_nothing() -> None:
+    """Experts where there are none, a dense MLP where there are some; parts of what is computed again as a whole."""
+    assert again_s("moe_act", "shared_experts", "layernorm") == 0.0
+    assert again_s("mlp", has_experts=True) == 0.0
+    whole = again_s("moe", has_experts=True)
+    assert again_s("moe", "moe_act", "shared_experts", has_experts=True) == pytest.approx(whole)
+
+
+def test_all_modules_take_less_than_whole_layers() -> None:
+    """Projections of attention are in no module but ``full``."""
+    job = instance(cluster(1), LLAMA_8B)
+    whole = layer_times_s(job, config(tp=2, dp=4, num_layers=32, recompute_granularity="full"), A100_80)
+    kept = layer_times_s(job, config(tp=2, dp=4, num_layers=32), A100_80)
+    assert 0 < again_s("core_attn", "mlp") < whole[1] - kept[1]
+
+
+def test_a_mlp_is_gathered_again() -> None:
+    """Half of what a layer's tensor ranks send in the forward, or nothing; of experts what their tokens need."""
+    job = instance(cluster(1), LLAMA_8B)
+    model, training = LLAMA_8B, job.training
+    forward, backward = tensor_traffic(model, training, split("core_attn"), model.layers[0])
+    assert backward == forward
+    again = tensor_traffic(model, training, split("mlp"), model.layers[0])[1]
+    assert again.hop_bytes == 1.5 * forward.hop_bytes
+    assert (again.num_calls, again.num_steps) == (1.5 * forward.num_calls, 1.5 * forward.num_steps)
+    experts = tensor_traffic(MOE, training, split("shared_experts"), MOE.layers[0])[1]
+    assert experts.hop_bytes == 1.5 * forward.hop_bytes
+    assert [passes(split(name)) for name in ("moe", "moe_act")] == [(1, 2), (1, 1)]
+
+
+def test_a_ring_of_attention_goes_round_again_only_for_attention() -> None:
+    """Two passes of keys and values in the backward, and a third for the attention core."""
+    training = instance(cluster(1)).training
+    sent = [
+        context_traffic(LLAMA_8B, training, split(name, context_parallel_size=2, dp=2))[1].hop_bytes
+        for name in ("mlp", "core_attn")
+    ]
+    assert sent[1] == 1.5 * sent[0]
